@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench browser audit lowest clean
+.PHONY: demo test lint bench browser audit lowest docs wheel-check clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -28,7 +28,7 @@ $(VENV)/.demo: $(VENV)/.core
 demo: $(VENV)/.demo
 	$(BIN)/congruence demo
 
-LINTED := src tests benchmarks examples
+LINTED := src tests benchmarks examples tools docs/notebooks
 LINT := $(BIN)/ruff check $(LINTED) && $(BIN)/ruff format --check $(LINTED) && $(BIN)/mypy && $(BIN)/lint-imports
 lint: $(VENV)/.test
 	$(LINT)
@@ -60,8 +60,21 @@ lowest: constraints-lowest.txt pyproject.toml
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[faiss,hdf5,lance,images,pandas]' pytest hypothesis
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
 
+# The site, strict: a link or an anchor that leads nowhere, a public name that no page describes and anything fetched from elsewhere fail.
+$(VENV)-docs/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(VENV)-docs/.installed
+	cd tools && OMP_NUM_THREADS=1 ../$(VENV)-docs/bin/python -m docsite.build
+
+# The wheel and the source distribution, complete, and the demo by the wheel in a new environment and an empty folder.
+wheel-check:
+	$(PYTHON) tools/wheel_check.py
+
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit $(VENV)-lowest .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-lowest $(VENV)-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

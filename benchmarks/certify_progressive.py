@@ -2,7 +2,7 @@
 
 A certificate is made of a few hundred items encoded by both models. Then thousands of other items are the store: the map that was certified maps them, and
 `congruence.upgrade.progressive.Progressive` re-embeds them batch by batch, refitting. Compared are the forecast's scores at some shares, those of the same store re-embedded in the
-same order without refitting, which is what the forecast is of, and those of the run.
+same order without refitting, and those of the run, which is what the forecast is of; and the share that is said to be needed, with that at which the run got there.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run(items: Items, n_anchors: int, seed: int) -> dict[str, Any]:
         for images, texts in zip((items.old, items.new), items.prompts, strict=True)
     ]
     labels = {one: names[k] for one, k in zip(ids, items.labels[here], strict=True)}
-    found = certify(*sides, labels=labels, repeats=3, draws=500, random_state=seed)
+    found = certify(*sides, labels=labels, repeats=3, draws=500, random_state=seed, rows=len(store))
     mapping = fit(items.old[here], items.new[here], modality="image", means={"text": items.prompts}, check=False)
     old, new, own = items.old[store], items.new[store], items.labels[store]
 
@@ -115,7 +115,7 @@ def emoji(seed: int) -> dict[str, Any]:
     def side(rows: np.ndarray) -> list[dict[str, Embeddings]]:
         return [{kind: Embeddings(v[rows], ids=[str(i) for i in rows]) for kind, v in m.items()} for m in models]
 
-    found = certify(*side(here), queries=side(asked), repeats=3, draws=500, random_state=seed)
+    found = certify(*side(here), queries=side(asked), repeats=3, draws=500, random_state=seed, rows=len(store))
     X, Y = (np.concatenate([model["image"][here], model["text"][here]]) for model in models)
     mapping = OrthogonalMap().fit(X, Y, modality=np.repeat(["image", "text"], len(here)))
     old, new = (model["image"][store] for model in models)
@@ -170,32 +170,31 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, help="with caltech101_unimodal.npz: two splits of Caltech-101 as well")
+    parser.add_argument("--part", choices=("simulated", "emoji", "caltech"), default="simulated")
+    parser.add_argument("--data", type=Path, help="folder with caltech101_unimodal.npz, for --part caltech")
     parser.add_argument("--cache", type=Path, help="keep trained vectors of Caltech-101 in this folder")
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--pairs", type=int, default=40, help="pairs of models, or splits of real data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--anchors", type=int, default=300)
     parser.add_argument("--store", type=int, default=3000)
     add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    made = [
-        lambda k=k: run(simulated(options.seed + k, options.anchors + options.store), options.anchors, options.seed + k)
-        for k in range(options.pairs)
-    ]
-    made += [lambda k=k: emoji(k) for k in range(3)]
-    if options.data is not None:
-        made += [lambda k=k: run(photos(options.data, k, options.cache), options.anchors, k) for k in range(2)]
+    makers: dict[str, Callable[[int], dict[str, Any]]] = {
+        "simulated": lambda k: run(simulated(k, options.anchors + options.store), options.anchors, k),
+        "emoji": emoji,
+        "caltech": lambda k: run(photos(options.data, k, options.cache), options.anchors, k),
+    }
     runs = []
-    for make in made:
-        runs.append(make())
+    for seed in range(options.seed, options.seed + options.pairs):
+        runs.append(makers[options.part](seed))
         one = runs[-1]
         cells = [
             f"{value:.3f} ({low:.3f} … {high:.3f}) {fixed:.3f} {moved:.3f}"
             for (value, low, high), fixed, moved in zip(one["forecast"], one["fixed"], one["refitted"], strict=True)
         ]
         print(one["items"], one["action"], one["share"], one["between"], one["reached"], *cells, sep=" | ", flush=True)
-    write_json(options, {"at": list(AT), "runs": runs})
+    write_json(options, {"at": list(AT), "part": options.part, "anchors": options.anchors, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from measured import (
     progressive,
     quick,
     records,
+    samples,
     serving,
     spaces,
     speed,
@@ -55,6 +56,7 @@ BLOCKS: dict[str, Block] = {
     **bridges.BLOCKS,
     **progressive.BLOCKS,
     **migrations.BLOCKS,
+    **samples.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

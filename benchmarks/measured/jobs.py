@@ -76,10 +76,10 @@ def photo_towers(results: dict[str, Any]) -> dict[str, Any]:
     return {part: bridge_scores({"results": found[part]}) for part in ("unseen", "known")} | {"towers": found["towers"]}
 
 
-def _readme_training() -> tuple[str, ...]:
-    """README's training command, over three seeds."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^congruence (train sotalign .*?)-o heads$", text, flags=re.M | re.S)
+def _training_command() -> tuple[str, ...]:
+    """The training command of docs/training.md, over three seeds."""
+    text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^congruence (train sotalign [^`]*?)-o few-heads$", text, flags=re.M | re.S)
     words = " ".join(line.replace("\\\n", " ").replace("$IN", IMAGENET).split())
     return tuple(f"congruence {words} -o SCRATCH/heads --seed {seed} --json" for seed in range(3))
 
@@ -149,6 +149,10 @@ JOBS = {
         *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/bench_progressive.py {SHARED} --part {part} --splits {splits} --json OUT",)) for part, splits in (
             ("caltech", "5 --cache build/dual"), ("emoji", 5), ("lvis", 5), ("coverage", "60 --cache build/dual"), ("settings", "2 --cache build/dual"),
         )),
+        Job("photo-sample", "minutes", ("python benchmarks/photo_sample.py --json OUT", f"python benchmarks/photo_sample.py --fresh {CALTECH} --json OUT")),
+        Job("progressive-intervals", "minutes", ("python benchmarks/progressive_intervals.py --runs 100 --json OUT",)),
+        *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/progressive_evidence.py {SHARED} --part {part} --splits 5 --cache build/dual --json OUT",))
+          for part in ("pairs", "unseen", "halves", "verdicts")),
         Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
@@ -157,7 +161,7 @@ JOBS = {
             *(f"lvis-{target} --anchors {pairs}" for target in ("eva", "openai") for pairs in ("20 50 100", "200 900")), "sample", "caltech",
             "names-mpnet --anchors 20 50 100 200 700", "names-e5 names-e5-mpnet --anchors 20 50 100 200 700",
         ))),
-        Job("heads", "minutes", _readme_training(), training_scores),
+        Job("heads", "minutes", _training_command(), training_scores),
         Job("few-classes", "minutes", (f"python benchmarks/few_classes.py --data {CALTECH} --json OUT",)),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("bridge", "minutes", (
@@ -213,7 +217,9 @@ JOBS = {
         ))),
         Job("migrate-fuzz", "minutes", tuple(f"python benchmarks/fuzz_migrate.py --cases 25000 --first {first} --json OUT" for first in range(0, 100000, 25000))),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
-        Job("certify-progressive", "minutes", ("python benchmarks/certify_progressive.py --seed 100 --json OUT",)),
+        Job("certify-progressive", "minutes", tuple(f"python benchmarks/certify_progressive.py {part} --json OUT" for part in (
+            "--seed 200 --pairs 30", "--seed 300 --pairs 12 --anchors 80", "--part emoji --pairs 3", f"--part caltech --data {SHARED} --cache build/dual --seed 2 --pairs 3",
+        ))),
         Job("certify-calibration", "hours", tuple(
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
             for kind in ("simulated", "distorted") for seed in (77, 78)
@@ -229,6 +235,7 @@ JOBS = {
         Job("migrate-memory", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways fill --rounds 1 --json OUT" for which in (
             *(f"lancedb --dim 64 --rows {10 ** k}" for k in (4, 5, 6)), *(f"{kind} --rows {10 ** k}" for kind in ("sqlite-vec", "pgvector", "duckdb") for k in (4, 5)),
         )), timing=True),
+        Job("progressive-memory", "minutes", ("python benchmarks/bench_progressive_memory.py --rows 100000 1000000 --json OUT",), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",

@@ -73,12 +73,48 @@ def coverage(results: list[Any]) -> str:
     rows = []
     for label in dict.fromkeys(name.rsplit(": ", 1)[0] for name in found):
         mine = {name.rsplit(": ", 1)[1]: cells for name, cells in found.items() if name.rsplit(": ", 1)[0] == label}
+        mine["weighted"] = pooled([cells for name, cells in mine.items() if name.startswith("weighted ")])
         cells = [
             f"{mine[name][1]:.3f} ({mine[name][2]:.2f})" if name in mine else ""
-            for name in ("agreement", "overlap@10", "cosine", "forecast")
+            for name in ("agreement", "overlap@10", "cosine", "weighted", "forecast")
         ]
-        rows.append([label, str(mine["agreement"][0]), *cells])
-    return table(["data", "stages", "agreement", "overlap@10", "cosine", "forecast of agreement"], rows)
+        rows.append([label, str(mine["cosine"][0]), *cells])
+    header = ["data", "stages", "agreement", "overlap@10", "cosine", "all three weighted", "forecast of agreement"]
+    return table(header, rows)
+
+
+def pooled(cells: list[list[float]]) -> list[float]:
+    """Return the number of cases and the means over them of several lines [number, share, mean]."""
+    numbers = [one[0] for one in cells]
+    return [sum(numbers), *(float(np.average([one[k] for one in cells], weights=numbers)) for k in (1, 2))]
+
+
+#: Candidates for the meter's interval.
+CANDIDATES = {
+    "student": "Student",
+    "wilson": "Wilson, by the variance",
+    "hall": "Hall, against skewness",
+    "bootstrap_t": "bootstrap-t",
+    "likelihood": "empirical likelihood",
+    "betting": "betting",
+    "Gaffke, least seen": "Gaffke, least seen",
+    "Student": "Student, of the ratio",
+    "Gaffke": "Gaffke",
+}
+
+
+def intervals(results: list[Any]) -> str:
+    """Coverage over all artificial populations, in the worst of them, and width."""
+    found = results[0]["results"]
+    rows = []
+    for kind in ("shares", "cosines", "weighted"):
+        first = True
+        for name, words in CANDIDATES.items():
+            if f"{kind}: {name}: 10" in found:
+                cells = [found[f"{kind}: {name}: {m}"] for m in (10, 20, 40, 100)]
+                rows.append([kind * first, words, *(f"{one[0]:.2f}, {one[1]:.2f} ({one[2]:.2f})" for one in cells)])
+                first = False
+    return table(["scores", "interval", "10 rows", "20", "40", "100"], rows)
 
 
 def settings(results: list[Any]) -> str:
@@ -95,10 +131,121 @@ def settings(results: list[Any]) -> str:
     return table(["", "", "all", "native half", "mapped half"], rows)
 
 
+PAIRS = {
+    "random, fixed": ("no", "random, never refitted"),
+    "random, rotation": ("no", "random, a rotation refitted"),
+    "random": ("no", "random"),
+    "auto": ("no", "auto: predicted residual"),
+    "disagreement for the order only, fixed": ("to the order", "disagreement, never refitted"),
+    "disagreement for the order only": ("to the order", "disagreement"),
+    "random, names": ("to order and map", "random"),
+    "disagreement, names": ("to order and map", "disagreement"),
+    "auto, names": ("to order and map", "auto: entropy"),
+}
+
+
+def pairs(results: list[Any]) -> str:
+    """Accuracy from 100 photo pairs on."""
+    runs = results[0]["results"]
+    rows = [["", f"{name} model", _cell([run[name] for run in runs]), *[""] * 5] for name in ("old", "new")]
+    rows += [
+        [known, words, *map(_cell, zip(*(run[name] for run in runs), strict=True))]
+        for name, (known, words) in PAIRS.items()
+    ]
+    return table(["names known", "order", *(f"{share} %" for share in (3, 7, 11, 15, 19, 23))], rows)
+
+
+UNSEEN = {
+    "all texts known": "all",
+    "half of the texts known": "half",
+    "half known to the first map, none to the plan": "half to the first map only",
+}
+
+
+def unseen(results: list[Any]) -> str:
+    """Scores of queries by whether their texts are known."""
+    runs = results[0]["results"]
+    rows = []
+    for data in ("Caltech-101", "emoji"):
+        for place, queries in enumerate(("known half", "other half")):
+            for name in ("old", "new"):
+                cell = _cell([run[data][name][place] for run in runs])
+                rows.append([data, f"{name} model", queries, cell, "", "", ""])
+            for name, known in UNSEEN.items():
+                cells = zip(*(run[data][name] for run in runs), strict=True)
+                rows.append([data, known, queries, *(_cell([one[place] for one in cell]) for cell in cells)])
+    return table(["data", "texts known", "queries", "0 %", "4 % (20 %)", "8 % (40 %)", "16 % (60 %)"], rows)
+
+
+SCALES = {"none": "as they are", "factor": "`factor`", "query": "`query`"}
+
+
+def halves(results: list[Any]) -> str:
+    """Recall of native and of mapped rows."""
+    runs = results[0]["results"]
+    rows = []
+    for data in ("Caltech-101", "LVIS"):
+        for place in range(len(runs[0][data])):
+            stages = [run[data][place] for run in runs]
+            share = f"{100 * np.mean([one['share'] for one in stages]):.0f} %"
+            for kind, words in SCALES.items():
+                cells = [_cell(column) for column in zip(*(one["kinds"][kind] for one in stages), strict=True)]
+                rows.append([data, share, words, *cells])
+            wanted = _cell([one["native"] for one in stages])
+            rows.append([data, share, "native rows among those wanted", "", "", "", wanted])
+    return table(["data", "re-embedded", "scores", "all", "native half", "mapped half", "native among the found"], rows)
+
+
+def verdicts(results: list[Any]) -> str:
+    """What the forecast said, and what runs reached."""
+    runs = results[0]["results"]
+    rows = []
+    for name in runs[0]:
+        mine = [run[name] for run in runs]
+        data, metric = name.rsplit(": ", 1)
+        cells = []
+        for target in ("0.95", "0.99"):
+            whole = sum(one["said"][target] == "re-embed everything" for one in mine)
+            there = sum(one["reached"] >= float(target) for one in mine)
+            cells.append(f"{whole} / {there} of {len(mine)}")
+        share = f"{100 * np.mean([one['share'] for one in mine]):.0f} %"
+        rows.append([data, metric, share, f"{np.mean([one['reached'] for one in mine]):.3f}", *cells])
+    header = [
+        "data",
+        "measure",
+        "said at",
+        "with half",
+        "target .95: “everything” / reached",
+        "target .99: “everything” / reached",
+    ]
+    return table(header, rows)
+
+
+def memory(results: list[Any]) -> str:
+    """Peak memory and processor time by number of rows."""
+    found = results[0]["results"]
+    counts = list(dict.fromkeys(one["rows"] for one in found))
+    rows = []
+    for way in dict.fromkeys(one["way"] for one in found):
+        cells = []
+        for n in counts:
+            one = next(one for one in found if (one["rows"], one["way"]) == (n, way))
+            cells += [f"{one['megabytes']:,.0f} MB", f"{one['seconds']:,.1f} s"]
+        rows.append([{"LanceDB": "LanceDB, `reembed` with three batches"}.get(way, f"{way}, a batch"), *cells])
+    head = [cell for n in counts for cell in (f"{n:,} rows", "processor time")]
+    return table(["", *head], rows)
+
+
 BLOCKS = {
     "progressive-caltech": Block(orders("caltech"), JOBS["progressive-caltech"]),
     "progressive-emoji": Block(orders("emoji"), JOBS["progressive-emoji"]),
     "progressive-lvis": Block(lvis, JOBS["progressive-lvis"]),
     "progressive-coverage": Block(coverage, JOBS["progressive-coverage"]),
+    "progressive-intervals": Block(intervals, JOBS["progressive-intervals"]),
+    "progressive-memory": Block(memory, JOBS["progressive-memory"]),
     "progressive-settings": Block(settings, JOBS["progressive-settings"]),
+    "progressive-pairs": Block(pairs, JOBS["progressive-pairs"]),
+    "progressive-unseen": Block(unseen, JOBS["progressive-unseen"]),
+    "progressive-halves": Block(halves, JOBS["progressive-halves"]),
+    "progressive-verdicts": Block(verdicts, JOBS["progressive-verdicts"]),
 }

@@ -19,7 +19,7 @@ LVIS, IMAGENET = ("lvis1203_clip.npz",), ("imagenet1000_unimodal.npz",)
 
 @cache
 def demo() -> dict[str, Any]:
-    return json.loads(command("demo", "--no-report", "--json"))
+    return json.loads(command("demo", "--sample", "emoji", "--no-report", "--no-migration", "--json"))
 
 
 def demo_retrieval() -> str:
@@ -71,17 +71,11 @@ def sample_spectra() -> str:
     return table(["shrinkage", "fitted on", "text → its text, at 1", "text–text cosine"], rows)
 
 
-def certificate() -> str:
-    lines = command("certify", "sample", "--anchors", "200").splitlines()
-    said = "\n".join(lines[:3])
-    return f"```\n$ congruence certify sample --anchors 200\n{said}\n```\n"
-
-
 def bridge_example() -> str:
-    """Run README's lines on the bridge, and write what they print as a table."""
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)[0]
+    """Run the first lines of docs/bridge.md, and write what they print as a table."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/bridge.md").read_text(encoding="utf-8"), flags=re.DOTALL)[0]
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, "bridge.md", "exec"), {})
     head, *lines = (re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines())
     return table([head[0], *head[1:]], lines)
 
@@ -233,7 +227,6 @@ BLOCKS = {
     "demo-cosine": Block(demo_cosine),
     "demo-anchors": Block(demo_anchors),
     "bridge-example": Block(bridge_example),
-    "certificate": Block(certificate),
     "sample-models": Block(sample_models),
     "sample-spectra": Block(sample_spectra),
     "lvis-images": Block(lvis_images, data=LVIS),

@@ -21,8 +21,8 @@ def _peak(runs: list[dict[str, float]]) -> str:
     return f"{max(run['peak_mb'] - run.get('rest_mb', 0) for run in runs):,.0f} MB"
 
 
-def jobs(results: list[Any]) -> str:
-    """README's table: each job beside its rival in the same run."""
+def _rows(results: list[Any]) -> list[list[str]]:
+    """Return each job beside its rival in the same run."""
     npy, parquet, fit, klot = (result["results"] for result in results)
     fit = {name: f"{np.median(seconds):.2f} s" for name, seconds in fit.items()}
     ways = klot[0]["ways"]
@@ -32,7 +32,7 @@ def jobs(results: list[Any]) -> str:
 
     (ours, plain), (ours_table, plain_table) = both(npy), both(parquet)
     features, explicit = (f"{_median(ways[who])}, {_peak(ways[who])}" for who in ("features", "plain"))
-    rows = [
+    return [
         ["transform 1,000,000 × 768 float32, `.npy` to `.npy`", f"{ours} peak", f"NumPy read + product + write: {plain}"],
         ["the same, Parquet with ids", f"{ours_table} peak", f"pyarrow + NumPy, without ids: {plain_table}"],
         ["fit 5,000 pairs 768 → 1024", fit["OrthogonalMap().fit"],
@@ -40,7 +40,16 @@ def jobs(results: list[Any]) -> str:
         ["ridge, 61 penalties by GCV", fit["LinearMap(ridge='cv').fit"], f"scikit-learn `Ridge`, one penalty: {fit['sklearn Ridge (one alpha)']}"],
         ["KLOT and its gradients, 10,000 × 256 a side, 100 iterations, one thread", features, f"log-sum-exp solver with the explicit gradient: {explicit}"],
     ]  # fmt: skip
-    return table(["job (2 cores)", "congruence", "beside it"], rows)
+
+
+def jobs(results: list[Any]) -> str:
+    return table(["job (2 cores)", "congruence", "beside it"], _rows(results))
+
+
+def short(results: list[Any]) -> str:
+    """README's table: reading, mapping and writing, and a fit."""
+    rows = _rows(results)
+    return table(["job (2 cores)", "congruence", "beside it"], [rows[0], rows[2]])
 
 
 def metrics(results: list[Any]) -> str:
@@ -69,6 +78,7 @@ def klot_10000(results: list[Any]) -> str:
 
 BLOCKS = {
     "speed": Block(jobs, JOBS["speed"]),
+    "speed-short": Block(short, JOBS["speed"]),
     "speed-metrics": Block(metrics, JOBS["speed-metrics"]),
     "klot-5000": Block(theorems.cost(), JOBS["klot-5000"]),
     "klot-10000-short": Block(theorems.cost(), JOBS["klot-10000"]),

@@ -1,4 +1,4 @@
-"""Tables of docs/training.md, docs/few_anchors.md and README's training and few anchors."""
+"""Tables of docs/training.md, docs/few_anchors.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cells_of(mean: list[float], sd: list[float]) -> str:
 
 
 def heads(results: list[Any]) -> str:
-    """README's training command over three seeds: the trained heads beside their teacher."""
+    """The page's first training command over three seeds: the trained heads beside their teacher."""
     rows = []
     for name, prefix in (("teacher alone", "teacher_test_mean"), ("trained heads", "test_mean")):
         values = np.array([[scores[f"{prefix}@{k}"] for k in (1, 5, 10)] for scores in results])
@@ -60,7 +60,7 @@ def few_anchors_search(which: int) -> Any:
 
 
 def few_anchors_readme(results: list[Any]) -> str:
-    """Tables to EVA-02 that README shows, without differences: both sides centered, as a search would be, centered with CSLS."""
+    """Tables to EVA-02 that stand first, without differences: both sides centered, as a search would be, centered with CSLS."""
     rows = []
     shown = [results[0]["results"][k] for k in (0, 1, 3)]
     for found, mark in zip(shown, ("", "*as searched:* ", "*centered, CSLS:* "), strict=True):

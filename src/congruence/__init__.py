@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from congruence.maps import from_pretrained as from_pretrained
     from congruence.maps import refine as refine
     from congruence.stores import read_embeddings as read_embeddings
+    from congruence.system import SystemInfo as SystemInfo
+    from congruence.system import system_info as system_info
     from congruence.train import CSA as CSA
     from congruence.train import JAM as JAM
     from congruence.train import NNCLR as NNCLR
@@ -70,6 +72,8 @@ _HOME = {
     "from_pretrained": ("congruence.maps", "from_pretrained"),
     "load": ("congruence.upgrade.bridge", "load"),
     "refine": ("congruence.maps", "refine"),
+    "SystemInfo": ("congruence.system", "SystemInfo"),
+    "system_info": ("congruence.system", "system_info"),
     "CSA": ("congruence.train", "CSA"),
     "JAM": ("congruence.train", "JAM"),
     "NNCLR": ("congruence.train", "NNCLR"),
@@ -113,6 +117,7 @@ _MODULES = (
     "report",
     "stores",
     "synthetic",
+    "system",
     "theory",
     "train",
     "transport",

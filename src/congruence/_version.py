@@ -1,3 +1,3 @@
 """The version, read by the build and by every saved map."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"

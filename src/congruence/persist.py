@@ -46,7 +46,7 @@ _NAMES = ("model", "revision")
 
 
 def write_folder(
-    path: str | Path, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], card: str, *, force: bool = False
+    path: str | Path, arrays: Mapping[str, np.ndarray], config: Mapping[str, object], card: str, *, force: bool = False
 ) -> Path:
     """Write arrays, configuration and card as one folder, or nothing at all.
 
@@ -185,7 +185,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         ) from error
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, object]:
     try:
         with open(folder / CONFIG, "rb") as stream:
             raw = stream.read(MOST_CONFIG + 1)
@@ -241,7 +241,7 @@ def _plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def numbers_digest(config: Mapping[str, Any]) -> str:
+def numbers_digest(config: Mapping[str, object]) -> str:
     """Return the digest of what decides where a map sends vectors and how good it is said to be; names are no part of it.
 
     Parameters
@@ -261,7 +261,7 @@ def numbers_digest(config: Mapping[str, Any]) -> str:
     return _digest(told)
 
 
-def _digest(config: Mapping[str, Any]) -> str:
+def _digest(config: Mapping[str, object]) -> str:
     text = json.dumps(config, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -150,7 +150,7 @@ class Split:
         The threshold is text, since JSON readers round large integers; exceptions, of which there may be thousands, are the base64 of
         their little-endian 64-bit hashes.
         """
-        plain: dict[str, Any] = {"seed": self.random_state, "threshold": str(self.threshold)}
+        plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
             plain["exceptions"] = base64.b64encode(np.array(self.exceptions, "<u8").tobytes()).decode("ascii")
         return plain

@@ -360,7 +360,9 @@ def test_usage_errors_version_and_help(here):
 
 
 def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
-    result = here("demo", "-o", tmp_path / "r.html", "--save-map", tmp_path / "map", "--no-migration")
+    result = here(
+        "demo", "--sample", "emoji", "-o", tmp_path / "r.html", "--save-map", tmp_path / "map", "--no-migration"
+    )
     assert result.code == 0, result.err
     for words in ("unseen: before", "text–text cosine", "number of anchor images", "round trip", "emoji-a"):
         assert words in result.out
@@ -376,7 +378,8 @@ def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
 
 def test_demo_claims(here, tmp_path):
     result = here(
-        "demo", "-o", tmp_path / "r.html", "--no-report", "--json", "--classes", 600, "--seed", 3, "--no-migration"
+        *("demo", "--sample", "emoji", "-o", tmp_path / "r.html", "--no-report", "--json"),
+        *("--classes", 600, "--seed", 3, "--no-migration"),
     )
     data = json.loads(result.out)
     assert not (tmp_path / "r.html").exists()
@@ -403,7 +406,7 @@ def test_demo_claims(here, tmp_path):
 
 @pytest.mark.parametrize("classes", [1, 1595, 5000, -3])
 def test_demo_needs_classes_on_both_sides(here, classes):
-    result = here("demo", "--no-report", "--classes", classes)
+    result = here("demo", "--sample", "emoji", "--no-report", "--classes", classes)
     assert result.code == 2
     assert "2 to 1594" in result.err
 
@@ -413,7 +416,7 @@ def test_demo_needs_classes_on_both_sides(here, classes):
 
 @pytest.fixture(scope="module")
 def sample_map(tmp_path_factory):
-    from congruence.cli.demo import fit_on_images
+    from congruence.cli._demo_emoji import fit_on_images
     from congruence.datasets import load_sample
 
     path = tmp_path_factory.mktemp("sample") / "map"

@@ -15,8 +15,8 @@ def demo():
     pytest.importorskip("lancedb")
     pytest.importorskip("lance")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("congruence.cli.demo.seen_and_unseen", lambda sample, mapping: [])
-        patch.setattr("congruence.cli.demo.round_trip", lambda *rows: [])
+        patch.setattr("congruence.cli._demo_emoji.seen_and_unseen", lambda sample, mapping: [])
+        patch.setattr("congruence.cli._demo_emoji.round_trip", lambda *rows: [])
         few = {"n": [], "curves": []}
         verdict = {"sentence": "", "action": ""}
         summary = {"few_anchors": few, "verdict": verdict, "commuting": {"overlap": 0.0}}
@@ -26,7 +26,9 @@ def demo():
 
 
 def test_a_table_is_searched_before_and_after_and_rolled_back(here, demo, tmp_path):
-    done = here("demo", "--json", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html")
+    done = here(
+        "demo", "--sample", "emoji", "--json", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html"
+    )
     assert done.code == 0, done.err
     told = json.loads(done.out)["migration"]
     ways = {way["name"]: way["scores"] for way in told["searches"]["ways"]}
@@ -49,11 +51,11 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo):
     import numpy as np
     from sklearn.neighbors import NearestNeighbors
 
-    from congruence.cli.demo import fit_on_images
+    from congruence.cli._demo_emoji import fit_on_images
     from congruence.datasets import load_sample
     from congruence.splits import Split
 
-    told = json.loads(here("demo", "--json", "--no-report", "--classes", 300).out)
+    told = json.loads(here("demo", "--sample", "emoji", "--json", "--no-report", "--classes", 300).out)
     sample = load_sample()
     ids = sample.source["text"].ids
     split = Split.from_dict(fit_on_images(sample, 300, 0).scores_["holdout"])
@@ -68,7 +70,7 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo):
 
 def test_without_lancedb_the_extra_is_named_and_nothing_of_it_written(here, demo, tmp_path, monkeypatch):
     monkeypatch.setattr("congruence.cli._demo_table.find_spec", lambda name: None)
-    done = here("demo", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html")
+    done = here("demo", "--sample", "emoji", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html")
     assert done.code == 0, done.err
     assert "pip install 'congruence[lancedb]'" in done.out
     assert not (tmp_path / "m.html").exists()

@@ -70,7 +70,8 @@ WRITERS = {
     "negatives": ("negatives", "captions.txt", "-o"),
     "reproduce": ("reproduce", "fig5", "--quick", "-o"),
     "demo": ("demo", "-o"),
-    "demo --migration-page": ("demo", "--migration-page"),
+    "demo --files": ("demo", "--files"),
+    "demo --migration-page": ("demo", "--sample", "emoji", "--migration-page"),
     "demo --save-map": ("demo", "--no-report", "--save-map"),
 }
 
@@ -86,6 +87,7 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     for name in ("read_embeddings", "read_column"):  # nothing is read before
         monkeypatch.setattr(f"congruence.stores.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
+    monkeypatch.setattr("congruence.datasets.open_bundle", None)
     monkeypatch.setattr("congruence.papers.run", None)
     if writer != "transform":  # which has to know what it reads: the output must not be it
         monkeypatch.setattr("congruence.load", None)
@@ -333,7 +335,7 @@ def test_whatever_is_left_says_that_it_is_a_bug_and_what_to_send(here, data, bro
     done = here("fit", "a.npz", "b.npz", "-o", "x", "--source-model", "hf_abcdefghijk")
     said = one_sentence(done, 70)
     assert said.startswith(f"error: This is a bug in congruence ({type(error).__name__}")
-    place = Path(re.search(r"Send the file (\S+) to https://", said)[1])
+    place = Path(re.search(r"Send the file (\S+) to the project's issue tracker", said)[1])
     text = place.read_text()
     assert "Traceback (most recent call last)" in text
     assert f"Python {sys.version.split()[0]}" in text

@@ -95,7 +95,13 @@ def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized
         made.old[one] = np.rint(100 * row)
     (tmp_path / "bad.npy").write_bytes(b"no array")
     np.save(tmp_path / "narrow.npy", np.ones((2, 3)))
-    for path, match in (("bad.npy", "no array"), ("none.npy", "none.npy"), ("narrow.npy", "--old-ranges")):
+    np.savez(tmp_path / "several.npz", low=np.zeros(3), high=np.ones(3))
+    for path, match in (
+        ("bad.npy", "no array"),
+        ("several.npz", "no array"),
+        ("none.npy", "none.npy"),
+        ("narrow.npy", "--old-ranges"),
+    ):
         refused = run("plan", "--map", "map", "--old-ranges", path)
         assert refused.code == 2
         assert match in refused.err

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 
@@ -20,9 +21,11 @@ from congruence.errors import (
     NotFiniteError,
     ParameterError,
     ShapeError,
+    StorageError,
 )
 from congruence.upgrade.migrate import stages
 from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
+from congruence.upgrade.migrate.passes import repair
 from congruence.upgrade.migrate.stages import reembed
 
 IMAGES = 200
@@ -115,6 +118,71 @@ def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path)
         check(made, plan, truth, before)
 
 
+def test_old_vectors_in_a_file_give_the_same_store(mapping, truth, tmp_path, monkeypatch):
+    """Above IN_MEMORY rows are read from a file, which is gone afterwards; new vectors are read from the journal's folder."""
+    stores = []
+    for name, size in (("memory", 2**26), ("file", 0)):
+        monkeypatch.setattr(stages, "IN_MEMORY", size)
+        made = table()
+        (tmp_path / name).mkdir()
+        with begin(made, mapping, tmp_path / name) as migration:
+            migration.run()
+            plan = reembed(migration, Model(truth), among="image", size=20, budget=60)
+            assert migration.verify().passed
+        assert (plan._sums is None) == (name == "memory")
+        assert not list((tmp_path / name / "journal").glob("*.tmp"))
+        assert plan.forecast().verdict  # it goes on without the file
+        stores.append(np.stack([made.new[one] for one in sorted(made.new)]))
+    np.testing.assert_allclose(stores[0], stores[1], atol=2e-6)
+
+
+def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "IN_MEMORY", 0)
+
+    def full(self, vectors):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with begin(switched, mapping, tmp_path) as migration, pytest.raises(StorageError, match="No space left"):
+        monkeypatch.setattr(type(migration.mapper), "rows", full)
+        reembed(migration, Model(truth), among="image", size=20, budget=20)
+    assert not list((tmp_path / "journal").glob("*.tmp"))
+
+
+def test_a_run_that_goes_on_writes_no_row_again(switched, mapping, truth, tmp_path):
+    """Between two batches each row holds what the map that wrote it gives: the next call finds nothing to repair, and remaps what an unbroken run does."""
+    made = switched
+
+    class Killed(BaseException):
+        pass
+
+    def run(stop):
+        asked, written = [], []
+
+        def encode(ids):
+            if stop is not None and len(asked) >= stop:
+                raise Killed
+            asked.extend(ids)
+            return Model(truth)(ids)
+
+        with begin(made, mapping, tmp_path) as migration:
+            write = migration.database.write
+            migration.database.write = lambda ids, vectors: (written.append(len(ids)), write(ids, vectors))
+            try:
+                reembed(migration, encode, among="image", size=20, budget=80)
+            except Killed:
+                assert migration.verify().passed
+        return written
+
+    before = run(stop=60)
+    assert sum(before) > 60
+    held = bits(made.new)
+    with begin(made, mapping, tmp_path) as migration:
+        found = repair(migration.database, migration.mapper, 20, migration.retry, write=False)
+        assert found["written"] == 0
+    assert bits(made.new) == held
+    run(stop=None)
+
+
 def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
     rng = np.random.default_rng(3)
     texts = unit(rng.normal(size=(30, 20)))
@@ -130,7 +198,7 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
 
 
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
-@pytest.mark.parametrize("nth", [0, 3])
+@pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
 def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
     switched,
     mapping,
@@ -138,11 +206,13 @@ def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
     tmp_path,
     step,
     nth,
+    in_memory,
     monkeypatch,
 ):
     made, before = switched, bits(switched.new)
     model = Model(truth)
     monkeypatch.setattr(stages, "CHUNK", 8)
+    monkeypatch.setattr(stages, "IN_MEMORY", in_memory)
 
     class Killed(BaseException):
         pass
@@ -292,7 +362,7 @@ def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, trut
     with begin(made, mapping, tmp_path) as migration:
         reembed(migration, Model(truth), among="image", size=20, budget=20)
     held = bits(made.new)
-    path = tmp_path / "journal" / "progressive" / "config.json"
+    path = tmp_path / "journal" / "progressive" / "state" / "config.json"
     told = json.loads(path.read_text())
     for change in ({"kind": "orthogonal"}, {"facts": None}, {"among": 7}):
         path.write_text(json.dumps(told | change))

@@ -19,7 +19,7 @@ from congruence.embeddings import Embeddings
 from congruence.stores import open_sink, read_embeddings
 
 #: Commands that write no file, whatever their options.
-READERS = {"drift", "exposure", "inspect", "match", "serve", "shift"}
+READERS = {"drift", "exposure", "info", "inspect", "match", "plan", "serve", "shift"}
 
 #: Commands that write and go on where they were killed, with tests of their own for that.
 RESUMED = {"migrate": "tests/databases/test_kill.py"}
@@ -79,6 +79,14 @@ def is_vectors(path: Path) -> None:
 
 def is_letters(path: Path) -> None:
     np.testing.assert_array_equal(read_embeddings(path).vectors, letters(WORDS))
+
+
+def is_library(path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    names = {"photos": 60, "old-photos": 60, "new-photos": 60, "old-texts": 100, "new-texts": 100}
+    assert {one.stem: pq.read_table(one).num_rows for one in path.glob("*.parquet")} == names
+    assert len(list(path.iterdir())) == len(names) + 1  # what says that the folder may be replaced
 
 
 def is_page(path: Path) -> None:
@@ -225,8 +233,18 @@ def small_sample() -> None:
 
     sample, real = datasets.load_sample(), plots.few_anchors
     few = sample.take({kind: rows.ids[:60] for kind, rows in sample.source.items()})
-    datasets.load_sample = lambda: few
+    datasets.load_sample = lambda name: few
     plots.few_anchors = lambda *arguments: real(*arguments[:-1], 1)
+
+
+def small_library() -> None:
+    import congruence.cli._demo_files as files
+    import congruence.datasets as datasets
+
+    photos = datasets.load_sample("photos")
+    few = photos.take({"image": photos.source["image"].ids[:60]})
+    datasets.load_sample = lambda name: few
+    files.has_lancedb = lambda: False
 
 
 def letters_encoder() -> None:
@@ -376,8 +394,9 @@ CASES: dict[str, Case] = {
     "datasets": Case(
         ("datasets", "cifar100", "--root", "root", "--download"), {"root": is_dataset}, force=False, patch=local_archive
     ),
+    "demo --files": Case(("demo", "--files", "out"), {"out": is_library}, force=False, patch=small_library),
     "demo": Case(
-        ("demo", "--classes", "30", "-o", "out.html", "--no-migration"),
+        ("demo", "--sample", "emoji", "--classes", "30", "-o", "out.html", "--no-migration"),
         {"out.html": is_page},
         force=False,
         patch=small_sample,

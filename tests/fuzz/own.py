@@ -8,13 +8,14 @@ import random
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hostile import numbers
 from mutators import mutate_data
-from targets import Target, refusing
+from targets import Target, refusing, write_vectors
 
 import congruence
 from congruence._utils.atomic import has_marker
@@ -235,6 +236,62 @@ def seal_journal(rng: random.Random, path: Path) -> None:
     (path / "journal.json").write_text(text)
 
 
+def _fragments_plan():
+    from congruence.engines.dataset import Fragment
+    from congruence.engines.journal import Plan
+
+    return Plan("transform", {"map": "ab"}, tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5)))
+
+
+def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
+    from congruence.engines.journal import Journal, Receipt
+    from congruence.engines.places import Place
+
+    journal = Journal(Place.of(folder / "fragments"), _fragments_plan()).open()
+    for k in range(rng.choice((1, 3))):
+        journal.add(Receipt(f"part-{k}", 10, size=99, path=f"part-{k}.parquet"))
+        journal.flush()
+    return folder / "fragments"
+
+
+def read_fragments_journal(path: Path) -> None:
+    from congruence.engines.journal import Journal
+    from congruence.engines.places import Place
+
+    plan = _fragments_plan()
+    journal = Journal(Place.of(path), plan).open()
+    assert len(journal.pending()) + len(journal.finished) == 5
+    assert journal.rows >= 0
+    journal.keep({"part-0.parquet": 99})
+
+
+def seal_fragments_journal(rng: random.Random, path: Path) -> None:
+    """Change a segment as somebody would who computes its seal again."""
+    from congruence.engines.journal import _seal
+
+    file = min(path.glob("done-000001-*.json"))
+    changed = mutate_data(rng, json.loads(file.read_text())["facts"])
+    with suppress(TypeError, ValueError):  # what JSON has no form for
+        file.write_bytes(_seal(changed))
+
+
+def write_data_set(rng: random.Random, folder: Path) -> Path:
+    (folder / "data").mkdir()
+    write_vectors(".parquet")(rng, folder / "data")
+    return folder / "data"
+
+
+def read_data_set(path: Path) -> None:
+    from congruence.engines import open_dataset
+
+    for key in ("", ":vector", ":v"):
+        with refusing():
+            data = open_dataset(f"{path}{key}", fragment_bytes=64)
+            for fragment in data.fragments:
+                for row, piece in data.open(fragment).tables(16):
+                    data.open(fragment).block(piece, row)
+
+
 def write_beside(rng: random.Random, folder: Path) -> Path:
     """Begin a migration of a ``.npy`` file: it, and the hidden folder beside it."""
     from congruence.databases import open_database
@@ -294,6 +351,33 @@ def read_plan(path: Path) -> None:
         ids = pa.array(["item-3", "item-4", "another"])
         out = found[0].replace(ids, np.ones((3, D_SOURCE), np.float32), None, np.zeros((3, D_TARGET), np.float32))
         assert out.shape == (3, D_TARGET)
+
+
+def _saved_plan() -> tuple[Any, ...]:
+    draw = np.random.default_rng(3)
+    return _fitted("orthogonal"), draw.normal(size=(30, D_SOURCE)), draw.normal(size=(30, D_TARGET))
+
+
+def write_saved_plan(rng: random.Random, folder: Path) -> Path:
+    """Write a plan's folder as ``save`` does, in two steps."""
+    from congruence.upgrade.progressive import Progressive
+
+    mapping, old, new = _saved_plan()
+    plan = Progressive(mapping, old)
+    for ids in plan.batches(8, budget=16):
+        plan.update(ids, new[ids])
+        plan.save(folder / "plan", force=True)
+    return folder / "plan"
+
+
+def read_saved_plan(path: Path) -> None:
+    from congruence.upgrade.progressive import Progressive
+
+    mapping, old, new = _saved_plan()
+    plan = Progressive.load(path, mapping, old, stream=True)
+    assert np.isfinite(plan.store()).all()
+    ids = next(plan.batches(4))
+    plan.update(ids, new[ids])
 
 
 def write_certificate(rng: random.Random, folder: Path) -> Path:
@@ -514,8 +598,12 @@ OWN: dict[str, Target] = {
     "marker": Target(write_marker, read_marker),
     "journal": Target(write_journal, read_journal),
     "journal, right seal": Target(write_journal, read_journal, seal_journal),
+    "fragments journal": Target(write_fragments_journal, read_fragments_journal),
+    "fragments journal, right seal": Target(write_fragments_journal, read_fragments_journal, seal_fragments_journal),
+    "data set": Target(write_data_set, read_data_set),
     "file beside": Target(write_beside, read_beside),
     "progressive": Target(write_plan, read_plan),
+    "plan": Target(write_saved_plan, read_saved_plan),
     "certificate": Target(write_certificate, read_certificate),
 }
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import congruence
-from congruence.datasets import SAMPLE_PATH, SAMPLE_SHA256, load_sample, sample
-from congruence.errors import CorruptFileError, FileError
+from congruence.datasets import SAMPLES, Sample, load_sample, open_bundle, sample
+from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.evaluation import evaluate
 from congruence.maps import OrthogonalMap
 from congruence.metrics import recall_at_k
@@ -25,9 +25,10 @@ def data():
     return load_sample()
 
 
-def test_the_file_is_the_one_that_was_made_and_small():
-    assert hashlib.sha256(SAMPLE_PATH.read_bytes()).hexdigest() == SAMPLE_SHA256
-    assert SAMPLE_PATH.stat().st_size < 10_000_000
+def test_the_files_are_those_that_were_made_and_small():
+    for one in SAMPLES.values():
+        assert hashlib.sha256(one.path.read_bytes()).hexdigest() == one.sha256
+    assert sum(one.path.stat().st_size for one in SAMPLES.values()) < 10_000_000  # a wheel of at most 12 MB
 
 
 def test_shapes_ids_and_words(data):
@@ -163,9 +164,79 @@ def test_paths_meet_and_edits_arrive(data):
 
 
 def test_a_damaged_installation_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(sample, "SAMPLE_PATH", tmp_path / "emoji.parquet")
+    real = SAMPLES["emoji"]
+    monkeypatch.setattr(sample, "SAMPLES", {"emoji": Sample(tmp_path / "emoji.parquet", real.sha256)})
     with pytest.raises(FileError, match="install"):
         load_sample()
-    (tmp_path / "emoji.parquet").write_bytes(SAMPLE_PATH.read_bytes()[:-1])
+    (tmp_path / "emoji.parquet").write_bytes(real.path.read_bytes()[:-1])
     with pytest.raises(CorruptFileError, match="checksum"):
         load_sample()
+
+
+# ------------------------------------------------------------------ photos
+
+
+@pytest.fixture(scope="module")
+def photos():
+    return load_sample("photos")
+
+
+def right(vectors, texts, sample, rows=slice(None)):
+    """Share of photos whose nearest name is that of their class."""
+    names = sample.source["text"].ids
+    own = sample.class_of("image", sample.source["image"].ids)[rows]
+    return (names[(np.asarray(vectors, np.float32) @ np.asarray(texts, np.float32).T).argmax(axis=1)] == own).mean()
+
+
+def test_photos_shapes_ids_and_words(photos):
+    for side in (photos.source, photos.target):
+        shapes = {kind: rows.vectors.shape for kind, rows in side.items()}
+        assert shapes == {"image": (1500, 256), "text": (100, 256), "prompt": (800, 256)}
+        assert all(rows.space.normalized for rows in side.values())
+        assert side["image"].ids.tolist() == photos.source["image"].ids.tolist()
+    assert set(photos.classes["image"].values()) == set(photos.source["text"].ids.tolist())
+    assert set(photos.thumbnails) == set(photos.source["image"].ids.tolist())
+    assert photos.texts["prompt"]["water lilly#0"] == "a photo of a water lilly."
+
+
+def test_photos_thumbnails_are_pictures(photos):
+    image = pytest.importorskip("PIL.Image")
+    for i in photos.source["image"].ids[::500]:
+        picture = image.open(io.BytesIO(photos.thumbnails[i]))
+        assert max(picture.size) <= 128
+        assert np.asarray(picture.convert("RGB")).std() > 10
+
+
+def test_half_precision_costs_the_photos_nothing(photos):
+    """The scores of float32, measured when the sample was made."""
+    for side in (photos.source, photos.target):
+        told = photos.info["each_model_alone"][side["image"].space.model]["accuracy"]
+        assert right(side["image"].vectors, side["text"].vectors, photos) == pytest.approx(told, abs=1 / 1500)
+
+
+def test_a_map_alone_does_not_beat_the_old_model_of_the_photos(photos):
+    """What the sample is for: the decision is not an easy one."""
+    old, new = photos.source, photos.target
+    mapping = congruence.fit(old["text"], new["text"], means={"image": (old["image"], None)}, check=False)
+    mapped = mapping.for_modality("image").transform(old["image"].vectors)
+    kept = right(old["image"].vectors, old["text"].vectors, photos)
+    assert right(old["image"].vectors, new["text"].vectors, photos) < 0.02
+    assert 0.8 < right(mapped, new["text"].vectors, photos) < kept
+    assert kept < right(new["image"].vectors, new["text"].vectors, photos)
+    known = old["image"].ids[::15]
+    pairs = congruence.fit(old["image"].take(known), new["image"].take(known), check=False)
+    few = right(pairs.transform(old["image"].vectors), new["text"].vectors, photos)
+    assert few < right(mapped, new["text"].vectors, photos) - 0.1  # 100 photos in both models, instead of 100 names
+
+
+def test_photos_are_attributed(photos):
+    words = " ".join(photos.info["licences"])
+    for name in ("Caltech-101", "CC BY 4.0", "mzrjq-6wc02", "MobileNet", "EfficientNet", "MiniLM", "mpnet"):
+        assert name in words
+
+
+def test_samples_are_opened_by_name(photos):
+    assert open_bundle("photos").info == photos.info
+    assert open_bundle("sample").info == open_bundle("emoji").info == load_sample().info
+    with pytest.raises(ParameterError, match="photos"):
+        load_sample("pictures")

@@ -10,7 +10,14 @@ from test_training_page import make, trained
 
 import congruence
 from congruence.datasets import load_sample
-from congruence.report import summarize, summarize_training, write_migration, write_report, write_training
+from congruence.report import (
+    summarize,
+    summarize_training,
+    write_migration,
+    write_report,
+    write_story,
+    write_training,
+)
 from congruence.report.examples import data_uri
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.summary import summarize as summarize_journal
@@ -71,7 +78,26 @@ def migration(path):
     write_migration(path, summarize_journal(journal), searches, reembedding=reembedding)
 
 
-@pytest.fixture(scope="module", params=[report, training, migration], ids=lambda write: write.__name__)
+def story(path):
+    """The demo's page, with words that do not fit."""
+    item = [{"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0} for k, one in enumerate([*load_sample().thumbnails.values()][:5])]  # fmt: skip
+    names = ("before", "only the encoder changed", "mapped", "re-embedded", "rolled back")
+    shown = [{"name": name, "right": 3, "found": item} for name in names[:4]]
+    road = {"name": "map, and re-embed the worst 12%", "value": 0.9, "low": 0.8, "high": None, "share": 0.12}
+    write_story(
+        path,
+        {
+            "rows": 1500, "names": 100, "embedded": 150, "share": 0.1, "store": "LanceDB table", "models": {"a" * 60: "old " * 9, "b": "new"},
+            "photos_of_each_model": 2500, "new_model": 0.91, "identical": True, "same_lists": True, "licences": ["by somebody " * 30],
+            "certificate": {"anchors": 200, "headline": "map now " * 9, "reason": "because " * 9, "roads": [road] * 4},
+            "ways": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
+            "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
+            "examples": [{"text": "long words " * 6, "harmed": True, "ways": shown}] * 6,
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[report, training, migration, story], ids=lambda write: write.__name__)
 def page(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "report.html"
     request.param(path)

@@ -109,9 +109,28 @@ def test_every_order_fills_its_batches_and_asks_for_no_row_twice(problem, mappin
 
 
 def test_without_texts_and_without_ids(problem, mapping):
-    plan = run(start(problem, mapping, texts=None, new_texts=None), problem, share=0.3)
-    assert set(plan.meter().store) == {"overlap@10", "cosine"}
+    plan = start(problem, mapping, texts=None, new_texts=None, n_neighbors=3, meter_share=0.5)
+    plan = run(plan, problem, share=0.3)
+    assert set(plan.meter().store) == {"overlap@3", "cosine"}
     assert plan.order_ in ORDERS
+
+
+@pytest.mark.parametrize(("noise", "wins"), [(0.1, True), (3.0, False)])
+def test_the_verdict_of_the_first_20_measured_rows_is_what_the_run_comes_to(noise, wins):
+    """An old model that says too little is told long before half of the store is re-embedded."""
+    p = upgrade_problem(400, 16, source_noise=noise, target_noise=0.1, random_state=0)
+    first = OrthogonalMap().fit(p.source_texts[:WORDS], p.target_texts[:WORDS], modality="text")
+    plan = start(p, first.recenter(p.source_images, None, modality="image", offset=0.5), meter_share=0.5)
+    said = []
+    for ids in plan.batches(40, share=0.5):
+        plan.update(ids, p.target_images[ids])
+        if len(plan.measured) >= 20:
+            said.append((plan.embedded.mean(), plan.forecast(target=0.9).verdict))
+    near = [(rows @ p.target_texts[:WORDS].T).argmax(axis=1) for rows in (plan.store(), p.target_images)]
+    assert ((near[0] == near[1]).mean() >= 0.9) == wins
+    share, verdict = said[0]
+    assert share <= 0.3
+    assert (verdict == "re-embed everything") == (not wins)
 
 
 def view_of(rows, native=(), surprise=(), size=3, **given):

@@ -10,8 +10,11 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
+from congruence.upgrade.progressive._interval import rest_interval
+from congruence.upgrade.progressive._ledger import LEARN, METER, SELECTED, WAITING, Ledger
+from congruence.upgrade.progressive._measure import Rows
 from congruence.upgrade.progressive.forecast import look_ahead
-from congruence.upgrade.progressive.meter import rest_interval
+from congruence.upgrade.progressive.order import pick
 
 WORDS = 40
 
@@ -77,6 +80,110 @@ def test_an_estimate_from_chosen_rows_would_be_biased_and_the_meters_is_not():
     assert abs(np.mean(naive)) > 2 * abs(np.mean(errors))  # rows of the fit flatter it
 
 
+def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
+    """Over 400 runs no row is in the sample more often than others that are still mapped; all of the meter's rows would not be such a sample."""
+    n, old = 60, np.eye(60)
+    harm = np.linspace(0, 1, n) ** 2
+    odds, variances, differences, naive = [], [], [], []
+    for seed in range(400):
+        book = Ledger(n, seed)
+        for _ in range(3):
+            random = book.draw(8)
+            shown = book.shown
+            # Rows near to shown ones of much harm first: the order has learned from new vectors.
+            near = np.exp(-np.abs(np.arange(n)[:, None] - np.flatnonzero(shown)) / 4)
+            scores = near @ harm[shown] - 0.3 * near.sum(axis=1) + 1e-3 * np.arange(n)
+            eligible = ~book.due & (book.role != LEARN) & (book.role != SELECTED)
+            taken = pick(scores, eligible, book.role == METER, 6, old, np.flatnonzero(shown), 2.0)
+            book.due[taken] = True
+            book.role[taken[book.role[taken] == WAITING]] = SELECTED
+            book.embedded[random] = book.embedded[taken] = True
+        mapped = ~book.due & (book.role != LEARN)
+        inside = np.isin(np.arange(n), book.measured)
+        share = inside.sum() / mapped.sum()
+        odds.append(np.where(mapped, inside - share, 0.0))
+        variances.append(np.where(mapped, share * (1 - share), 0.0))
+        differences.append(harm[inside].mean() - harm[mapped].mean())
+        naive.append(harm[book.role == METER].mean() - harm[mapped].mean())
+    variance = np.sum(variances, axis=0)
+    often = variance > 10  # some rows are nearly always taken
+    assert often.sum() > 30
+    deviation = np.sum(odds, axis=0)[often] / np.sqrt(variance[often])
+    assert np.abs(deviation).max() < 4.0
+    assert np.std(deviation) < 1.3
+    z, z_naive = (np.mean(one) / np.std(one) * np.sqrt(400) for one in (differences, naive))
+    assert abs(z) < 3.0
+    assert abs(z_naive) > 10.0
+
+
+def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
+    p, mapping, _ = make(0)
+    plan = Progressive(mapping, p.source_images, n_neighbors=2, meter_share=0.5, modality="image", order="residual")
+    seen = []
+    for ids in plan.batches(30, share=0.6):
+        plan.update(ids, p.target_images[ids])
+        rows = plan._rows()
+        seen.append(rows.references().tolist())
+        assert ("overlap@2" in plan.meter().store) == bool(seen[-1])
+    assert seen[0] == []  # 8 rows, and 10 are wanted
+    assert len(seen[1]) == 10
+    assert all(one == seen[1] for one in seen[1:])
+    assert (plan._ledger.role[seen[1]] == LEARN).all()
+
+
+def test_what_is_asked_for_often_counts_as_often():
+    rng = np.random.default_rng(0)
+    inside = []
+    for seed in range(5):
+        weights = rng.lognormal(0, 1, 300)
+        p, plan = start(seed, weights=weights, kind={"source_noise": 0.9, "shared": 0.2}, meter_share=0.4)
+        for ids in plan.batches(60, share=0.4):
+            plan.update(ids, p.target_images[ids])
+        told, done = plan.meter().store["weighted cosine"], plan.embedded
+        kept = np.where(done, 1.0, np.einsum("ij,ij->i", p.target_images, plan.transform(p.source_images)))
+        true = np.average(kept, weights=weights)
+        assert abs(told.value - true) < abs(true - kept.mean()) + 0.05
+        inside.append(told.low <= true <= told.high)
+    assert sum(inside) >= 4
+    assert told.value != plan.meter().store["cosine"].value
+    assert told.n == plan.meter().n_meter
+
+
+def test_equal_weights_change_nothing():
+    p, plan = start(0, weights=np.full(300, 2.0))
+    for ids in plan.batches(60, share=0.2):
+        plan.update(ids, p.target_images[ids])
+    store = plan.meter().store
+    assert store["weighted cosine"].to_dict() == pytest.approx(store["cosine"].to_dict(), abs=1e-6)
+    assert store["weighted agreement"].value == pytest.approx(store["agreement"].value)
+
+
+def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
+    book = Ledger(10, 0)
+    none = np.empty((10, 2))
+    kept = np.array([0.9, 0.95])
+
+    def support(surprise, kept=kept, name="cosine"):
+        rows = Rows(book, {}, none, none, None, None, 10, None, np.asarray(surprise))
+        return rows.support(name, kept)
+
+    assert support(np.repeat([0.9, 0.2], 30)) == (pytest.approx(0.8), 1.0)  # the later half
+    assert support(np.full(60, 0.01)) == (0.9, 1.0)
+    assert support(np.full(30, 0.2)) == (-1.0, 1.0)  # too few
+    assert support(np.zeros(60), np.ones(4)) == (-1.0, 1.0)  # all the same
+    assert support(np.repeat([0.9, 0.2], 30), name="overlap@10") == (0.0, 1.0)
+
+
+def test_identical_models_are_not_known_to_be_identical():
+    p, _, _ = make(0)
+    plan = Progressive(OrthogonalMap().fit(p.target_images, p.target_images), p.target_images, order="random")
+    for ids in plan.batches(60, share=0.2):
+        plan.update(ids, p.target_images[ids])
+    for one in plan.meter().store.values():
+        assert one.value == pytest.approx(1.0)
+        assert one.low < 0.7
+
+
 @pytest.mark.parametrize("rate", [0.02, 0.3, 0.9])
 def test_the_interval_of_the_rest_is_of_a_finite_population(rate):
     rng = np.random.default_rng(0)
@@ -85,23 +192,11 @@ def test_the_interval_of_the_rest_is_of_a_finite_population(rate):
         population = rng.permutation(rng.random(200) < rate)
         sample = population[:60]
         if sample.sum() not in found:
-            found[sample.sum()] = rest_interval(sample.astype(float), 140, bounded=True)[1:]
+            found[sample.sum()] = rest_interval(sample.astype(float), 140)[1:]
         low, high = found[sample.sum()]
         inside.append(low <= population[60:].mean() <= high)
     assert np.mean(inside) >= 0.93
     assert high - low < 0.35
-
-
-def test_intervals_of_means_hold_and_few_rows_say_nothing():
-    rng = np.random.default_rng(0)
-    inside = []
-    for _ in range(600):
-        population = rng.normal(0.7, 0.1, 300)
-        _, low, high = rest_interval(population[:20], 280, bounded=False)
-        inside.append(low <= population[20:].mean() <= high)
-    assert np.mean(inside) >= 0.93
-    assert rest_interval(np.array([1.0]), 50, bounded=True)[1:] == (0.0, 1.0)
-    assert np.isnan(rest_interval(np.empty(0), 50, bounded=True)[0])
 
 
 def test_everything_re_embedded_is_exact():
@@ -192,12 +287,14 @@ def test_bad_input_of_a_forecast():
             plan.forecast(**given)
 
 
-def test_a_target_ends_the_batches():
+def test_batches_end_where_the_lower_end_reaches_the_target():
     p, plan = start(0, kind={"source_noise": 0.1, "target_noise": 0.1})
     for ids in plan.batches(30, until=0.8):
         plan.update(ids, p.target_images[ids])
-    assert plan.meter().store["agreement"].value >= 0.8
-    assert plan.meter().share < 0.5
+    lows = [one.store["agreement"].low for one in plan.history_]
+    assert max(lows[:-1]) < 0.8 <= lows[-1]
+    assert plan.history_[0].store["agreement"].value > 0.8  # the estimate alone would have ended them at once
+    assert plan.meter().share < 0.8
     with pytest.raises(ParameterError, match="metric"):
         next(plan.batches(30, until=0.8, metric="speed"))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 
-def to_rows(X: Any, name: str) -> np.ndarray:
+def to_rows(X: object, name: str) -> np.ndarray:
     """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
 
     Parameters

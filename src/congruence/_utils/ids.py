@@ -222,7 +222,7 @@ def _is_missing(value: object) -> bool:
     return value is None or type(value).__name__ in ("NAType", "MaskedConstant") or value is np.ma.masked or _odd(value)
 
 
-def _odd(value: Any) -> bool:
+def _odd(value: object) -> bool:
     different = value != value
     return isinstance(different, (bool, np.bool_)) and bool(different)
 
@@ -238,7 +238,7 @@ def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool 
     )
 
 
-def _plain(value: Any, row: int, name: str) -> str | int:
+def _plain(value: object, row: int, name: str) -> str | int:
     """Return an id as text or a whole number. Raises IdError."""
     if isinstance(value, str):
         return str(value)

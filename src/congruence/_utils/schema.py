@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.display import short
 from congruence._utils.yaml import find_line
@@ -68,7 +68,7 @@ class Where:
         return self.name if line is None else f"{self.name}, line {line}"
 
 
-def validate(model: type[BaseModel], data: Mapping[str, Any], where: Where) -> None:
+def validate(model: type[BaseModel], data: Mapping[str, object], where: Where) -> None:
     """Refuse data that a model refuses.
 
     A field's ``description`` says what it must be, and its first example what could be written.
@@ -97,7 +97,7 @@ def validate(model: type[BaseModel], data: Mapping[str, Any], where: Where) -> N
 
 
 def _explain(
-    model: type[BaseModel], data: Mapping[str, Any], errors: Sequence[ErrorDetails], where: Where
+    model: type[BaseModel], data: Mapping[str, object], errors: Sequence[ErrorDetails], where: Where
 ) -> ParameterError:
     """Return the first error in our words."""
     error = errors[0]
@@ -135,5 +135,5 @@ def _explain(
     return ParameterError(f"Got {key}: {value}{inside}; expected {words}. Write such a value.")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return short(repr(value), 80)

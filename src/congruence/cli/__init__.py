@@ -107,29 +107,19 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Find the rigid motion between two embedding spaces, and map vectors across it."""
+    """Change the embedding model of a search without encoding everything again. To see it done: congruence demo."""
 
 
-#: Commands in the order of the help. Each is the ``command`` of the module of its name.
-COMMANDS = (
-    *(
-        "fit",
-        "transform",
-        "evaluate",
-        "inspect",
-        "export",
-        "certify",
-        "bridge",
-        "search",
-        "migrate",
-        "anchors",
-        "exposure",
-        "similarity",
-        "match",
-        "negatives",
-    ),
-    *("shift", "drift", "doctor", "embed", "serve", "train", "report", "datasets", "reproduce", "demo"),
-)
+#: Commands in the order of the help, by what they are for; the four commands of an upgrade come first. Each is the ``command`` of the module of its name.
+GROUPS = {
+    "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
+    "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
+    "Research": ("similarity", "match", "shift", "train", "negatives", "datasets", "reproduce"),
+}  # fmt: skip
+
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
 def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typer:
@@ -137,16 +127,17 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
     program = typer.Typer(
         name="congruence",
         cls=_Group,
-        help="Find the rigid motion between two embedding spaces, and map vectors across it.",
+        help="Change the embedding model of a search without encoding everything again. To see it done: congruence demo.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=len(names) > 1,  # the whole program completes; a process that runs one command is spared it
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     program.callback()(_root)
     for name in names:
         module = import_module(f"congruence.cli.{name}")
-        program.command(name, cls=_TransformCommand if name == "transform" else _Command)(module.command)
+        cls = _TransformCommand if name == "transform" else _Command
+        program.command(name, cls=cls, rich_help_panel=_GROUP_OF[name])(module.command)
     if frames:
         from congruence.cli import frame
 
@@ -155,7 +146,7 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
         )
         for name, function in (("fit", frame.fit), ("add", frame.add), ("map", frame.take)):
             group.command(name, cls=_Command)(function)
-        program.add_typer(group, name="frame")
+        program.add_typer(group, name="frame", rich_help_panel="Research")
     return program
 
 
@@ -193,7 +184,7 @@ def main() -> None:
         try:
             try:
                 with stoppable():
-                    _program(sys.argv[1] if len(sys.argv) > 1 else "")()
+                    _program(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:
                     sys.stdout.flush()  # here, where a failure can still be told

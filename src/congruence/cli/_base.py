@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    import numpy as np
+
     from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
     from congruence.upgrade.bridge import Bridge
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Print plain data as JSON that every reader accepts: NaN and infinity become null."""
     from congruence._utils.display import visible_json
     from congruence.cli._streams import knows_unicode
@@ -28,7 +30,7 @@ def print_json(data: Any) -> None:
     print(visible_json(text))
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: object) -> Any:
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -53,7 +55,8 @@ def number(value: float | None, digits: int = 3) -> str:
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table on standard output; the first columns are text, cells that look like numbers align right.
 
-    Title, columns and cells are data: rich's markup in them is shown and control characters are escaped.
+    Title, columns and cells are data: rich's markup in them is shown and control characters are escaped. In a narrow terminal words go on in
+    the next line, and numbers stay whole.
     """
     from rich import box
     from rich.console import Console
@@ -71,7 +74,15 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     )
     for k, column in enumerate(columns):
         numeric = all(row[k][:1] in "–-+0123456789" for row in rows if row[k])
-        table.add_column(Text(visible(column)), justify="right" if numeric and k else "left", no_wrap=True)
+        words = [word for row in rows for word in row[k].split()]
+        least = max(map(len, words), default=0) if numeric and k else None
+        table.add_column(
+            Text(visible(column)),
+            justify="right" if numeric and k else "left",
+            no_wrap=not sys.stdout.isatty(),
+            overflow="fold",
+            min_width=least,
+        )
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
     # A pipe has no width of its own: never cut a table that goes to a file.
@@ -109,7 +120,7 @@ def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
 
 
-def read_groups(spec: str | None) -> Any:
+def read_groups(spec: str | None) -> str | np.ndarray | None:
     """Read what ``--groups`` names: labels from a file, None for ``none``, and identical rows when it is left out."""
     from congruence.stores import read_column
 

@@ -20,8 +20,8 @@ from congruence.errors import CongruenceError
 #: Bad input, or a machine that refuses; a bug; an output that cannot be written; a reader of the output that went away, as by SIGPIPE.
 BAD_INPUT, BUG, LOST, NO_READER, INTERRUPTED = 2, 70, 74, 141, 130
 
-#: Where a bug is to be told.
-ISSUES = "https://github.com/congruence/congruence/issues"
+#: Where a bug is to be told: there is no address yet that leads to the project.
+ISSUES = "the project's issue tracker"
 
 _WORDS = r"[\w-]*(?:token|secret|password|passwd|api[_-]?key)[\w-]*"
 

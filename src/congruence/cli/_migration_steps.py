@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["complain", "confirm_plan", "discard", "drop_old", "rollback", "run", "switch", "thresholds", "verify"]
 
 
-def run(migration: Migration, bars: Bars, *, certificate: Mapping[str, Any] | None, resume: bool, anyway: bool) -> None:
+def run(
+    migration: Migration, bars: Bars, *, certificate: Mapping[str, object] | None, resume: bool, anyway: bool
+) -> None:
     """Write the new vectors beside the old ones; say where the journal is if that stops."""
     try:
         migration.run(
@@ -76,7 +78,7 @@ def rollback(migration: Migration, as_json: bool) -> dict[str, Any]:
     return told
 
 
-def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, Any]:
+def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
     """Remove the old vectors, if a person says so."""
     from congruence.cli._base import say
 
@@ -88,7 +90,7 @@ def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, Any
     return {"dropped": True}
 
 
-def discard(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, Any]:
+def discard(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
     """Remove the new vectors, if a person says so."""
     from congruence.cli._base import say
 

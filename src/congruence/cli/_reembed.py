@@ -140,7 +140,8 @@ def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool)
 
     texts, new_texts = (None if one is None else read_embeddings(one) for one in (wanted.texts, wanted.new_texts))
     encode = open_encoder(wanted, migration)
-    total = wanted.budget or round((wanted.share or 1) * migration.info.rows)
+    done = 0 if migration.mapper.native is None else len(migration.mapper.native.ids)
+    total = max((wanted.budget or round((wanted.share or 1) * migration.info.rows)) - done, 0)
     with bars.shown("encoding", total) as advance:
         plan = reembed(
             migration,

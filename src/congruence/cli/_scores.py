@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import number, print_table, say
+
+if TYPE_CHECKING:
+    from congruence.evaluation import Scores
+    from congruence.evaluation.comparison import Comparison
 
 #: What stands under every table of cosines.
 CONTROLS = (
@@ -16,7 +20,7 @@ CONTROLS = (
 COMPARED = "Hits: exact McNemar; others: sign flips; Holm over all lines. The result is about these two maps and items like these, not about other draws of anchors."
 
 
-def print_scores(scores: Any, title: str) -> None:
+def print_scores(scores: Scores, title: str) -> None:
     """Print an evaluation: what ranks beside chance, then cosines and distances beside their controls."""
     ranked = [row for row in scores.rows if row.metric not in ("cosine", "distance")]
     apart = [row for row in scores.rows if row.metric in ("cosine", "distance")]
@@ -59,7 +63,7 @@ def print_scores(scores: Any, title: str) -> None:
         say(note)
 
 
-def print_comparison(comparison: Any) -> None:
+def print_comparison(comparison: Comparison) -> None:
     """Print paired differences between maps, a table for each map that the first was compared with."""
     for second in dict.fromkeys(row.second_name for row in comparison.rows):
         rows = [row for row in comparison.rows if row.second_name == second]

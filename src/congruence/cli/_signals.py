@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 class Shielded(Exception):
@@ -30,7 +29,7 @@ class Stopped(BaseException):
 def stoppable() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise :class:`Stopped` while the block runs, unless they are ignored, as under nohup."""
 
-    def stop(number: int, _: Any) -> None:
+    def stop(number: int, _: object) -> None:
         for other in before:  # a second one does not disturb what the first one has removed
             signal.signal(other, signal.SIG_IGN)
         raise Stopped(number)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO
 
 #: What stands for a character that a terminal does not know. Others are written as ``visible`` writes them, ``\u4e2d``.
 _PLAIN = {
@@ -35,7 +35,7 @@ class OutputLostError(Exception):
 class _Output:
     """Standard output whose failures cannot be taken for those of another file."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -98,7 +98,7 @@ def knows_unicode() -> bool:
     return False
 
 
-def _set_rules(streams: Iterable[Any], rules: Iterable[str | None]) -> None:
+def _set_rules(streams: Iterable[object], rules: Iterable[str | None]) -> None:
     for stream, rule in zip(streams, rules, strict=True):
         if hasattr(stream, "reconfigure"):
             with suppress(OSError):  # it writes out what it holds first

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from congruence.cli._engines import (
+    ADDRESS_HELP,
+    ENGINE_HELP,
+    SAMPLE_HELP,
+    WORKERS_HELP,
+    make_engine,
+    read_apart,
+    runs_apart,
+)
+
 if TYPE_CHECKING:
+    import numpy as np
+
     from congruence.embeddings import Embeddings
-    from congruence.upgrade.certify import Certificate
+    from congruence.upgrade.certify import Certificate, Estimate
 
 __all__ = ["command", "print_certificate"]
 
@@ -16,7 +28,9 @@ __all__ = ["command", "print_certificate"]
 def command(
     data: Annotated[
         str | None,
-        typer.Argument(help="Bundle (.parquet) of both models' embeddings, or “sample” for the bundled one."),
+        typer.Argument(
+            help="Bundle (.parquet) of both models' embeddings, or the name of a bundled sample: photos, emoji."
+        ),
     ] = None,
     source_image: Annotated[
         str | None, typer.Option(help="Anchor images in the source model: a file, or file:key.")
@@ -86,6 +100,10 @@ def command(
     folds: Annotated[int, typer.Option(help="Parts of the anchors that are scored in turn.")] = 10,
     repeats: Annotated[int, typer.Option(help="Random orders of the anchors for the learning curve.")] = 10,
     seed: Annotated[int, typer.Option(help="Of folds, orders and draws.")] = 0,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
+    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    sample: Annotated[int, typer.Option(help=SAMPLE_HELP)] = 20_000,
     report: Annotated[str | None, typer.Option(help="HTML file to write the certificate to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 unless the verdict is to map.")] = False,
@@ -109,9 +127,39 @@ def command(
         {"image": query_target_image, "text": query_target_text},
     )
     models = (source_model, target_model)
-    sides = _from_bundle(data, models) if data is not None else _read(given, ids, models)
-    classes = _labels(labels, sides)
-    queries = _read(asked, ids, models) if any(spec for side in asked for spec in side.values()) else None
+    known = None
+    everything = " ".join(spec for side in (*given, *asked) for spec in side.values() if spec)
+    apart = runs_apart(engine, everything, "", {"--address": address, "--workers": workers})
+    if apart:
+        if data is not None:
+            raise ParameterError(
+                f"Got a bundle, {data}, for --engine {engine}; expected data sets. Pass --source-image, --target-image and the like, or leave out --engine."
+            )
+        by_number = {"--labels": labels, "--query-labels": query_labels}
+        names = dict(zip(("source", "target"), models, strict=True))
+        runner = make_engine(engine, address, workers, 0)
+
+        def drawn(specs: tuple[dict[str, str | None], ...]) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+            found = read_apart(
+                dict(zip(names, specs, strict=True)),
+                ids,
+                names,
+                engine=runner,
+                sample=sample,
+                random_state=seed,
+                needs_rows=[flag for flag, value in by_number.items() if value],
+            )
+            return found["source"], found["target"]
+
+        sides = drawn(given)
+    elif data is not None:
+        sides, known = _from_bundle(data, models)
+    else:
+        sides = _read(given, ids, models)
+    classes = _labels(labels, sides) or known
+    queries = None
+    if any(spec for side in asked for spec in side.values()):
+        queries = drawn(asked) if apart else _read(asked, ids, models)
     if queries is not None and classes is not None:
         classes |= _labels(query_labels, queries) or {}
     if anchors is not None:
@@ -159,7 +207,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _count_or_ids(anchors: str) -> Any:
+def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return a number of anchors, or the ids that a file lists."""
     from congruence.cli._base import read
     from congruence.embeddings import Space
@@ -211,18 +259,19 @@ def _text_queries(
 
 def _from_bundle(
     data: str, models: tuple[str | None, str | None]
-) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+) -> tuple[tuple[dict[str, Embeddings], dict[str, Embeddings]], dict[str, str] | None]:
+    """Return both sides of a bundle, and the class of each image where it names them."""
     from dataclasses import replace
 
-    from congruence.datasets import load_sample, read_bundle
+    from congruence.datasets import open_bundle
 
-    bundle = load_sample() if data == "sample" else read_bundle(data)
+    bundle = open_bundle(data)
     first, second = bundle.side("source"), bundle.side("target")
     for side, model in zip((first, second), models, strict=True):
         for kind, rows in side.items():
             if model is not None:
                 side[kind] = replace(rows, space=replace(rows.space, model=model))
-    return first, second
+    return (first, second), bundle.classes.get("image")
 
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
@@ -281,7 +330,7 @@ def print_certificate(certificate: Certificate) -> None:
     say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
     print()
 
-    def cell(estimate: Any) -> str:
+    def cell(estimate: Estimate | None) -> str:
         return (
             "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
         )

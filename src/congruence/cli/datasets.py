@@ -68,7 +68,7 @@ def _facts(entry: Entry, root: str) -> dict[str, Any]:
     }
 
 
-def _source(resource: Resource) -> dict[str, Any]:
+def _source(resource: Resource) -> dict[str, object]:
     return {
         "url": resource.url,
         "path": resource.path,

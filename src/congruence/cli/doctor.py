@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from congruence.compare.origins import OriginReport
+    from congruence.stores import Source
 
 __all__ = ["command"]
 
@@ -92,7 +96,7 @@ def _named(known: list[str]) -> list[tuple[str, str]]:
     return list(found.items())
 
 
-def _print(store: str, report: Any) -> None:
+def _print(store: str, report: OriginReport) -> None:
     from congruence.cli._base import number, print_table
 
     facts = [["rows", f"{report.n:,} × {report.width}"], ["of unit norm", f"{report.unit:.1%}"]]
@@ -124,7 +128,7 @@ def _print(store: str, report: Any) -> None:
         )
 
 
-def _write_rows(out: str, source: Any, report: Any, force: bool) -> None:
+def _write_rows(out: str, source: Source, report: OriginReport, force: bool) -> None:
     """Write a line a row: its id or number, the model it looks like (empty for none), and its p-value."""
     import pyarrow as pa
 

@@ -6,6 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from congruence.cli._engines import (
+    ADDRESS_HELP,
+    ENGINE_HELP,
+    SAMPLE_HELP,
+    WORKERS_HELP,
+    make_engine,
+    read_apart,
+    runs_apart,
+)
+
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
 
@@ -49,6 +59,11 @@ def command(
             help="With --against, file:column of items that belong together, or none; identical ones by default."
         ),
     ] = None,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
+    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    sample: Annotated[int, typer.Option(help=SAMPLE_HELP)] = 20_000,
+    seed: Annotated[int, typer.Option(help="Chooses the sample.")] = 0,
     report: Annotated[str | None, typer.Option(help="HTML file to write a report to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -80,10 +95,28 @@ def command(
         "source": {"image": source_image, "text": source_text},
         "target": {"image": target_image, "text": target_text},
     }
-    sides: dict[str, dict[str, Embeddings]] = {
-        side: {m: read(spec, ids, Space(modality=m)) for m, spec in files.items() if spec is not None}
-        for side, files in specs.items()
-    }
+    given = " ".join(spec for files in specs.values() for spec in files.values() if spec)
+    sides: dict[str, dict[str, Embeddings]]
+    if runs_apart(engine, given, "", {"--address": address, "--workers": workers}):
+        by_number = {
+            "--labels": labels,
+            "--prompt-labels": prompt_labels,
+            "--groups": None if groups == "none" else groups,
+        }
+        sides = read_apart(
+            specs,
+            ids,
+            {},
+            engine=make_engine(engine, address, workers, 0),
+            sample=sample,
+            random_state=seed,
+            needs_rows=[flag for flag, value in by_number.items() if value],
+        )
+    else:
+        sides = {
+            side: {m: read(spec, ids, Space(modality=m)) for m, spec in files.items() if spec is not None}
+            for side, files in specs.items()
+        }
     image_labels = _by_id(labels, [sides[side].get("image") for side in sides], "--labels", "images")
     text_labels = _by_id(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
     whole = {side: dict(items) for side, items in sides.items()}

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from congruence.cli._engines import ADDRESS_HELP, ENGINE_HELP, WORKERS_HELP, runs_apart
+
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
+    from congruence.maps import Map
 
 __all__ = ["command"]
 
@@ -88,6 +91,9 @@ def command(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 when the pairing check fails.")] = False,
     missing: Annotated[str, typer.Option(help="Ids on one side only: drop or error.")] = "drop",
     allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
+    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -116,6 +122,43 @@ def command(
         _save_aligned(
             files, modality, {**options, "random_state": seed}, out, strict=strict, force=force, as_json=as_json
         )
+        return
+    if runs_apart(engine, f"{source} {target}", "", {"--address": address, "--workers": workers}):
+        from congruence.cli._engines import fit_apart, make_engine
+
+        given = {
+            "--holdout": holdout,
+            "--means": means,
+            "--unpaired-source": unpaired_source,
+            "--unpaired-target": unpaired_target,
+            "--groups": groups,
+        }
+        given |= {"--target-modality": target_modality, "--single-modality": single_modality}
+        mapping = fit_apart(
+            (source, target),
+            (ids, target_ids),
+            spaces,
+            method,
+            engine=make_engine(engine, address, workers, 0),
+            needs_rows=[flag for flag, value in given.items() if value],
+            modality=modality,
+            check=check,
+            strict=strict,
+            allow_zero_rows=allow_zero_rows,
+            parameters=_parameters(
+                method,
+                center,
+                ridge,
+                shrinkage=shrinkage,
+                shrinkage_strength=shrinkage_strength,
+                allow_reflection=None if allow_reflection else False,
+            ),
+        )
+        mapping.save(out, force=force)
+        if as_json:
+            print_json({"output": out, "paired_by": "fragments", **mapping.describe()})
+        else:
+            _print(mapping, out, "fragments")
         return
     anchors, paired_by = read_anchors((source, target), (ids, target_ids or ids), spaces, allow_zero_rows)
     others = {}
@@ -158,7 +201,7 @@ def command(
         _print(mapping, out, paired_by)
 
 
-def _parameters(method: str, center: bool, ridge: str | None, **options: Any) -> dict[str, Any]:
+def _parameters(method: str, center: bool, ridge: str | None, **options: object) -> dict[str, Any]:
     """Collect the options of the chosen method that were given, refusing those of another."""
     from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
@@ -267,7 +310,7 @@ def _save_aligned(
     print_table("UnpairedMap", ["", ""], rows)
 
 
-def _print(mapping: Any, out: str, paired_by: str) -> None:
+def _print(mapping: Map, out: str, paired_by: str) -> None:
     from congruence.cli._base import number, print_table
     from congruence.cli._scores import held_out_rows
     from congruence.maps import TwoSidedMap

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
+    from congruence.maps.frame import CanonicalFrame
 
 __all__ = ["add", "fit", "take"]
 
@@ -108,7 +109,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
     parsed = [_parse(spec) for spec in specs]
-    column: Any = False if ids == "none" else ids
+    column: str | bool | None = False if ids == "none" else ids
     found = [find_ids(spec) for _, _, _, spec in parsed] if ids is None else []
     by_id = all(has_ids for has_ids, _ in found)
     models: dict[str, dict[str | None, Embeddings]] = {}
@@ -122,7 +123,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
                 f"and {name}:text=FILE, or give each model a name."
             )
         sides[kind] = read(spec, here, Space(model=name if named else None, modality=kind), allow_zero_rows)
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for name, sides in models.items():
         if None in sides and len(sides) > 1:
             raise ParameterError(
@@ -154,7 +155,7 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
     return name, modality, True, spec
 
 
-def _report(frame: Any, out: str, as_json: bool) -> None:
+def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
     from congruence.cli._base import number, print_json, print_table
 
     facts = frame.describe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -66,7 +67,7 @@ def _of_bridge(bridge: Bridge) -> list[list[str]]:
     return rows
 
 
-def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
     from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
 
     rows = []
@@ -122,7 +123,7 @@ def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
     return rows
 
 
-def _differing(method: Any, parameters: dict[str, Any]) -> str:
+def _differing(method: object, parameters: Mapping[str, object]) -> str:
     """Write the parameters that are not the method's defaults."""
     from congruence.train import METHODS
 
@@ -132,7 +133,7 @@ def _differing(method: Any, parameters: dict[str, Any]) -> str:
     return ", ".join(said) or "as by default"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, (list, tuple)):

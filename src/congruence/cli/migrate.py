@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -187,7 +187,7 @@ def command(
     until: Annotated[
         float | None,
         typer.Option(
-            help="Stop where the estimated agreement with the new model is this, such as .99.",
+            help="Stop where the 95 % interval of the agreement with the new model lies above this, such as .99.",
             rich_help_panel="reembed",
         ),
     ] = None,
@@ -319,7 +319,7 @@ def command(
             raise typer.Exit(1)
 
 
-def read_certificate_file(path: str) -> dict[str, Any]:
+def read_certificate_file(path: str) -> dict[str, object]:
     """Return what a file of JSON holds. Raises FileError, CorruptFileError."""
     import json
 
@@ -346,14 +346,16 @@ def _read_ranges(path: str) -> np.ndarray:
     from congruence.errors import CorruptFileError, FileError
 
     try:
-        found: np.ndarray = np.load(path, allow_pickle=False)
-        return found
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):  # an .npz is an archive of them
+            return found
     except OSError as error:
         raise FileError(f"Got no ranges at {path} ({error.strerror}); expected a file. Check the path.") from None
     except (ValueError, EOFError):
-        raise CorruptFileError(
-            f"Got {path}, which is no array; expected .npy of shape (2, components). Write it with numpy.save."
-        ) from None
+        pass
+    raise CorruptFileError(
+        f"Got {path}, which is no array; expected .npy of shape (2, components). Write it with numpy.save."
+    )
 
 
 def _read_vectors(spec: str) -> Embeddings:

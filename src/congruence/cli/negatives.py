@@ -41,7 +41,7 @@ def command(
             f"Got --group-column for {captions}; expected a table. Leave out --group-column, or pass a .csv, .jsonl or .parquet."
         )
     groups = None if group_column is None else read_column(f"{captions}:{group_column}").tolist()
-    texts = [items.fetch(row) for row in range(len(items))]
+    texts = [str(items.fetch(row)) for row in range(len(items))]
     made = generate(texts, chosen, per_caption, seed, groups=groups)
     write_negatives(made, out, items.ids.tolist(), force=force)
     found = count(made, len(texts), chosen)

@@ -20,7 +20,7 @@ def command(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Bundle (.parquet) of both models' embeddings, or “sample” for the bundled one. Two-sided maps take --pairs."
+            help="Bundle (.parquet) of both models' embeddings, or the name of a bundled sample: photos, emoji. Two-sided maps take --pairs."
         ),
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="HTML file to write.")] = "report.html",
@@ -99,17 +99,19 @@ def command(
         summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
         write_training(out, summary, force=force)
     else:
-        from congruence.datasets import load_sample, read_bundle
+        from congruence.datasets import open_bundle
         from congruence.report import summarize, write_report
 
         for name, value in for_pairs.items():
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or sample. Leave it out, and pass DATA after the map."
+                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or a sample. Leave it out, and pass DATA after the map."
                 )
         if data is None:
-            raise ParameterError("Got no DATA; expected a bundle (.parquet), or sample. Pass DATA after the map.")
-        bundle = load_sample() if data == "sample" else read_bundle(data)
+            raise ParameterError(
+                "Got no DATA; expected a bundle (.parquet), or a sample (photos, emoji). Pass DATA after the map."
+            )
+        bundle = open_bundle(data)
         summary = summarize(mapping, bundle, held_out=held_out, random_state=seed)
         write_report(out, summary, force=force)
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -90,7 +90,13 @@ def command(
     named = False if ids == "none" else ids
     asked = read(queries, named, Space(modality=modality))
     old_rows = read(old, named, Space())
-    report: dict[str, Any] = {"map": map_path, "output": out, "k": k, "n_queries": len(asked), "n_old": len(old_rows)}
+    report: dict[str, object] = {
+        "map": map_path,
+        "output": out,
+        "k": k,
+        "n_queries": len(asked),
+        "n_old": len(old_rows),
+    }
     title = f"{len(asked):,} queries, {len(old_rows):,} old"
     notes = []
     if new is None:

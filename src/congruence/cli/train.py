@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from congruence.recipe import Recipe
+    from congruence.recipe.run import Run
 
 __all__ = ["command"]
 
@@ -101,7 +105,7 @@ def command(
     check_map_output(out, force=force)
     if report is not None:
         check_output(report, force=force)
-    changes: dict[str, Any] = {
+    changes: dict[str, object] = {
         "method": method or method_too,
         "pairs": None if pairs is None else pairs.split(","),
         "unpaired_source": images,
@@ -192,7 +196,7 @@ def _say(grid: object) -> Callable[[dict[str, object], float], None]:
     return say
 
 
-def _print(done: Any, recipe: Any, out: str) -> None:
+def _print(done: Run, recipe: Recipe, out: str) -> None:
     from congruence.cli._base import number, print_table
 
     facts, mapping, scores = done.map.facts_, done.map, done.map.scores_

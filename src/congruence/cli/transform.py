@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from congruence.cli._engines import ADDRESS_HELP, BAD_ROWS_HELP, ENGINE_HELP, GPUS_HELP, WORKERS_HELP, runs_apart
+
+if TYPE_CHECKING:
+    from congruence.engines import DataSet
 
 __all__ = ["NORMALIZE", "command"]
 
@@ -45,12 +50,18 @@ def command(
     revision: Annotated[str | None, typer.Option(help="Its revision, to be checked.")] = None,
     check_space: Annotated[bool, typer.Option(help="Refuse vectors of another space than the map's.")] = True,
     allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
+    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    gpus: Annotated[float, typer.Option(help=GPUS_HELP)] = 0,
+    bad_rows: Annotated[str | None, typer.Option(help=BAD_ROWS_HELP)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Map vectors from a map's source space to its target space (either side to the joint space), in bounded memory.
 
-    A table keeps all its columns; the output is never the input.
+    A table keeps all its columns; the output is never the input. With --engine ray, or for URLs, data sets of Parquet and Lance are mapped fragment by
+    fragment; after an interruption the same command goes on.
     """
     import numpy as np
 
@@ -59,7 +70,7 @@ def command(
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
     from congruence.maps import OrthogonalMap
-    from congruence.stores import open_source
+    from congruence.stores import Source, open_source
     from congruence.upgrade.transform import transform_file
 
     if dtype is not None:
@@ -81,25 +92,46 @@ def command(
                 "Fit a map from the target to the source instead, and leave out --inverse."
             )
         mapping = mapping.inverse()
-    source = open_source(vectors, ids=ids, space=Space(model, revision))
+    apart = runs_apart(
+        engine, vectors, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}
+    )
+    if apart:
+        from congruence.engines import open_dataset
+
+        source: Source | DataSet = open_dataset(vectors, ids=ids, space=Space(model, revision))
+    else:
+        source = open_source(vectors, ids=ids, space=Space(model, revision))
     if bridge is not None:
         modality = modality or source.space.modality or bridge.modality
         mapping = bridge.for_modality(modality)  # queries of a bridge say which means are theirs
+    options: dict[str, Any] = {
+        "modality": modality,
+        "normalize": unit,
+        "dtype": None if dtype is None else np.dtype(dtype),
+        "force": force,
+        "check": check_space,
+        "allow_zero_rows": allow_zero_rows,
+        "side": side,
+        "column_out": column_out,
+    }
+    if not isinstance(source, Source):
+        from congruence.cli._engines import make_engine, print_dataset
+        from congruence.engines import transform_dataset
+
+        with progress("mapping", source.rows, as_json) as callback:
+            done = transform_dataset(
+                mapping,
+                source,
+                out,
+                engine=make_engine(engine, address, workers, gpus),
+                bad_rows=bad_rows,
+                callback=callback,
+                **options,
+            )
+        print_dataset("mapped", done, as_json=as_json)
+        return
     with progress("mapping", source.n, as_json) as callback:
-        report = transform_file(
-            mapping,
-            source,
-            out,
-            modality=modality,
-            normalize=unit,
-            dtype=None if dtype is None else np.dtype(dtype),
-            force=force,
-            check=check_space,
-            allow_zero_rows=allow_zero_rows,
-            side=side,
-            column_out=column_out,
-            callback=callback,
-        )
+        report = transform_file(mapping, source, out, callback=callback, **options)
     if as_json:
         print_json(report.to_dict())
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows
 from congruence._utils.validation import check_positive, check_seed, check_width
 from congruence.embeddings import Pairs
 from congruence.errors import InputError, ParameterError
+
+if TYPE_CHECKING:
+    from congruence._utils.typing import RowsLike
 
 __all__ = ["CanaryReport", "DriftMonitor", "DriftReport", "compare_canaries"]
 
@@ -61,7 +64,7 @@ class CanaryReport:
         return asdict(self)
 
 
-def compare_canaries(reference: Any, current: Any, *, tolerance: float = 0.01) -> CanaryReport:
+def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float = 0.01) -> CanaryReport:
     """Compare vectors of the same items, encoded once and again.
 
     Parameters
@@ -202,7 +205,7 @@ class DriftMonitor:
         self.alpha = alpha
         self.random_state = random_state
 
-    def fit(self, reference: Any) -> Self:
+    def fit(self, reference: RowsLike) -> Self:
         """Take in vectors of the unchanged encoder, and begin a stream.
 
         Parameters
@@ -246,7 +249,7 @@ class DriftMonitor:
         self._log_wealth = np.full((len(self._seen), 2, len(_EXPONENTS)), -math.inf)
         return self
 
-    def update(self, rows: Any) -> DriftReport:
+    def update(self, rows: RowsLike) -> DriftReport:
         """Take in more vectors of the stream, in their order.
 
         Parameters

@@ -337,7 +337,7 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
 
 
 #: Prepared sides, one for all definitions that begin alike.
-_Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], Any]]
+_Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], object]]
 _Side: TypeAlias = dict[_Key, Any]
 
 

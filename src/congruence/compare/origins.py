@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -14,7 +14,14 @@ from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.compare._origin_report import NEAR, OriginReport
+from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from congruence.maps import Map
+    from congruence.stores import Source
 
 __all__ = ["FEWEST", "NEAR", "OriginDetector", "OriginReport"]
 
@@ -75,7 +82,7 @@ class OriginDetector:
         self.fdr = fdr
         self.random_state = random_state
 
-    def fit(self, known: Mapping[str, RowsLike] | None = None, maps: Mapping[str, Any] | None = None) -> Self:
+    def fit(self, known: Mapping[str, RowsLike] | None = None, maps: Mapping[str, Map] | None = None) -> Self:
         """Take in what is known.
 
         Parameters
@@ -117,7 +124,7 @@ class OriginDetector:
         self._spans = {name: span for name, mapping in (maps or {}).items() if (span := _span(mapping)) is not None}
         return self
 
-    def examine(self, rows: Any) -> OriginReport:
+    def examine(self, rows: RowsLike | Source) -> OriginReport:
         """Look at the rows of a store.
 
         Parameters
@@ -205,7 +212,7 @@ class _Seen:
         self._sums = np.zeros((2, len(detector._means)))
         self._mapped = dict.fromkeys(detector._spans, 0)
 
-    def add(self, ids: Any, block: np.ndarray) -> None:
+    def add(self, ids: pa.Array | np.ndarray | None, block: np.ndarray) -> None:
         of = self._of
         if not self.n:
             self.width = block.shape[1]
@@ -311,7 +318,7 @@ class _Mean:
     variance: float
 
 
-def _means(name: str, mapping: Any) -> list[_Mean]:
+def _means(name: str, mapping: Map) -> list[_Mean]:
     """Means that a fitted map keeps of its two models, by modality, with the mean squared distance from them at fit."""
     found = []
     for modality, sides in getattr(mapping, "modality_means_", {}).items():
@@ -330,7 +337,7 @@ def _means(name: str, mapping: Any) -> list[_Mean]:
     return found
 
 
-def _span(mapping: Any) -> np.ndarray | None:
+def _span(mapping: Map) -> np.ndarray | None:
     """Orthonormal basis of the directions that a map's output fills, shape (d_target, r), where that is not all of them."""
     matrix, mean = getattr(mapping, "rotation_", None), getattr(mapping, "target_mean_", None)
     if matrix is None or mean is None:
@@ -357,12 +364,12 @@ def _cut(p: np.ndarray, fdr: float) -> float:
     return float(ordered[below[-1]]) if len(below) else -1.0
 
 
-def _scan(rows: Any) -> Iterator[tuple[Any, np.ndarray]]:
+def _scan(rows: RowsLike | Source) -> Iterator[tuple[pa.Array | np.ndarray | None, np.ndarray]]:
     """Yield blocks of rows with their ids, unchecked."""
     if hasattr(rows, "scan"):
         yield from rows.scan()
         return
-    ids = rows.ids if getattr(rows, "has_ids", False) else None
+    ids = rows.ids if isinstance(rows, Embeddings) and rows.has_ids else None
     X = to_numpy(getattr(rows, "vectors", rows))
     if X.ndim != 2 or X.dtype.kind not in "fiu":
         X = as_embeddings(rows, "rows", allow_zero_rows=True).vectors
@@ -370,5 +377,5 @@ def _scan(rows: Any) -> Iterator[tuple[Any, np.ndarray]]:
         yield None if ids is None else ids[part], X[part]
 
 
-def _taken(ids: Any, rows: np.ndarray) -> Any:
+def _taken(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray:
     return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index

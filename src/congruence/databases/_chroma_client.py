@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from congruence._utils.optional import require
@@ -24,26 +24,29 @@ from congruence.errors import (
     StorageError,
 )
 
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Collection, CollectionClient
+
 #: Environment variable with the token of the server; an address never has one.
 API_KEY = "CHROMA_API_KEY"
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
 @dataclass(frozen=True)
 class Place:
-    """The collections that there are, by role: under the user's name, ``…__congruence_old``, ``…_new`` and ``…_back``."""
+    """The collections that there are, by role: of the old vectors; under the user's name, ``…__congruence_old``, ``…_new`` and ``…_back``."""
 
-    shown: Any
-    aside: Any
-    new: Any
-    back: Any
-
-    @property
-    def old(self) -> Any:
-        """Where the old vectors are."""
-        return self.shown if self.aside is None else self.aside
+    old: Collection
+    shown: Collection | None
+    aside: Collection | None
+    new: Collection | None
+    back: Collection | None
 
     @property
-    def made(self) -> Any:
+    def made(self) -> Collection | None:
         """Where the new vectors are, or None."""
         beside = self.back if self.new is None else self.new
         return self.shown if self.aside is not None and self.shown is not None else beside
@@ -72,11 +75,11 @@ class Connection:
         Records in one request.
     """
 
-    def __init__(self, client: Any, address: Address) -> None:
+    def __init__(self, client: CollectionClient, address: Address) -> None:
         self.client, self.address = client, address
         self.most = max(1, int(self.ask(client.get_max_batch_size)))
 
-    def ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call the client, or a collection of its. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
         try:
             return call(*args, **kwargs)
@@ -86,7 +89,7 @@ class Connection:
                 raise
             raise ours from error
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> Collection | None:
         """Return a collection, None where there is none of this name."""
         try:
             return self.ask(self.client.get_collection, name, embedding_function=None)
@@ -119,7 +122,7 @@ def connect(address: Address) -> Connection:
             client = chromadb.PersistentClient(path=str(folder))
         else:
             parts = urlsplit(address.text)
-            options: dict[str, Any] = {
+            options: dict[str, object] = {
                 name: values[0] for name, values in parse_qs(parts.query).items() if name in ("tenant", "database")
             }
             if key:
@@ -135,7 +138,7 @@ def connect(address: Address) -> Connection:
     return Connection(client, address)
 
 
-def mark_of(collection: Any) -> dict[str, Any]:
+def mark_of(collection: Collection) -> dict[str, Any]:
     """Return what :meth:`Chroma.prepare` put into the metadata; empty where it did not make the collection."""
     try:
         mark = json.loads((collection.metadata or {}).get(MARK_KEY, "null"))
@@ -144,7 +147,7 @@ def mark_of(collection: Any) -> dict[str, Any]:
     return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
 
 
-def where_of(text: str) -> dict[str, Any]:
+def where_of(text: str) -> dict[str, object]:
     """Read a filter. Raises ParameterError."""
     try:
         where = json.loads(text)
@@ -198,7 +201,7 @@ def only_table(names: list[str], address: Address) -> str:
     return found[0]
 
 
-def index_words(collection: Any) -> tuple[str, str]:
+def index_words(collection: Collection) -> tuple[str, str]:
     """Return the space of a collection's index as Chroma calls it, and the index in a few words."""
     kind = "hnsw" if collection.configuration_json.get("hnsw") else "spann"
     config = collection.configuration_json.get(kind) or {}
@@ -206,7 +209,7 @@ def index_words(collection: Any) -> tuple[str, str]:
     return str(config.get("space")), words
 
 
-def settings_of(old: Any, mark: dict[str, Any]) -> dict[str, Any]:
+def settings_of(old: Collection, mark: dict[str, Any]) -> dict[str, Any]:
     """Return what makes a collection like the old one. Its embedding function is left out: it makes vectors of the old model."""
     kept = {key: one for key, one in (old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
     config = {key: one for key in ("hnsw", "spann") if (one := old.configuration_json.get(key))}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence.databases._base import Block
 from congruence.databases._chroma_client import Connection
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Collection
 
 __all__ = ["SAMPLE", "Records"]
 
@@ -28,19 +31,21 @@ class Records:
         Key of the metadata that tells the modality.
     """
 
-    def __init__(self, connection: Connection, where: Mapping[str, Any] | None, modality: str | None) -> None:
+    def __init__(self, connection: Connection, where: Mapping[str, object] | None, modality: str | None) -> None:
         self._connection, self.where, self.modality = connection, where, modality
 
-    def fields(self, collection: Any) -> tuple[str, ...]:
+    def fields(self, collection: Collection) -> tuple[str, ...]:
         """Return the keys of the metadata, and ``document`` where there are some; of the first rows."""
         found = self._connection.ask(collection.get, limit=SAMPLE, include=["metadatas", "documents"])
         keys = dict.fromkeys(key for one in found["metadatas"] for key in one or {})
         return (*keys, *(["document"] if any(one is not None for one in found["documents"]) else []))
 
-    def get(self, collection: Any, ids: list[str], include: list[str]) -> Mapping[str, Any]:
-        """Return records of these ids that exist, in the order of their ids."""
+    def get(self, collection: Collection | None, ids: list[str], include: list[str]) -> Mapping[str, Any]:
+        """Return records of these ids that exist, in the order of their ids; of no collection, none."""
         found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
         for start in range(0, len(ids), self._connection.most):
+            if collection is None:
+                break
             got = self._connection.ask(collection.get, ids=ids[start : start + self._connection.most], include=include)
             for key in found:
                 found[key] += list(got[key])
@@ -64,16 +69,16 @@ class Records:
             pa.array(ids, pa.large_string()), np.ascontiguousarray(vectors), modalities, ids[-1] if ids else ""
         )
 
-    def ids(self, collection: Any) -> list[str]:
+    def ids(self, collection: Collection) -> list[str]:
         """Return the sorted ids of the chosen records."""
         found: list[str] = sorted(self._connection.ask(collection.get, where=self.where, include=[])["ids"])
         return found
 
-    def count(self, collection: Any) -> int:
+    def count(self, collection: Collection) -> int:
         """Count the chosen records."""
         return int(self._connection.ask(collection.count)) if self.where is None else len(self.ids(collection))
 
-    def remove(self, collection: Any, ids: list[str]) -> None:
+    def remove(self, collection: Collection, ids: list[str]) -> None:
         """Remove records."""
         for start in range(0, len(ids), self._connection.most):
             self._connection.ask(collection.delete, ids=ids[start : start + self._connection.most])

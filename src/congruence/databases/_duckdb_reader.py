@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,9 @@ from congruence.databases._base import (
 from congruence.databases._duckdb_table import NEW, OLD, Table, find_table, quoted, refusals
 from congruence.databases._space import told_space
 from congruence.errors import DatabaseError, MigrationError, ParameterError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 __all__ = ["MARK", "DuckDBReader"]
 
@@ -75,7 +78,7 @@ class DuckDBReader(Database):
             other._connection = self._connection.cursor()
         return other
 
-    def _errors(self) -> Any:
+    def _errors(self) -> AbstractContextManager[None]:
         return refusals(str(self._place), self._rows)
 
     def _check_condition(self, rows: str) -> None:
@@ -92,7 +95,7 @@ class DuckDBReader(Database):
 
     # ---- what there is -----------------------------------------------------------------------------------------------
 
-    def _read(self, query: str, *values: Any) -> pa.Table:
+    def _read(self, query: str, *values: object) -> pa.Table:
         """Run a query to its end."""
         with self._errors():
             return self._connection.sql(query, params=list(values)).to_arrow_table()
@@ -107,7 +110,7 @@ class DuckDBReader(Database):
             ).fetchall()
         return {name: (kind, comment) for name, kind, comment in rows}
 
-    def _names(self, names: Mapping[str, Any] | None = None) -> tuple[Stage, str, str]:
+    def _names(self, names: Mapping[str, object] | None = None) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, of the columns that :meth:`_columns` gave or gives now."""
         shown, names = self._table.column, self._columns() if names is None else names
         new, old = shown + NEW, shown + OLD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from congruence.errors import (
     CongruenceError,
@@ -16,6 +16,11 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from congruence.databases._client_types import SQLConnection
 
 __all__ = ["NEW", "OLD", "Table", "find_table", "literal", "quoted", "refusals"]
 
@@ -67,7 +72,7 @@ class Table(NamedTuple):
 
 
 def find_table(
-    connection: Any, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
+    connection: SQLConnection, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> Table:
     """Return the table that is meant and its columns. Raises ParameterError, DatabaseError."""
     tables = connection.execute(
@@ -80,7 +85,7 @@ def find_table(
             f"Got table={table!r} for {place}, which has {names}; expected one of its tables. Name one of these."
         )
     schema, name = meant[0]
-    columns = dict(
+    columns: dict[str, str] = dict(
         connection.execute(
             "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = current_database() AND schema_name = ? "
             "AND table_name = ? ORDER BY column_index",
@@ -142,7 +147,7 @@ def refusals(place: str, rows: str | None) -> Iterator[None]:
         raise _as_ours(duckdb, error, place, rows) from error
 
 
-def _as_ours(duckdb: Any, error: Exception, place: str, rows: str | None) -> CongruenceError:
+def _as_ours(duckdb: ModuleType, error: Exception, place: str, rows: str | None) -> CongruenceError:
     text = str(error)
     said = (text.splitlines() or [""])[0][:500]
     if "No space left" in text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +21,7 @@ __all__ = ["StoredVectors", "index_like", "read_index", "words_of", "write_index
 _TRAIN = 256
 
 
-def read_index(path: Path) -> Any:
+def read_index(path: Path) -> faiss.Index:
     """Read an index; FAISS maps the vectors of some kinds into memory instead. Raises FileError, CorruptFileError."""
     faiss = require("faiss", extra="faiss")
     if not path.is_file():
@@ -68,7 +68,7 @@ class StoredVectors:
         Name of the class of that map; empty where there is none.
     """
 
-    def __init__(self, index: Any, place: str) -> None:
+    def __init__(self, index: faiss.Index, place: str) -> None:
         faiss = require("faiss", extra="faiss")
         index = faiss.downcast_index(index)
         self.mapped, self.n, self.dim = "", int(index.ntotal), int(index.d)
@@ -104,7 +104,7 @@ class StoredVectors:
         assert self._ids is not None
         self.ids = self._ids
 
-    def _read_lists(self, index: Any) -> None:
+    def _read_lists(self, index: faiss.Index) -> None:
         """Take the ids in the order of the lists, and where each begins."""
         faiss = require("faiss", extra="faiss")
         self._lists, parts, start = [], [], 0
@@ -145,11 +145,13 @@ def words_of(index: faiss.Index, mapped: str) -> str:
     return words + (f", {mapped}" if mapped else "")
 
 
-def _links(index: Any) -> int:
+def _links(index: faiss.Index) -> int:
     return int(index.hnsw.nb_neighbors(1))
 
 
-def index_like(stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int) -> Any:
+def index_like(
+    stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int
+) -> faiss.Index:
     """Return an index of the same kind, metric and parameters over other vectors.
 
     Parameters
@@ -166,7 +168,7 @@ def index_like(stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator
     faiss.Index
     """
     faiss = require("faiss", extra="faiss")
-    new: Any = _empty_like(stored.inner, dim)
+    new = _empty_like(stored.inner, dim)
     new.metric_arg, new.verbose = stored.inner.metric_arg, False
     if not new.is_trained:
         # Lists hold rows that are alike: every so many-th row is a sample of all of them.
@@ -192,7 +194,7 @@ def index_like(stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator
     return whole
 
 
-def _empty_like(index: Any, dim: int) -> Any:
+def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
     faiss = require("faiss", extra="faiss")
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexHNSWFlat):
@@ -200,7 +202,7 @@ def _empty_like(index: Any, dim: int) -> Any:
         new.hnsw.efConstruction, new.hnsw.efSearch = index.hnsw.efConstruction, index.hnsw.efSearch
         return new
     if isinstance(index, faiss.IndexIVFFlat):
-        quantizer: Any = _empty_like(index.quantizer, dim)
+        quantizer = _empty_like(index.quantizer, dim)
         new = faiss.IndexIVFFlat(quantizer, dim, index.nlist, index.metric_type)
         new.nprobe, new.own_fields = index.nprobe, True
         quantizer.this.disown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tokenize
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -136,7 +137,7 @@ class RowVectors:
                 self._get(self._file, self._offset + int(rows[start]) * width, out[start:stop])
         return out.astype(np.float32, copy=False)
 
-    def _get(self, stream: Any, at: int, out: np.ndarray) -> None:
+    def _get(self, stream: FileIO, at: int, out: np.ndarray) -> None:
         view, got = out.reshape(-1).view(np.uint8).data, 0
         try:
             stream.seek(at)
@@ -173,7 +174,7 @@ def _stretches(rows: np.ndarray) -> list[tuple[int, int]]:
     return list(zip([0, *breaks], [*breaks, len(rows)], strict=True))
 
 
-def _put(stream: Any, at: int, array: np.ndarray) -> None:
+def _put(stream: FileIO, at: int, array: np.ndarray) -> None:
     stream.seek(at)
     view = array.reshape(-1).view(np.uint8).data
     while len(view):

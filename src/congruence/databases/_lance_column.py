@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from congruence.databases._lance_staging import UNKNOWN, Part, Staging, fragment_of, matrix_of
+
+if TYPE_CHECKING:
+    import lance
 
 __all__ = ["fill", "quoted", "stream"]
 
@@ -27,7 +30,7 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
-def stream(data: Any, columns: list[str], **options: Any) -> Iterator[pa.RecordBatch]:
+def stream(data: lance.LanceDataset, columns: list[str], **options: Any) -> Iterator[pa.RecordBatch]:
     """Yield columns, named by position, and at the end the rows' addresses; memory stays flat."""
     scanner = data.scanner(
         columns=[quoted(one) for one in columns],
@@ -53,7 +56,7 @@ class _Staged(NamedTuple):
 
 
 def fill(
-    data: Any,
+    data: lance.LanceDataset,
     staging: Staging,
     fragments: set[int] | None,
     *,
@@ -122,11 +125,11 @@ def fill(
 
 
 def _verify(
-    data: Any,
+    data: lance.LanceDataset,
     parts: list[Part],
     places: list[np.ndarray],
     taken: list[np.ndarray],
-    known: dict[int, Any],
+    known: Mapping[int, object],
     id_column: str,
     as_ids: Callable[[pa.Array], pa.Array],
 ) -> None:
@@ -150,7 +153,7 @@ def _verify(
 
 
 def _search(
-    data: Any,
+    data: lance.LanceDataset,
     parts: list[Part],
     places: list[np.ndarray],
     taken: list[np.ndarray],
@@ -169,7 +172,14 @@ def _search(
             place[rows[at >= 0]] = there[at[at >= 0]]
 
 
-def _write(data: Any, fragment: Any, parts: list[Part], staged: _Staged, column: str, value_type: pa.DataType) -> Any:
+def _write(
+    data: lance.LanceDataset,
+    fragment: lance.LanceFragment,
+    parts: list[Part],
+    staged: _Staged,
+    column: str,
+    value_type: pa.DataType,
+) -> lance.fragment.DataFile:
     """Write the column's file of one fragment: what it has, with staged rows in place of it; return its description."""
     from lance.file import LanceFileWriter
     from lance.fragment import DataFile
@@ -213,7 +223,7 @@ def _as_it_is(
 
 
 def _old_rows(
-    data: Any, fragment: Any, n_staged: int, column: str
+    data: lance.LanceDataset, fragment: lance.LanceFragment, n_staged: int, column: str
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | int, np.ndarray | bool]]:
     """Cut a fragment's physical rows, deleted ones too, into ranges: start, stop, and in it the rows that have a new vector by now."""
     size, done = fragment.physical_rows, 0
@@ -232,7 +242,7 @@ def _old_rows(
         done = stop
 
 
-def _commit(data: Any, files: list[tuple[int, Any]]) -> None:
+def _commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataFile]]) -> None:
     from lance import LanceDataset, LanceOperation
 
     groups = [LanceOperation.DataReplacementGroup(number, file) for number, file in files]

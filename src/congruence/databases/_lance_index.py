@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from congruence.databases._lance_column import quoted
 from congruence.databases._lance_table import is_bits, storage_of
+
+if TYPE_CHECKING:
+    import lance
 
 __all__ = ["VectorIndex", "describe_index", "find_index", "index_like"]
 
@@ -41,7 +44,7 @@ class VectorIndex(NamedTuple):
     unindexed: int
 
 
-def find_index(data: Any, column: str) -> VectorIndex | None:
+def find_index(data: lance.LanceDataset, column: str) -> VectorIndex | None:
     """Return the vector index of a column, if it has one."""
     for one in data.describe_indices():
         if list(one.field_names) != [column] or "metric_type" not in one.details:
@@ -72,7 +75,7 @@ def describe_index(index: VectorIndex) -> str:
     return ", ".join(words)
 
 
-def index_like(data: Any, like: VectorIndex, column: str, name: str | None) -> None:
+def index_like(data: lance.LanceDataset, like: VectorIndex, column: str, name: str | None) -> None:
     """Build an index of the same kind and parameters over another column, in place of the one of that name.
 
     The length of sub-vectors is kept, or shortened until it divides the width. Bits are indexed as they are (flat) by the Hamming
@@ -85,7 +88,7 @@ def index_like(data: Any, like: VectorIndex, column: str, name: str | None) -> N
         like = like._replace(kind=flat, metric="hamming", sub_vectors=None)
     elif like.metric == "hamming":
         like = like._replace(metric="cosine")
-    options: dict[str, Any] = {"metric": like.metric, "num_partitions": like.partitions}
+    options: dict[str, object] = {"metric": like.metric, "num_partitions": like.partitions}
     if like.sub_vectors:
         length = max(1, like.dim // like.sub_vectors)
         while dim % length:

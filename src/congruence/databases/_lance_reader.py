@@ -9,7 +9,8 @@ import threading
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +49,11 @@ from congruence.databases._lance_table import (
 from congruence.databases._space import told_space
 from congruence.errors import DatabaseError, MigrationError, ParameterError
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import lance
+
 __all__ = ["LanceReader"]
 
 #: Rows whose addresses are remembered from the last scans, so that writing them does not search for them.
@@ -83,15 +89,15 @@ class LanceReader(Database):
 
     # ---- what there is -----------------------------------------------------------------------------------------------
 
-    def _open(self) -> Any:
+    def _open(self) -> lance.LanceDataset:
         """Open the latest version."""
         with refusals(self._place, None):
             return self._lance.dataset(str(self._place))
 
-    def _errors(self) -> Any:
+    def _errors(self) -> AbstractContextManager[None]:
         return refusals(self._place, self._where)
 
-    def _names(self, data: Any) -> tuple[Stage, str, str]:
+    def _names(self, data: lance.LanceDataset) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column in a version."""
         names = set(data.schema.names)
         new, old = self._column + NEW, self._column + OLD
@@ -104,7 +110,7 @@ class LanceReader(Database):
             return Stage.SWITCHED, old, self._column
         return (Stage.BESIDE if new in names else Stage.UNTOUCHED), self._column, new
 
-    def _side(self, data: Any, side: Side) -> str:
+    def _side(self, data: lance.LanceDataset, side: Side) -> str:
         stage, old, new = self._names(data)
         if side == "new" and stage is Stage.UNTOUCHED:
             raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
@@ -159,7 +165,9 @@ class LanceReader(Database):
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def _batches(self, data: Any, columns: list[str], after: Cursor | None, batch: int) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield columns, the ids before them and the addresses behind them, of rows behind a cursor in the order of the table."""
         fragments, behind = data.get_fragments(), np.uint64(0)
         if after is not None:
@@ -302,7 +310,7 @@ def _cursor(after: Cursor) -> tuple[int, int]:
     )
 
 
-def _client() -> Any:
+def _client() -> ModuleType:
     """Import Lance without its notice, at each commit, that replacing a column's file is new; the tests are there to show that it works."""
     if "lance" in sys.modules or "LANCE_LOG" in os.environ:
         return require("lance", extra="lancedb")

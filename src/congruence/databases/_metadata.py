@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
@@ -16,7 +15,7 @@ SPACE_KEY = "congruence.space"
 MARK_KEY = "congruence.migration"
 
 
-def space_in(metadata: Mapping[str, Any] | None, place: str) -> Space:
+def space_in(metadata: Mapping[str, object] | None, place: str) -> Space:
     """Read the space in a collection's metadata; none there means an unknown space. Raises CorruptFileError."""
     facts = (metadata or {}).get(SPACE_KEY)
     if not facts:

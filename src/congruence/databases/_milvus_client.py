@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from congruence._utils.optional import require
@@ -24,6 +24,9 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
 
 __all__ = ["TOKEN", "Connection", "connect", "file_of"]
 
@@ -52,13 +55,13 @@ class Connection:
         Milvus Lite answers, from a file or by URL.
     """
 
-    def __init__(self, client: Any, address: Address, file: Path | None) -> None:
+    def __init__(self, client: MilvusClient, address: Address, file: Path | None) -> None:
         self.client = client
         self.address = address
         self.file = file
         self.lite = str(self.ask("get_server_version")).startswith("milvus_lite")
 
-    def ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, name: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the client. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
         if self.file is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
@@ -110,7 +113,7 @@ def connect(address: Address) -> Connection:
     _quieten()
     if file is not None:
         require("milvus_lite", extra="milvus")
-        options: dict[str, Any] = {"uri": str(file)}
+        options: dict[str, object] = {"uri": str(file)}
     else:
         parts = urlsplit(address.text)
         token = os.environ.get(TOKEN) or ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,10 @@ class Rows:
         self.rows, self.modality = rows, modality
         self.type = pa.large_string() if schema.text_key else pa.int64()
 
-    def query(self, collection: str, chosen: str, fields: list[str], **options: Any) -> list[dict[str, Any]]:
+    def query(self, collection: str, chosen: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
         """Return rows of a filter as plain data, as they are now."""
         self.connection.load(collection)
-        found: list[dict[str, Any]] = self.connection.ask(
+        found: list[dict[str, object]] = self.connection.ask(
             "query", collection, filter=chosen, output_fields=fields, consistency_level="Strong", **options
         )
         return found
@@ -71,8 +71,8 @@ class Rows:
             yield page
             after = page[-1]
 
-    def _literal(self, one: Any) -> str:
-        return f'"{str(one).translate(_ESCAPES)}"' if self.schema.text_key else str(int(one))
+    def _literal(self, one: object) -> str:
+        return f'"{str(one).translate(_ESCAPES)}"' if self.schema.text_key else str(int(str(one)))
 
     def count(self, collection: str, chosen: str | None = None) -> int:
         """Count the rows of a filter."""
@@ -80,9 +80,9 @@ class Rows:
             return sum(map(len, self.ids(collection, chosen=chosen)))
         return int(self.query(collection, chosen or "", ["count(*)"])[0]["count(*)"])
 
-    def get(self, collection: str, ids: Sequence[Any], fields: list[str]) -> list[dict[str, Any]]:
+    def get(self, collection: str, ids: Sequence[object], fields: list[str]) -> list[dict[str, Any]]:
         """Return the rows of these ids that exist, in the order of the ids."""
-        found: dict[Any, dict[str, Any]] = {}
+        found: dict[Id, dict[str, Any]] = {}
         size = max(1, _BYTES // (4 * self.schema.dim))
         for start in range(0, len(ids), size):
             some = ",".join(map(self._literal, ids[start : start + size]))
@@ -114,7 +114,7 @@ class Rows:
                 if found := self.get(collection, ids[start : start + batch], fields):
                     yield found
 
-    def store(self, collection: str, rows: list[dict[str, Any]], vectors: np.ndarray) -> None:
+    def store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
         """Store whole rows under their ids in the place of those that are there."""
         # An upsert of Milvus Lite merges into the old row, so that fields that are gone would stay; its insert replaces the row.
         verb = "insert" if self.connection.lite else "upsert"
@@ -128,7 +128,7 @@ class Rows:
                         row[name] = json.dumps(row[name])
             self.connection.ask(verb, collection, some)
 
-    def delete(self, collection: str, ids: list[Any]) -> None:
+    def delete(self, collection: str, ids: Sequence[object]) -> None:
         """Remove rows."""
         for start in range(0, len(ids), _IDS):
             some = ",".join(map(self._literal, ids[start : start + _IDS]))
@@ -152,6 +152,6 @@ class Rows:
         return found
 
 
-def same_rest(one: dict[str, Any], twin: dict[str, Any]) -> bool:
+def same_rest(one: Mapping[str, object], twin: Mapping[str, object]) -> bool:
     """Say whether a row and its copy are the same but for the vector; NaN is NaN."""
     return one == twin or repr(sorted(one.items())) == repr(sorted(twin.items()))

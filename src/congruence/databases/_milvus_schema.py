@@ -128,7 +128,7 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
     ]
     kept = {key: one for key, one in (told.get("properties") or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
     mark = {"of": place.old, "column": schema.column, "dim": dim, "note": dict(note)}
-    options: dict[str, Any] = {"num_shards": told.get("num_shards") or 1}
+    options: dict[str, object] = {"num_shards": told.get("num_shards") or 1}
     if any(one.get("is_partition_key") for one in told["fields"]) and not connection.lite:
         options["num_partitions"] = told.get("num_partitions")
     if connection.file is not None:
@@ -152,7 +152,7 @@ def _indexes(connection: Connection, collection: str) -> dict[str, dict[str, Any
     return {one["field_name"]: one for one in found if one}
 
 
-def _params(index: Mapping[str, Any]) -> dict[str, Any]:
+def _params(index: Mapping[str, object]) -> dict[str, Any]:
     return {key: one for key, one in index.items() if key not in _STATE}
 
 

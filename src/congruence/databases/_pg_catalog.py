@@ -6,11 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.optional import require
 from congruence.databases._base import Stage
 from congruence.errors import DatabaseError, ParameterError
+
+if TYPE_CHECKING:
+    from psycopg.sql import Composed, Identifier
+
+    from congruence.databases._client_types import Cursor
 
 __all__ = ["ID_TYPES", "State", "Table", "find_table", "read_state", "side_comment"]
 
@@ -117,11 +122,11 @@ class Table:
         """The function that finds a row's new vector while the column is rewritten."""
         return _beside(self.name, self.column, suffix="congruence_find")
 
-    def identifier(self, name: str) -> Any:
+    def identifier(self, name: str) -> Identifier:
         """Quote the name of something in the table's schema."""
         return require("psycopg.sql", extra="pgvector").Identifier(self.schema, name)
 
-    def vector_type(self, kind: str, dim: int) -> Any:
+    def vector_type(self, kind: str, dim: int) -> Composed:
         """Return a type of vectors as SQL."""
         sql = require("psycopg.sql", extra="pgvector")
         name = sql.Identifier("pg_catalog" if kind == "bit" else self.extension, kind)
@@ -173,7 +178,7 @@ def _facts(comment: str | None) -> dict[str, Any]:
 
 
 def find_table(
-    cursor: Any, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
+    cursor: Cursor, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> Table:
     """Find the column of vectors that is meant. Raises ParameterError."""
     sides = cursor.execute(_SIDES, [f'{{"{MIGRATION_KEY}"%']).fetchall()
@@ -210,7 +215,7 @@ def find_table(
             f"Got several columns of vectors: {', '.join(one[4] for one in chosen)}; expected one. Pass its name (column=)."
         )
     schema, name, oid, _, column, attnum, kind, width, extension = chosen[0]
-    types = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
+    types: dict[str, str] = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
     ids = _find_ids(cursor, oid, ids, types)
     if modality is not None and modality not in types:
         raise ParameterError(
@@ -221,7 +226,7 @@ def find_table(
     return Table(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)
 
 
-def _find_ids(cursor: Any, oid: int, ids: str | None, types: Mapping[str, str]) -> str:
+def _find_ids(cursor: Cursor, oid: int, ids: str | None, types: Mapping[str, str]) -> str:
     if ids is None:
         key = [name for (name,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()] or [
             one for one in types if one == "id"
@@ -240,7 +245,7 @@ def _find_ids(cursor: Any, oid: int, ids: str | None, types: Mapping[str, str]) 
     return ids
 
 
-def read_state(cursor: Any, table: Table) -> State:
+def read_state(cursor: Cursor, table: Table) -> State:
     """Return how far the migration is, from the catalog alone. Raises DatabaseError."""
     row = cursor.execute(_STATE, [table.schema, table.name, table.renamed, table.side]).fetchone()
     relation, renamed, comment, made = row or (None, None, None, None)

@@ -7,13 +7,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence.databases._address import Address, hide_secrets
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, StorageError
 
-__all__ = ["Client"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import psycopg
+
+    from congruence.databases._client_types import Cursor, Row
+
+__all__ = ["Client", "one_row"]
 
 #: How long the locks of a switch may be waited for: readers that come later queue up behind them.
 LOCK_SECONDS = 5
@@ -40,17 +47,17 @@ class Client:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._psycopg = require("psycopg", extra="pgvector")
-        self._open: dict[bool, Any] = {}
+        self._open: dict[bool, psycopg.Connection] = {}
         self._locks = {True: RLock(), False: RLock()}
 
     @contextmanager
-    def reading(self) -> Iterator[Any]:
+    def reading(self) -> Iterator[Cursor]:
         """Give a cursor in a transaction that cannot write, and whose results are binary."""
         with self._locks[True], self._transaction(True) as cursor:
             yield cursor
 
     @contextmanager
-    def writing(self, *, lock: bool = False) -> Iterator[Any]:
+    def writing(self, *, lock: bool = False) -> Iterator[Cursor]:
         """Give a cursor in a transaction: all of it happens, or nothing.
 
         Parameters
@@ -64,13 +71,13 @@ class Client:
             yield cursor
 
     @contextmanager
-    def _transaction(self, reads: bool) -> Iterator[Any]:
+    def _transaction(self, reads: bool) -> Iterator[Cursor]:
         with self._ours(reads):
             connection = self._connect(reads)
             with connection.transaction(), connection.cursor(binary=reads) as cursor:
                 yield cursor
 
-    def _connect(self, reads: bool) -> Any:
+    def _connect(self, reads: bool) -> psycopg.Connection:
         connection = self._open.get(reads)
         if connection is None or connection.closed:
             connection = self._psycopg.connect(
@@ -99,7 +106,7 @@ class Client:
                 del self._open[reads]
             raise self._translate(error, lost) from None  # the client's own text may show what is struck out here
 
-    def _translate(self, error: Any, lost: bool) -> CongruenceError:
+    def _translate(self, error: psycopg.Error, lost: bool) -> CongruenceError:
         text = " ".join(str(error).split()) or type(error).__name__
         text = hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
         code = error.sqlstate or ""
@@ -133,3 +140,13 @@ class Client:
         for connection in self._open.values():
             connection.close()
         self._open.clear()
+
+
+def one_row(cursor: Cursor, query: object, values: Sequence[object] | None = None) -> Row:
+    """Return the row of a query that has one as long as the table is there. Raises DatabaseError."""
+    found = cursor.execute(query, values).fetchone()
+    if found is None:
+        raise DatabaseError(
+            "Got nothing from the catalog about a table that is being migrated; expected it to be there as when it was opened. Open the database again."
+        )
+    return found

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence.databases._pg_catalog import Table
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from psycopg.sql import Composable, Composed
+
+    from congruence.databases._client_types import Cursor
 
 __all__ = ["VectorIndex", "read_indexes"]
 
@@ -81,7 +88,7 @@ class VectorIndex:
             return None
         return VectorIndex(self.name, self.method, target, self.metric, self.options, target != kind, False)
 
-    def create(self, cursor: Any, table: Table, on: str, column: str, dim: int, name: str | None = None) -> None:
+    def create(self, cursor: Cursor, table: Table, on: str, column: str, dim: int, name: str | None = None) -> None:
         """Build it."""
         sql = require("psycopg.sql", extra="pgvector")
         what = sql.Identifier(column)
@@ -102,20 +109,22 @@ class VectorIndex:
             )
         )
 
-    def order(self, table: Table, column: Any, dim: int) -> Any:
+    def order(self, table: Table, column: Composable, dim: int) -> Composed:
         """Return the expression that a query orders by to use it, up to the query's vector ``$1``."""
         sql = require("psycopg.sql", extra="pgvector")
         return order_by(table, column, table.vector_type(self.kind, dim), self.distance or "cosine", self.cast, sql)
 
 
-def order_by(table: Table, column: Any, type_: Any, distance: str, cast: bool, sql: Any) -> Any:
+def order_by(
+    table: Table, column: Composable, type_: Composable, distance: str, cast: bool, sql: ModuleType
+) -> Composed:
     """Return ``column <=> $1`` with the operator of a distance."""
     what = sql.SQL("({}::{})").format(column, type_) if cast else column
     operator = sql.SQL("OPERATOR({}.{})").format(sql.Identifier(table.extension), sql.SQL(OPERATORS[distance]))
     return sql.SQL("{} {} $1::{}").format(what, operator, type_)
 
 
-def read_indexes(cursor: Any, oid: int, attnum: int) -> list[VectorIndex]:
+def read_indexes(cursor: Cursor, oid: int, attnum: int) -> list[VectorIndex]:
     """Return the valid indexes of pgvector over a column or an expression of it."""
     found = []
     for name, method, operators, options, expression, partial in cursor.execute(_INDEXES, [oid, attnum]).fetchall():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +23,16 @@ from congruence.databases._base import (
     Stage,
 )
 from congruence.databases._pg_catalog import ID_TYPES, State, find_table, read_state
-from congruence.databases._pg_client import Client
+from congruence.databases._pg_client import Client, one_row
 from congruence.databases._pg_index import read_indexes
 from congruence.databases._pg_wire import INT_TYPES, decode_vectors
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from psycopg.sql import SQL, Composed
+
+    from congruence.databases._client_types import Cursor as PgCursor
 
 __all__ = ["VECTOR_TYPES", "PgReader"]
 
@@ -59,7 +64,7 @@ class PgReader(Database):
 
     # ---- statements --------------------------------------------------------------------------------------------------
 
-    def _source(self, state: State, *, all_rows: bool = False, empty: bool = False) -> Any:
+    def _source(self, state: State, *, all_rows: bool = False, empty: bool = False) -> Composed:
         """Return a subquery of id, vector and modality of the user's rows, named t."""
         sql, table = self._sql, self._table
         conditions = [] if empty else [sql.SQL("{} IS NOT NULL").format(sql.Identifier(table.column))]
@@ -74,7 +79,7 @@ class PgReader(Database):
             sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL(""),
         )
 
-    def _new(self, state: State) -> Any:
+    def _new(self, state: State) -> Composed:
         """Return a subquery of the new vectors, named t; the modality is a column of the user's rows."""
         sql, table = self._sql, self._table
         if not table.modality:
@@ -93,7 +98,7 @@ class PgReader(Database):
         )
 
     @property
-    def _id(self) -> Any:
+    def _id(self) -> SQL:
         """The id as the client is to get it."""
         return self._sql.SQL("t.id::text" if self._table.id_kind == "uuid" else "t.id")
 
@@ -103,29 +108,29 @@ class PgReader(Database):
         kind = self._table.id_kind
         return "int8" if kind in INT_TYPES else "uuid" if kind == "uuid" else "text"
 
-    def _ids(self, values: Sequence[Any]) -> pa.Array:
+    def _ids(self, values: Sequence[object]) -> pa.Array:
         return pa.array(values, pa.int64() if self._table.id_kind in INT_TYPES else pa.large_string())
 
-    def _parameter(self, ids: pa.Array) -> list[Any]:
+    def _parameter(self, ids: pa.Array) -> list[int | str]:
         """Return ids as a parameter; text that is no UUID is no row's id."""
-        values: list[Any] = ids.to_pylist()
+        values: list[int | str] = ids.to_pylist()
         if self._table.id_kind == "uuid":
-            values = [one for one in values if _UUID.fullmatch(one.lower())]
+            values = [one for one in values if _UUID.fullmatch(str(one).lower())]
         return values
 
-    def _block(self, found: Sequence[tuple[Any, ...]], kind: str, dim: int, state: State) -> Block:
+    def _block(self, found: Sequence[tuple[object, ...]], kind: str, dim: int, state: State) -> Block:
         ids, vectors, modalities = zip(*found, strict=True) if found else ((), (), ())
         rows = decode_vectors(vectors, kind, self._place) if found else np.empty((0, dim), np.float32)
         names = pa.array(modalities, pa.large_string()) if self._table.modality else None
         return Block(self._ids(ids), rows, names, ids[-1] if ids else 0)
 
-    def _shape(self, cursor: Any, state: State, side: Side) -> tuple[str, int]:
+    def _shape(self, cursor: PgCursor, state: State, side: Side) -> tuple[str, int]:
         """Return the type and width of a side's vectors."""
         if side == "new":
             return state.kind or self._table.kind, state.dim or self._dim(cursor, state)
         return self._table.kind, self._dim(cursor, state)
 
-    def _dim(self, cursor: Any, state: State) -> int:
+    def _dim(self, cursor: PgCursor, state: State) -> int:
         if self._table.dim is not None:
             return self._table.dim
         sql = self._sql
@@ -146,10 +151,10 @@ class PgReader(Database):
         with self._client.reading() as cursor:
             state = read_state(cursor, table)
             count = sql.SQL("SELECT count(t.vector), count(*) - count(t.vector) FROM {}")
-            rows, without = cursor.execute(count.format(self._source(state, empty=True))).fetchone()
+            rows, without = one_row(cursor, count.format(self._source(state, empty=True)))
             dim = self._dim(cursor, state)
             indexes = read_indexes(cursor, table.oid, table.attnum)
-            comment = cursor.execute("SELECT col_description($1, $2)", [table.oid, table.attnum]).fetchone()[0]
+            comment = one_row(cursor, "SELECT col_description($1, $2)", [table.oid, table.attnum])[0]
         return DatabaseInfo(
             place=self._place,
             rows=rows,
@@ -194,7 +199,7 @@ class PgReader(Database):
             yield block
             after = block.cursor
 
-    def _behind(self, after: Cursor | None) -> Any:
+    def _behind(self, after: Cursor | None) -> Composed:
         return self._sql.SQL("" if after is None else f"WHERE t.id > $1::{self._id_type}")
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
@@ -214,7 +219,7 @@ class PgReader(Database):
             if side == "new" and state.kind is None:
                 return 0
             source = self._source(state) if side == "old" else self._new(state)
-            return int(cursor.execute(self._sql.SQL("SELECT count(*) FROM {}").format(source)).fetchone()[0])
+            return int(one_row(cursor, self._sql.SQL("SELECT count(*) FROM {}").format(source))[0])
 
     def repeated_ids(self) -> list[str]:
         with self._client.reading() as cursor:
@@ -272,7 +277,7 @@ class PgReader(Database):
             after = found[-1][0]
             yield self._ids([one for (one,) in found])
 
-    def _orphaned(self, side: str, state: State) -> Any:
+    def _orphaned(self, side: str, state: State) -> Composed:
         """Return the condition that a row of the side table has no row to belong to."""
         sql, table = self._sql, self._table
         return sql.SQL(

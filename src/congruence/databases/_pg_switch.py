@@ -9,10 +9,16 @@ refused by the server until :func:`make_table` has made it one again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence.databases._pg_catalog import Table
+from congruence.databases._pg_client import one_row
+
+if TYPE_CHECKING:
+    from psycopg.sql import Composed
+
+    from congruence.databases._client_types import Cursor
 
 __all__ = ["make_table", "make_view", "obstacles", "restore_table"]
 
@@ -76,7 +82,7 @@ class _Column:
     sequence: str | None
 
 
-def obstacles(cursor: Any, table: Table) -> list[str]:
+def obstacles(cursor: Cursor, table: Table) -> list[str]:
     """Return what would make readers see something else than the new vectors, or more than they may; each a phrase."""
     found = []
     views = sorted(name for (name,) in cursor.execute(_VIEWS, [table.oid, table.attnum]).fetchall() if name is not None)
@@ -84,7 +90,7 @@ def obstacles(cursor: Any, table: Table) -> list[str]:
         found.append(
             f"views that would go on showing the old vectors: {', '.join(views)} (drop them, and make them again after the switch)"
         )
-    rows, columns, unique = cursor.execute(_SECURITY, [table.oid, table.ids]).fetchone()
+    rows, columns, unique = one_row(cursor, _SECURITY, [table.oid, table.ids])
     if rows:
         found.append("row-level security, which a view goes around")
     if columns:
@@ -94,12 +100,12 @@ def obstacles(cursor: Any, table: Table) -> list[str]:
     return found
 
 
-def _columns(cursor: Any, table: Table, rows: str) -> list[_Column]:
+def _columns(cursor: Cursor, table: Table, rows: str) -> list[_Column]:
     found = cursor.execute(_DETAILS, [table.oid, table.identifier(rows).as_string()]).fetchall()
     return [_Column(*one) for one in found]
 
 
-def make_view(cursor: Any, table: Table) -> bool:
+def make_view(cursor: Cursor, table: Table) -> bool:
     """Rename the table, and put a view of all its columns in its place that has the new vectors; the table must be locked.
 
     Returns
@@ -111,9 +117,7 @@ def make_view(cursor: Any, table: Table) -> bool:
     name = sql.Identifier
     columns = _columns(cursor, table, table.name)
     rows, side, view = (table.identifier(one) for one in (table.renamed, table.side, table.name))
-    owner = cursor.execute(
-        "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
-    ).fetchone()
+    owner = one_row(cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid])
     grants = cursor.execute(_GRANTS, [table.oid]).fetchall()
     # A reader that was given a row without a side row would not see it.
     cursor.execute(
@@ -176,10 +180,10 @@ def make_view(cursor: Any, table: Table) -> bool:
     return required
 
 
-def _writer_body(table: Table, columns: list[_Column]) -> Any:
+def _writer_body(table: Table, columns: list[_Column]) -> Composed:
     sql = require("psycopg.sql", extra="pgvector")
 
-    def each(pattern: str, some: list[_Column]) -> Any:
+    def each(pattern: str, some: list[_Column]) -> Composed:
         return sql.SQL(", ").join(sql.SQL(pattern).format(sql.Identifier(one.name)) for one in some)
 
     kept = [one for one in columns if one.name != table.column]
@@ -211,7 +215,7 @@ def _writer_body(table: Table, columns: list[_Column]) -> Any:
     )
 
 
-def restore_table(cursor: Any, table: Table, *, required: bool) -> None:
+def restore_table(cursor: Cursor, table: Table, *, required: bool) -> None:
     """Remove the view, and give the table its name again.
 
     Parameters
@@ -228,27 +232,26 @@ def restore_table(cursor: Any, table: Table, *, required: bool) -> None:
         _require(cursor, table)
 
 
-def _require(cursor: Any, table: Table) -> None:
+def _require(cursor: Cursor, table: Table) -> None:
     """Refuse NULL in the column again, if there is none."""
     sql = require("psycopg.sql", extra="pgvector")
     rows, column = table.identifier(table.name), sql.Identifier(table.column)
-    if not cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)").format(rows, column)).fetchone()[
-        0
-    ]:
+    if not one_row(cursor, sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)").format(rows, column))[0]:
         cursor.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN {} SET NOT NULL").format(rows, column))
 
 
-def make_table(cursor: Any, table: Table, kind: str, dim: int, *, required: bool) -> None:
+def make_table(cursor: Cursor, table: Table, kind: str, dim: int, *, required: bool) -> None:
     """Rewrite the column of old vectors as that of the new ones, in its place; the indexes over it must be gone.
 
     A rewrite fires no trigger, leaves no dead rows, and keeps the column's place, grants and constraints.
     """
     sql = require("psycopg.sql", extra="pgvector")
     type_ = table.vector_type(kind, dim)
-    id_type = cursor.execute(
+    id_type = one_row(
+        cursor,
         "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
         [table.oid, table.ids],
-    ).fetchone()[0]
+    )[0]
     found = table.identifier(table.finder)
     body = sql.SQL("SELECT vector FROM {} WHERE id = $1").format(table.identifier(table.side))
     cursor.execute(

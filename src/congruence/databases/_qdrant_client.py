@@ -7,7 +7,7 @@ import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from congruence._utils.optional import require
@@ -21,6 +21,11 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from qdrant_client import QdrantClient
 
 __all__ = ["API_KEY", "TIMEOUT", "Connection", "connect", "folder_of"]
 
@@ -44,12 +49,12 @@ class Connection:
         Of the client's local mode.
     """
 
-    def __init__(self, client: Any, address: Address, folder: Path | None) -> None:
+    def __init__(self, client: QdrantClient, address: Address, folder: Path | None) -> None:
         self.client = client
         self.address = address
         self.folder = folder
 
-    def ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, name: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the client. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
         try:
             return getattr(self.client, name)(*args, **kwargs)
@@ -100,7 +105,7 @@ def folder_of(address: Address) -> Path | None:
     return None
 
 
-def _open_folder(qdrant: Any, folder: Path, address: Address) -> Any:
+def _open_folder(qdrant: ModuleType, folder: Path, address: Address) -> QdrantClient:
     if not (folder / "meta.json").is_file():  # the client would make a new one
         raise FileError(
             f"Got {address.shown}, where no meta.json is; expected a folder that QdrantClient(path=…) has made. Write its path."

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.optional import require
 from congruence.databases._metadata import MARK_KEY, SPACE_KEY
 from congruence.databases._qdrant_client import Connection
 from congruence.errors import DatabaseError, ParameterError
+
+if TYPE_CHECKING:
+    from qdrant_client.models import CollectionInfo
 
 __all__ = ["Place", "copy_payload_indexes", "create", "find_place", "index_words", "only_table"]
 
@@ -44,8 +47,8 @@ class Place:
     exists: bool
     switched: bool
     mark: Mapping[str, Any]
-    old_info: Any
-    new_info: Any
+    old_info: CollectionInfo
+    new_info: CollectionInfo | None
 
 
 def find_place(connection: Connection, table: str) -> Place:
@@ -105,7 +108,7 @@ def _name_beside(name: str) -> str:
     return f"{name[: found.start()]}__congruence_new{int(found[1] or 1) + 1}"
 
 
-def _mark_of(name: str, info: Any) -> Mapping[str, Any]:
+def _mark_of(name: str, info: CollectionInfo) -> Mapping[str, object]:
     mark = (info.config.metadata or {}).get(MARK_KEY) if _BESIDE.search(name) else None
     return mark if isinstance(mark, dict) else {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,11 @@ from congruence.databases._base import BATCH, Block, Cursor
 from congruence.databases._qdrant_client import Connection
 from congruence.databases._qdrant_place import Place
 from congruence.errors import DatabaseError, ParameterError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
 
 #: Bytes of a request that writes points; servers refuse more than 32 MiB by default.
 _REQUEST_BYTES = 8 * 2**20
@@ -32,7 +37,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _FIRST_UUID = "00000000-0000-0000-0000-000000000000"
 
 
-def dense_column(info: Any, collection: str, column: str | None) -> str:
+def dense_column(info: CollectionInfo, collection: str, column: str | None) -> str:
     """Return the name of a collection's dense vector; ``""`` is the one without a name. Raises ParameterError."""
     found = {name: one for name, one in _configs(info).items() if one.multivector_config is None}
     if column is None and len(found) == 1:
@@ -52,7 +57,7 @@ def dense_column(info: Any, collection: str, column: str | None) -> str:
     return str(column)
 
 
-def _configs(info: Any) -> dict[str, Any]:
+def _configs(info: CollectionInfo) -> dict[str, VectorParams]:
     vectors = info.config.params.vectors
     return dict(vectors) if isinstance(vectors, dict) else {} if vectors is None else {"": vectors}
 
@@ -86,15 +91,15 @@ class Points:
 
     # ---- what a collection has ---------------------------------------------------------------------------------------
 
-    def params(self, info: Any) -> Any:
+    def params(self, info: CollectionInfo) -> VectorParams:
         """Return the parameters of the vector, such as size, distance and datatype."""
         return _configs(info)[self.column]
 
-    def element_type(self, info: Any) -> str:
+    def element_type(self, info: CollectionInfo) -> str:
         """Return as what the vector is stored."""
         return getattr(self.params(info).datatype, "value", None) or "float32"
 
-    def others(self, info: Any) -> list[str]:
+    def others(self, info: CollectionInfo) -> list[str]:
         """Return the names of the points' other vectors, which are copied with the payload."""
         names = [*_configs(info), *(info.config.params.sparse_vectors or {})]
         return [name for name in names if name != self.column]
@@ -125,29 +130,29 @@ class Points:
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
-    def having(self, *, all_rows: bool = False) -> Any:
+    def having(self, *, all_rows: bool = False) -> Filter:
         """Return the filter of points that have the vector, among the chosen rows unless told otherwise."""
         has = self.models.HasVectorCondition(has_vector=self.column)
         return self.models.Filter(must=[has] if self.rows is None or all_rows else [self.rows, has])
 
-    def lacking(self) -> Any:
+    def lacking(self) -> Filter:
         """Return the filter of all points without the vector."""
         return self.models.Filter(must_not=[self.models.HasVectorCondition(has_vector=self.column)])
 
-    def count(self, collection: str, chosen: Any) -> int:
+    def count(self, collection: str, chosen: object) -> int:
         """Count points, exactly."""
         return int(self.connection.ask("count", collection, count_filter=chosen, exact=True).count)
 
-    def scroll(self, collection: str, **options: Any) -> tuple[list[Any], Any]:
+    def scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
         """Return a page of points, and the id that the next begins with."""
-        found: tuple[list[Any], Any] = self.connection.ask(
+        found: tuple[list[Record], int | str | None] = self.connection.ask(
             "scroll", collection, **{"with_payload": False, "with_vectors": False, **options}
         )
         return found
 
     def pages(
-        self, collection: str, chosen: Any, *, after: Cursor | None = None, batch: int = BATCH, **what: Any
-    ) -> Iterator[list[Any]]:
+        self, collection: str, chosen: object, *, after: Cursor | None = None, batch: int = BATCH, **what: object
+    ) -> Iterator[list[Record]]:
         """Yield points in the order of their ids, from behind ``after``, which need not be there any more."""
         more = True
         while more:
@@ -161,10 +166,10 @@ class Points:
                 after = records[-1].id
                 yield records
 
-    def retrieve(self, collection: str, ids: Iterable[Any], **what: Any) -> list[Any]:
+    def retrieve(self, collection: str, ids: Iterable[object], **what: object) -> list[Record]:
         """Return the points of these ids that exist; None is passed over."""
         wanted = [one for one in ids if one is not None]
-        found: list[Any] = self.connection.ask("retrieve", collection, ids=wanted, **what) if wanted else []
+        found: list[Record] = self.connection.ask("retrieve", collection, ids=wanted, **what) if wanted else []
         return found
 
     def wanted(self) -> dict[str, Any]:
@@ -174,12 +179,12 @@ class Points:
             "with_vectors": [self.column] if self.column else True,
         }
 
-    def vector(self, record: Any) -> Any:
+    def vector(self, record: Record) -> object:
         """Return the vector of a point, or None."""
         vector = record.vector
         return (vector.get(self.column) if isinstance(vector, dict) else vector) or None
 
-    def block(self, records: list[Any], width: int) -> Block:
+    def block(self, records: list[Record], width: int) -> Block:
         """Return points that have the vector as a block."""
         vectors = np.array([self.vector(one) for one in records], np.float32).reshape(len(records), width)
         modalities = None
@@ -189,7 +194,7 @@ class Points:
         cursor = records[-1].id if records else 0
         return Block(self.arrow_ids([one.id for one in records]), vectors, modalities, cursor)
 
-    def arrow_ids(self, ids: list[Any]) -> pa.Array:
+    def arrow_ids(self, ids: list[int | str]) -> pa.Array:
         """Return the ids of points as Arrow's."""
         try:
             if self.id_type == "text":
@@ -218,7 +223,7 @@ class Points:
             found += [self.arrow_ids([point.id for point in answer.points]) for answer in answers]
         return found
 
-    def same_rest(self, one: Any, twin: Any) -> bool:
+    def same_rest(self, one: Record, twin: Record) -> bool:
         """Say whether a point and its copy have the same payload and other vectors."""
         if (one.payload or {}) != (twin.payload or {}):
             return False
@@ -232,7 +237,7 @@ class Points:
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def upsert(self, collection: str, records: list[Any], vectors: np.ndarray | None) -> None:
+    def upsert(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
         """Store points: payloads and other vectors of records, and new vectors, shape (b, dim), unless they are None."""
         start = 0
         for some in _requests(records, 0 if vectors is None else vectors.shape[1]):
@@ -240,7 +245,7 @@ class Points:
             self.connection.ask("upsert", collection, points=self._as_points(some, rows), wait=True)
             start += len(some)
 
-    def replace(self, collection: str, records: list[Any], vectors: np.ndarray) -> None:
+    def replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
         """Put other vectors, shape (b, dim), in points that there are; their payloads and other vectors stay."""
         models, start = self.models, 0
         for some in _requests(records, vectors.shape[1]):
@@ -252,7 +257,7 @@ class Points:
             self.connection.ask("update_vectors", collection, points=points, wait=True)
             start += len(some)
 
-    def _as_points(self, records: list[Any], vectors: list[Any] | None) -> Any:
+    def _as_points(self, records: list[Record], vectors: list[Any] | None) -> Any:
         models = self.models
         ids, payloads = [one.id for one in records], [one.payload for one in records]
         others = [one.vector if isinstance(one.vector, dict) else {} for one in records]
@@ -260,14 +265,14 @@ class Points:
             rows = {self.column: vectors} if self.column else vectors
             # Validation would look at every number once more.
             return models.Batch.model_construct(ids=ids, vectors=rows, payloads=payloads)
-        own: list[dict[str, Any]] = [{} for _ in ids] if vectors is None else [{self.column: one} for one in vectors]
+        own: list[dict[str, object]] = [{} for _ in ids] if vectors is None else [{self.column: one} for one in vectors]
         return [
             models.PointStruct(id=one, payload=payload, vector={**other, **vector})
             for one, payload, other, vector in zip(ids, payloads, others, own, strict=True)
         ]
 
 
-def _filter_of(models: Any, text: str) -> Any:
+def _filter_of(models: ModuleType, text: str) -> Filter:
     try:
         return models.Filter.model_validate_json(text)
     except ValueError as error:
@@ -277,7 +282,7 @@ def _filter_of(models: Any, text: str) -> Any:
         ) from error
 
 
-def _text_at(payload: Any, path: list[str]) -> str | None:
+def _text_at(payload: object, path: list[str]) -> str | None:
     for key in path:
         payload = payload.get(key) if isinstance(payload, dict) else None
     return payload if payload is None or isinstance(payload, str) else str(payload)
@@ -292,9 +297,9 @@ def _same_vector(one: Any, other: Any) -> bool:
     return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-5, atol=1e-6))
 
 
-def _requests(records: list[Any], width: int) -> Iterator[list[Any]]:
+def _requests(records: list[Record], width: int) -> Iterator[list[Record]]:
     """Divide points into requests that a server takes."""
-    some: list[Any] = []
+    some: list[Record] = []
     size = 0
     for one in records:
         room = _NUMBER_BYTES * width + 2 * len(str(one.payload)) + 64

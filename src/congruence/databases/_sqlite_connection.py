@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence.errors import (
@@ -18,6 +18,9 @@ from congruence.errors import (
     DatabaseUnavailableError,
     StorageError,
 )
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Row, SQLConnection
 
 __all__ = ["Connection", "make_scratch", "quoted", "sqlite_module"]
 
@@ -73,14 +76,14 @@ class Connection:
         except self._module.Error as error:
             raise translate(error, self._path, self._seconds) from error
 
-    def read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def read(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         """Return the rows of a query."""
         with self.lock, self.errors():
-            found: list[tuple[Any, ...]] = self.client.execute(statement, values).fetchall()
+            found: list[Row] = self.client.execute(statement, values).fetchall()
             return found
 
     @contextmanager
-    def writing(self) -> Iterator[Any]:
+    def writing(self) -> Iterator[SQLConnection]:
         """Give the client's connection in a transaction that is the only one to write: all of it happens, or nothing."""
         with self.lock, self.errors():
             self.client.execute("BEGIN IMMEDIATE")
@@ -104,7 +107,7 @@ def sqlite_module() -> ModuleType:
     return require("pysqlite3.dbapi2", extra="sqlite-vec")
 
 
-def load_vec(connection: Any) -> None:
+def load_vec(connection: sqlite3.Connection) -> None:
     """Load sqlite-vec into a connection."""
     connection.enable_load_extension(True)
     require("sqlite_vec", extra="sqlite-vec").load(connection)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,6 +17,8 @@ from congruence.errors import CorruptFileError, DatabaseError, FileError, Parame
 from congruence.stores import natural
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import pyarrow.parquet as pq
 
 __all__ = ["SUFFIXES", "Part", "find_parts", "is_vectors", "rewrite"]
@@ -194,7 +196,9 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 @contextmanager
-def _arrow(path: Path, way: Callable[[str], Any]) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
+def _arrow(
+    path: Path, way: Callable[[str], AbstractContextManager[pa.NativeFile]]
+) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
     """Give the schema, whether it is a stream, and the record batches one after the other."""
     with reading(path, *_DAMAGE):
         if not path.stat().st_size:

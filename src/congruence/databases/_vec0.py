@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence.databases._bits import pack, unpack
 from congruence.databases._sqlite_connection import quoted
 from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import SQLConnection
 
 __all__ = ["Vec0", "rename"]
 
@@ -120,7 +123,7 @@ class Vec0:
         return f"CREATE VIRTUAL TABLE {quoted(name)} USING vec0({', '.join(arguments)})"
 
 
-def rename(connection: Any, old: str, new: str) -> None:
+def rename(connection: SQLConnection, old: str, new: str) -> None:
     """Rename a vec0 table and the tables that hold its data, which vec0 finds by its own name and leaves behind."""
     connection.execute(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")
     shadow = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,9 @@ from congruence.errors import (
     MigrationError,
     ParameterError,
 )
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Collection
 
 __all__ = ["Chroma", "ChromaFolder", "open_chroma"]
 
@@ -123,15 +126,14 @@ class Chroma(Database):
         return f"{self._table}__congruence_{role}"
 
     def _place(self) -> Place:
-        place = Place(
-            self._connection.get(self._table),
-            *(self._connection.get(self._name(role)) for role in ("old", "new", "back")),
-        )
-        if place.old is None:
+        shown, aside, new, back = map(self._connection.get, (self._table, *map(self._name, ("old", "new", "back"))))
+        old = shown if aside is None else aside
+        if old is None:
             names = ", ".join(map(repr, self._connection.names()[:20])) or "none"
             raise ParameterError(
                 f"Got no collection {self._table!r} in {self._connection.address.shown}; expected one of {names}. Choose one with table=…."
             )
+        place = Place(old, shown, aside, new, back)
         if place.made is not None and not mark_of(place.made):
             raise DatabaseError(
                 f"Got collections {self._table!r} and {self._table}__congruence_…, which are no migration's; expected these names to be free. "
@@ -139,7 +141,7 @@ class Chroma(Database):
             )
         return place
 
-    def _made(self) -> Any:
+    def _made(self) -> Collection:
         made = self._place().made
         if made is None:
             raise MigrationError(
@@ -157,7 +159,7 @@ class Chroma(Database):
             )
         return place
 
-    def _side(self, side: Side) -> Any:
+    def _side(self, side: Side) -> Collection | None:
         place = self._place()
         return place.old if side == "old" else place.made
 
@@ -266,29 +268,29 @@ class Chroma(Database):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors of rows, with the document, metadata and URI that the rows have now; after the switch the vectors alone."""
-        self._made()
-        place = self._place()
+        made, place = self._made(), self._place()
         row = {one: k for k, one in enumerate(ids.to_pylist())}
         if place.switched:  # what readers see by now is the new collection's own
-            there = self._records.get(place.made, list(row), [])["ids"]
+            there = self._records.get(made, list(row), [])["ids"]
             for start in range(0, len(there), self._connection.most):
                 part = there[start : start + self._connection.most]
-                self._connection.ask(place.made.update, ids=part, embeddings=vectors[[row[one] for one in part]])
+                self._connection.ask(made.update, ids=part, embeddings=vectors[[row[one] for one in part]])
             return
         found = self._records.get(place.old, list(row), ["metadatas", "documents", "uris"])
         # An upsert would merge metadata into what is there. A kill in between leaves rows missing, which the next pass writes.
-        self._records.remove(place.made, self._records.get(place.made, found["ids"], [])["ids"])
+        self._records.remove(made, self._records.get(made, found["ids"], [])["ids"])
         for start in range(0, len(found["ids"]), self._connection.most):
             some = {key: values[start : start + self._connection.most] for key, values in found.items()}
             given = {
                 key: some[key] for key in ("metadatas", "documents", "uris") if any(x is not None for x in some[key])
             }
             wanted = vectors[[row[one] for one in some["ids"]]]
-            self._connection.ask(place.made.add, ids=some["ids"], embeddings=wanted, **given)
+            self._connection.ask(made.add, ids=some["ids"], embeddings=wanted, **given)
 
     def delete(self, ids: pa.Array) -> None:
         """Remove records of the new collection."""
-        self._records.remove(self._beside().made, ids.to_pylist())
+        self._beside()
+        self._records.remove(self._made(), ids.to_pylist())
 
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
@@ -307,7 +309,7 @@ class Chroma(Database):
                 )
             if place.new is None:  # the last step of a rollback
                 self._connection.ask(made.modify, name=self._name("new"))
-            self._connection.ask(place.shown.modify, name=self._name("old"))
+            self._connection.ask(place.old.modify, name=self._name("old"))
         self._connection.ask(made.modify, name=self._table)
 
     def rollback(self) -> None:
@@ -349,6 +351,6 @@ class ChromaFolder(Chroma):
     capabilities: ClassVar[Capabilities] = replace(Chroma.capabilities, concurrent_writes=False)
 
 
-def open_chroma(address: Address, **options: Any) -> Chroma:
+def open_chroma(address: Address, **options: str | None) -> Chroma:
     """Open a folder or a server; the parameters are those of :class:`Chroma`."""
     return (Chroma if folder_of(address) is None else ChromaFolder)(address, **options)

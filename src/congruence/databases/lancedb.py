@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,9 @@ from congruence.databases._lance_table import (
 )
 from congruence.databases._scratch import time_scratch
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+
+if TYPE_CHECKING:
+    import lance
 
 __all__ = ["LanceDB"]
 
@@ -135,7 +138,7 @@ class LanceDB(LanceReader):
         self._change(add)
         self._sweep()
 
-    def _staging(self, data: Any) -> Staging:
+    def _staging(self, data: lance.LanceDataset) -> Staging:
         """Return the files that wait for the new column of a version."""
         _, _, new = self._names(data)
         token = texts(data.schema.field(self._side(data, "new")).metadata).get(TOKEN, "")
@@ -199,7 +202,7 @@ class LanceDB(LanceReader):
         if sum(one.nbytes for *_, one in self._pending) > _PENDING:
             self._stage_pending(self._open())
 
-    def _stage_pending(self, data: Any) -> None:
+    def _stage_pending(self, data: lance.LanceDataset) -> None:
         if self._pending:
             with self._errors():
                 self._staging(data).add(self._pending)

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -361,6 +361,6 @@ class MilvusLite(Milvus):
     capabilities: ClassVar[Capabilities] = replace(Milvus.capabilities, concurrent_writes=False)
 
 
-def open_milvus(address: Address, **options: Any) -> Milvus:
+def open_milvus(address: Address, **options: str | None) -> Milvus:
     """Open a file or a server; the parameters are those of :class:`Milvus`."""
     return (Milvus if file_of(address) is None else MilvusLite)(address, **options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,14 @@ from congruence._utils.validation import check_choice
 from congruence.databases import _pg_switch as ddl
 from congruence.databases._base import Capabilities, Side, Stage
 from congruence.databases._pg_catalog import State, read_state, side_comment
+from congruence.databases._pg_client import one_row
 from congruence.databases._pg_index import VectorIndex, order_by, read_indexes
 from congruence.databases._pg_reader import VECTOR_TYPES, PgReader
 from congruence.databases._pg_wire import copy_stream
 from congruence.errors import MigrationError
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Cursor
 
 __all__ = ["PgVector"]
 
@@ -138,7 +142,7 @@ class PgVector(PgReader):
                 copy.write(copy_stream(pa.array(range(len(vectors))), vectors, "int8", kind))
             return time.perf_counter() - started
 
-    def _made(self, cursor: Any) -> State:
+    def _made(self, cursor: Cursor) -> State:
         state = read_state(cursor, self._table)
         if state.kind is None or state.dim is None:
             raise MigrationError(
@@ -165,21 +169,21 @@ class PgVector(PgReader):
 
     # ---- index -------------------------------------------------------------------------------------------------------
 
-    def _likes(self, cursor: Any, state: State) -> list[VectorIndex]:
+    def _likes(self, cursor: Cursor, state: State) -> list[VectorIndex]:
         """Return the indexes that the new vectors are to have, named as the old ones."""
         if state.kind is None or state.dim is None:
             return []
         old = read_indexes(cursor, self._table.oid, self._table.attnum)
         return [like for one in old if (like := one.like(state.kind, state.dim)) is not None]
 
-    def _side_indexes(self, cursor: Any) -> list[VectorIndex]:
+    def _side_indexes(self, cursor: Cursor) -> list[VectorIndex]:
         """Return the indexes over the new vectors."""
         table = self._table
         query = (
             "SELECT a.attrelid, a.attnum FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n "
             "ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = 'vector'"
         )
-        oid, attnum = cursor.execute(query, [table.schema, table.side]).fetchone()
+        oid, attnum = one_row(cursor, query, [table.schema, table.side])
         return read_indexes(cursor, oid, attnum)
 
     def build_index(self) -> str | None:
@@ -224,7 +228,7 @@ class PgVector(PgReader):
 
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
-    def _lock(self, cursor: Any, state: State) -> None:
+    def _lock(self, cursor: Cursor, state: State) -> None:
         names = [self._table.identifier(one) for one in (state.rows, self._table.side)]
         cursor.execute(self._sql.SQL("LOCK TABLE {}, {} IN ACCESS EXCLUSIVE MODE").format(*names))
 
@@ -249,7 +253,7 @@ class PgVector(PgReader):
             missing = sql.SQL("SELECT count(*) FROM {} LEFT JOIN {} s ON s.id = t.id WHERE s.vector IS NULL").format(
                 self._source(state), side
             )
-            (rows,) = cursor.execute(missing).fetchone()
+            (rows,) = one_row(cursor, missing)
             if rows:
                 raise MigrationError(
                     f"Got {rows} rows of {self._place} without a new vector; expected one for each. Write the missing vectors, then switch."

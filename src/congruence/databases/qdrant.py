@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,9 @@ from congruence.databases._qdrant_place import Place, copy_payload_indexes, crea
 from congruence.databases._qdrant_points import Points, dense_column
 from congruence.embeddings import normalize_rows
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+
+if TYPE_CHECKING:
+    from qdrant_client.models import CollectionInfo
 
 __all__ = ["Qdrant", "QdrantFolder", "open_qdrant"]
 
@@ -125,7 +128,7 @@ class Qdrant(Database):
                 f"Finish or discard that one first, with column={other!r}."
             )
 
-    def _side(self, side: Side) -> tuple[str, Any]:
+    def _side(self, side: Side) -> tuple[str, CollectionInfo]:
         """Return the collection of a side, and what the server tells of it; None where it is not there."""
         place = self._place()
         return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
@@ -392,6 +395,6 @@ class QdrantFolder(Qdrant):
     capabilities: ClassVar[Capabilities] = replace(Qdrant.capabilities, concurrent_writes=False)
 
 
-def open_qdrant(address: Address, **options: Any) -> Qdrant:
+def open_qdrant(address: Address, **options: str | None) -> Qdrant:
     """Open a server, or a folder of the client; the parameters are those of :class:`Qdrant`."""
     return (Qdrant if folder_of(address) is None else QdrantFolder)(address, **options)

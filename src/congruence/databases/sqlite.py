@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from congruence.databases._scratch import time_scratch
 from congruence.databases._sqlite_connection import Connection, make_scratch, quoted
 from congruence.databases._vec0 import Vec0, rename
 from congruence.errors import FileError, MigrationError, ParameterError
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Row, SQLConnection
 
 __all__ = ["SQLite"]
 
@@ -81,7 +84,7 @@ class SQLite(Database):
         if not self._path.is_file():
             raise FileError(f"Got {self._path}, which is no file; expected an SQLite database. Pass the path of one.")
         self._connection = Connection(self._path, BUSY_SECONDS)
-        self._others: dict[Any, tuple[Any, ...]] = {}
+        self._others: dict[int | str, Row] = {}
         self._table = self._find(table)
         self._place = f"{self._path} {self._table}"
         facts = self._facts(column)
@@ -163,7 +166,7 @@ class SQLite(Database):
         found = self._connection.read(f"SELECT note FROM {quoted(self._notes)}")
         return dict(json.loads(found[0][0])) if found else {}
 
-    def _found(self, side: Side, chosen: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _found(self, side: Side, chosen: str, values: Sequence[object]) -> list[Row]:
         """Return modality, id, vector and the other columns of the rows whose ids a subquery gives, in its order."""
         name, facts = self._name(side), self._facts(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
@@ -172,7 +175,7 @@ class SQLite(Database):
         join = f"CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id"
         return self._connection.read(f"SELECT {modality}, {columns} FROM {chosen} AS k {join}", values)
 
-    def _rows(self, side: Side, chosen: str, values: Sequence[Any]) -> Block:
+    def _rows(self, side: Side, chosen: str, values: Sequence[object]) -> Block:
         facts, found = self._facts(side=side), self._found(side, chosen, values)
         if side == "old" and found and not any(isinstance(one, bytes) for one in found[0][3:]):  # no further vectors
             with self._connection.lock:
@@ -230,7 +233,7 @@ class SQLite(Database):
         if self.stage() is not Stage.BESIDE:
             return
         facts, after = self._facts(), None
-        values: list[Any]
+        values: list[int | str]
         while True:
             behind, values = ("", []) if after is None else ("id > ? AND", [after])
             found = self._connection.read(f"{self._orphaned(facts, behind)} ORDER BY id LIMIT {int(batch)}", values)
@@ -267,13 +270,13 @@ class SQLite(Database):
         with self._connection.writing() as connection:
             self._write(connection, ids, vectors)
 
-    def _write(self, connection: Any, ids: pa.Array, vectors: np.ndarray) -> None:
+    def _write(self, connection: SQLConnection, ids: pa.Array, vectors: np.ndarray) -> None:
         if self.stage() is Stage.UNTOUCHED:
             raise MigrationError(
                 f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
             )
         facts, new, old = self._facts(), self._name("new"), self._name("old")
-        names: list[Any] = ids.to_pylist()
+        names: list[int | str] = ids.to_pylist()
         there = f"SELECT id FROM {self._keys(new, facts)} WHERE id IN (SELECT value FROM json_each(?))"
         replaced = connection.execute(there, [json.dumps(names)]).fetchall()
         connection.executemany(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", replaced)
@@ -375,7 +378,7 @@ class SQLite(Database):
             if stage is Stage.BESIDE:
                 self._remove(connection, self._name("new"))
 
-    def _remove(self, connection: Any, name: str) -> None:
+    def _remove(self, connection: SQLConnection, name: str) -> None:
         connection.execute(f"DROP TABLE {quoted(name)}")
         connection.execute(f"DROP TABLE {quoted(self._notes)}")
 

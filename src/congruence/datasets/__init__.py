@@ -16,7 +16,7 @@ from congruence.datasets.download import Resource, install
 from congruence.datasets.dtd import ENTRY as _DTD
 from congruence.datasets.folder import ENTRY as _FOLDER
 from congruence.datasets.pets import ENTRY as _PETS
-from congruence.datasets.sample import SAMPLE_PATH, SAMPLE_SHA256, load_sample
+from congruence.datasets.sample import SAMPLES, Sample, load_sample, open_bundle
 from congruence.datasets.stl10 import ENTRY as _STL10
 from congruence.datasets.sugarcrepe import SugarCrepe, load_sugarcrepe
 from congruence.datasets.texts import TEXTS_PATH, anchor_texts
@@ -25,17 +25,18 @@ from congruence.errors import CorruptFileError, FileError, ParameterError
 __all__ = [
     "DATASETS",
     "KINDS",
-    "SAMPLE_PATH",
-    "SAMPLE_SHA256",
+    "SAMPLES",
     "TEXTS_PATH",
     "Bundle",
     "Entry",
     "ImageDataset",
+    "Sample",
     "SugarCrepe",
     "anchor_texts",
     "download_dataset",
     "load_sample",
     "load_sugarcrepe",
+    "open_bundle",
     "open_dataset",
     "read_bundle",
     "read_captions",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 from congruence._utils.display import short
 from congruence.errors import CorruptFileError, FileError, InputError
@@ -71,7 +70,7 @@ def _table(path: Path) -> list[tuple[str, str]]:
 
 
 def _mapping(path: Path) -> list[tuple[str, str]]:
-    data: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    data: object = json.loads(path.read_text(encoding="utf-8-sig"))
     lists = {i: [own] if isinstance(own, str) else own for i, own in data.items()} if isinstance(data, dict) else None
     if lists is None or not all(
         isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from congruence.datasets._base import ImageFiles
 from congruence.datasets.download import Resource, check_recorded
@@ -73,7 +72,7 @@ def read_coop(path: str | Path) -> CoopSplits:
         )
 
     try:
-        data: Any = json.loads(Path(path).read_bytes())
+        data: object = json.loads(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise damaged(f"no JSON ({error})") from error
     if not isinstance(data, dict) or not all(isinstance(data.get(split), list) for split in SPLITS):

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from congruence._utils.atomic import atomic_path
 from congruence.datasets.archives import extract, remove_left_over
@@ -71,7 +71,7 @@ class Resource:
     size: int | None = None
     md5: str | None = None
     sha256: str | None = None
-    check: Callable[[Path], Any] | None = None
+    check: Callable[[Path], object] | None = None
     inner: Resource | None = None
 
     @property
@@ -234,7 +234,15 @@ def _verify(resource: Resource, path: Path) -> None:
 class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follow redirects, but to no other scheme."""
 
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
         _check_scheme(newurl)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -294,7 +302,7 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
         )
 
 
-def _range(answer: Any, have: int) -> tuple[int, int | None]:
+def _range(answer: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
     """Return where an answer begins in the file, and how long the file is."""
     length = answer.headers.get("Content-Length", "")
     if answer.status == 206:
@@ -306,7 +314,14 @@ def _range(answer: Any, have: int) -> tuple[int, int | None]:
     return 0, int(length) if length.isdigit() else None
 
 
-def _write(answer: Any, part: Path, begin: int, limit: int, url: str, callback: Callable[[int], object] | None) -> int:
+def _write(
+    answer: http.client.HTTPResponse,
+    part: Path,
+    begin: int,
+    limit: int,
+    url: str,
+    callback: Callable[[int], object] | None,
+) -> int:
     """Write the body of an answer behind the first ``begin`` bytes; return the length reached."""
     try:
         file = open(part, "r+b" if begin else "wb")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import CongruenceError, FileError, InputError
 
 #: Row, digest where there is a cache, and the item: a text, what an image is decoded from, or the error that it met.
-Fetched: TypeAlias = tuple[int, str | None, Any]
+Fetched: TypeAlias = tuple[int, str | None, object]
 
 
 @dataclass
@@ -92,7 +92,7 @@ def encode_batch(run: Run, batch: list[Fetched]) -> dict[int, np.ndarray]:
     return out
 
 
-def _decoded(item: Any) -> Any:
+def _decoded(item: object) -> object:
     """Decode an image; one that cannot be decoded becomes the error that says so."""
     try:
         return item if isinstance(item, str) else open_image(item)
@@ -100,7 +100,7 @@ def _decoded(item: Any) -> Any:
         return error
 
 
-def _model(run: Run, items: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
+def _model(run: Run, items: Mapping[str, object]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
     """Encode items; if the batch is refused, one by one, to find out which of them is the reason."""
     failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
     good = {name: item for name, item in items.items() if name not in failed}

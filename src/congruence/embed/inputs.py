@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ from congruence._utils.validation import check_choice
 from congruence.datasets.sugarcrepe import CATEGORIES
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 from congruence.stores import parse_spec, read_column, read_ids
+
+if TYPE_CHECKING:
+    from congruence._utils.typing import Ids
 
 __all__ = ["IMAGE_SUFFIXES", "Items", "open_items"]
 
@@ -55,7 +58,7 @@ class Items:
     name: str
     modality: str
     ids: np.ndarray
-    fetch: Callable[[int], Any]
+    fetch: Callable[[int], object]
     stamp: Callable[[int], str]
 
     def __len__(self) -> int:
@@ -150,7 +153,7 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
     return _files(str(path), ids, path, ids)
 
 
-def _files(name: str, ids: Any, base: Path, paths: list[str]) -> Items:
+def _files(name: str, ids: Ids, base: Path, paths: list[str]) -> Items:
     def stamp(row: int) -> str:
         try:
             facts = (base / paths[row]).stat()

@@ -106,7 +106,7 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
     return str(place)
 
 
-def check_lines(ids: Iterable[Any], output: Path) -> None:
+def check_lines(ids: Iterable[object], output: Path) -> None:
     """Refuse ids of several lines for an output whose ids go to a file of one a line. Raises IdError."""
     if find_format(output, "output").keeps_ids:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.metrics import ensemble_prompts
 from congruence.splits import Split
 
+if TYPE_CHECKING:
+    from congruence._utils.typing import RowsLike
+
 __all__ = ["FITTED_ROWS", "mapped_rows", "read_sides", "unseen_rows"]
 
 #: What to do with rows that a map may have been fitted on.
@@ -23,8 +26,11 @@ FITTED_ROWS = ("refuse", "drop", "keep")
 
 Sides = dict[str, dict[str, Embeddings]]
 
+#: Rows of one side, or by modality.
+RowsOfSide: TypeAlias = "RowsLike | Mapping[str, RowsLike]"
 
-def read_sides(models: Mapping[str, Map], source: Any, target: Any, modality: str | None) -> Sides:
+
+def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: RowsOfSide, modality: str | None) -> Sides:
     """Return rows by side and modality, after checking that they come from the spaces of all maps.
 
     Parameters
@@ -146,7 +152,7 @@ def unseen_rows(
     return kept, notes
 
 
-def mapped_rows(name: str, given: Any, sides: Sides, prompt_labels: Mapping[str, str] | None) -> Mapped:
+def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels: Mapping[str, str] | None) -> Mapped:
     """Map the source's rows, or take rows that were mapped already.
 
     Parameters
@@ -198,7 +204,7 @@ def _map(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
     return _like(rows, mapping.for_modality(None if unknown else modality).transform(rows.vectors))
 
 
-def _like(rows: Embeddings, vectors: Any) -> Embeddings:
+def _like(rows: Embeddings, vectors: RowsLike) -> Embeddings:
     return Embeddings(vectors, ids=rows.ids if rows.has_ids else None, allow_zero_rows=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, 
 from congruence.evaluation.query_scores import Mapped, QueryScores, across, within
 from congruence.maps import Map
 from congruence.splits import duplicate_groups
+
+if TYPE_CHECKING:
+    from congruence.evaluation.compared_rows import RowsOfSide
 
 __all__ = ["Comparison", "Difference", "compare_maps"]
 
@@ -109,10 +112,10 @@ class Comparison:
 
 
 def compare_maps(
-    A: Any,
-    B: Any,
-    source: Any,
-    target: Any,
+    A: Map | RowsOfSide | Mapping[str, Map | RowsOfSide],
+    B: Map | RowsOfSide | Mapping[str, Map | RowsOfSide],
+    source: RowsOfSide | None,
+    target: RowsOfSide,
     *,
     modality: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -120,7 +123,7 @@ def compare_maps(
     metrics: Sequence[str] | None = None,
     k: int = 10,
     name: str = "A",
-    groups: Any = "identical",
+    groups: object = "identical",
     fitted_rows: str = "refuse",
     level: float = 0.95,
     draws: int = 2000,
@@ -267,7 +270,7 @@ def _labels_by_id(groups: Any, side: Mapping[str, Embeddings]) -> dict[str, Any]
     return dict(zip(id_texts(rows.ids).tolist(), np.asarray(groups).tolist(), strict=True))
 
 
-def _groups(groups: Any, label_of: Mapping[str, Any] | None, scores: QueryScores) -> np.ndarray | None:
+def _groups(groups: object, label_of: Mapping[str, object] | None, scores: QueryScores) -> np.ndarray | None:
     """Return the group of each query, or None where each stands alone."""
     if groups is None:
         return None

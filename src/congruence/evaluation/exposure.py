@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchors
 from congruence.evaluation.linkage import link
 from congruence.evaluation.protections import check_protection, protect
 from congruence.metrics import nearest
+
+if TYPE_CHECKING:
+    from congruence._utils.typing import RowsLike
 
 __all__ = ["Exposure", "measure_exposure"]
 
@@ -73,12 +76,12 @@ class Exposure:
 
 
 def measure_exposure(
-    store: Any,
-    texts: Any,
+    store: RowsLike,
+    texts: RowsLike,
     *,
     pairs: Sequence[int] = (10, 100),
     labels: Mapping[str, str] | None = None,
-    queries: Any = None,
+    queries: RowsLike | None = None,
     protections: Sequence[str] = ("none",),
     rounds: int = 4,
     k: int = 10,

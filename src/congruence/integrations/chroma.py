@@ -88,7 +88,7 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
         """Return the distance of a new collection: mapped vectors are compared by their angle."""
         return "cosine"
 
-    def get_config(self) -> dict[str, Any]:
+    def get_config(self) -> dict[str, object]:
         """Return names and paths that build the function again; ``NotImplemented``, which Chroma does not save, where it has none."""
         saved: dict[str, Any] | None = self._vectors.config()
         return NotImplemented if saved is None else saved

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from congruence._utils.optional import require
@@ -63,7 +61,7 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     max_retries: int = 0
     _vectors: TextVectors = PrivateAttr()
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: object) -> None:
         super().__init__(**settings)
         self._vectors = TextVectors(
             self.encoder, self.bridge, modality=self.modality, batch_size=self.batch_size, check=self.check, lazy=True
@@ -88,10 +86,10 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         rows = iter(self._vectors([text for text in texts if text is not None]))
         return [None if text is None else next(rows) for text in texts]
 
-    def compute_query_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[np.ndarray | None]:
+    def compute_query_embeddings_with_retry(self, *args: object, **kwargs: object) -> list[np.ndarray | None]:
         """Return the vector of a query in a list; errors are raised as they are."""
         return list(self.compute_query_embeddings(*args, **kwargs))
 
-    def compute_source_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[np.ndarray | None]:
+    def compute_source_embeddings_with_retry(self, *args: object, **kwargs: object) -> list[np.ndarray | None]:
         """Return the vectors of texts; errors are raised as they are."""
         return list(self.compute_source_embeddings(*args, **kwargs))

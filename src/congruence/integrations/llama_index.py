@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
 
 from congruence._utils.optional import require
 from congruence.integrations._texts import BridgeLike, EncoderLike, TextVectors
@@ -65,7 +64,7 @@ class CongruenceEmbedding(BaseEmbedding):
         modality: str = "text",
         embed_batch_size: int = 32,
         check: bool = True,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         vectors = TextVectors(encoder, bridge, modality=modality, batch_size=embed_batch_size, check=check)
         found = {"model_name": vectors.name, "fingerprint": vectors.fingerprint}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["IR_VERSION", "OPSET", "export_onnx", "to_onnx"]
 
 #: Version of the operators, and of the file format that came with it: onnxruntime 1.14 (2023) and later read them.
-OPSET, IR_VERSION = 18, 8
+OPSET = 18
+IR_VERSION = 8
 
 
 def to_onnx(

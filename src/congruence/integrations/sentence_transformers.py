@@ -74,7 +74,7 @@ class MapModule(Module):
         self.mapping, self.normalize = as_map(mapping, self.modality, normalize)
         self.module = self.mapping.to_torch(None, self.normalize, side=side)
 
-    def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+    def forward(self, features: dict[str, Tensor], **kwargs: object) -> dict[str, Tensor]:
         """Map ``features["sentence_embedding"]``."""
         features["sentence_embedding"] = self.module(features["sentence_embedding"])
         return features
@@ -86,13 +86,13 @@ class MapModule(Module):
     #: The name before version 6 of sentence-transformers.
     get_sentence_embedding_dimension = get_embedding_dimension
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+    def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:
         """Write the arguments as ``config.json`` and the map as a folder ``map``, which :func:`congruence.load` reads."""
         self.save_config(output_path)
         self.mapping.save(Path(output_path) / "map", force=True)
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> Self:
         """Read what :meth:`save` wrote, from a folder or the Hugging Face hub; the map's digests are checked, and nothing in it is run."""
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)

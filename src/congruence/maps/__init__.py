@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ MAPS: dict[str, type[Map]] = {
 METHODS: dict[str, type[Map]] = {name: cls for name, cls in MAPS.items() if cls is not HeadsMap}
 
 
-def make_map(method: str, **parameters: Any) -> Map:
+def make_map(method: str, **parameters: object) -> Map:
     """Make an unfitted map by name.
 
     Parameters
@@ -111,7 +110,7 @@ def load(path: str | Path) -> Map:
     return restore_map(arrays, config, path)
 
 
-def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path) -> Map:
+def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], path: str | Path) -> Map:
     """Make the map that was read from a folder, after checking all of it.
 
     Parameters

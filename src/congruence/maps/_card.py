@@ -8,6 +8,7 @@ from typing import Any
 
 from congruence._space import MODALITIES, Space
 from congruence._utils.display import as_markdown
+from congruence.maps._front import front_matter
 from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
 
 #: What a fact or score says, where its name does not.
@@ -42,7 +43,7 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 _UNREADABLE = "The record of this is not of the form that congruence writes."
 
 
-def one_sided_text(source: Space, target: Space, facts: Mapping[str, Any]) -> tuple[str, list[str]]:
+def one_sided_text(source: Space, target: Space, facts: Mapping[str, object]) -> tuple[str, list[str]]:
     """Return the title of the card of a map into its target's space, and what the map does and how to call it.
 
     Parameters
@@ -78,8 +79,11 @@ def write_card(
     title: str,
     text: list[str],
     shown: Callable[[], Mapping[str, str]],
-    facts: Mapping[str, Any],
-    scores: Mapping[str, Any],
+    facts: Mapping[str, object],
+    scores: Mapping[str, object],
+    *,
+    plain: str,
+    tag: str,
 ) -> str:
     """Write the card as Markdown; whatever comes from a file is escaped.
 
@@ -94,6 +98,10 @@ def write_card(
     shown : callable
         Returns the map's own display.
     facts, scores : mapping
+    plain : str
+        The title without markup, for the front matter.
+    tag : str
+        The map's name in ``MAPS``.
 
     Returns
     -------
@@ -105,10 +113,7 @@ def write_card(
     elif isinstance(aligned, Mapping):
         kind = f"{kind} of rows without known pairs"
     lines = [
-        "---",
-        "library_name: congruence",
-        "tags: [embeddings, alignment, procrustes]",
-        "---",
+        *front_matter(plain, (tag,), scores),
         f"# {kind}: {title}",
         "",
         *text,
@@ -125,7 +130,7 @@ def write_card(
     return "\n".join([*lines, *_facts(facts), *_scores(scores)]) + "\n"
 
 
-def _section(write: Callable[[Any], list[str]], record: Any) -> list[str]:
+def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
     """Write what a record of the fit says; nothing where there is none."""
     if record is None:
         return []
@@ -213,12 +218,12 @@ def _refinement(found: Mapping[str, Any]) -> list[str]:
     return ["## Refinement", "", as_markdown(f"{refinement_sentence(found)} {used}")]
 
 
-def _alignment(found: Mapping[str, Any]) -> list[str]:
+def _alignment(found: Mapping[str, object]) -> list[str]:
     """Say how far restarts without a known pair agree."""
     return ["## Alignment without known pairs", "", *_table([["evidence", "value"], *alignment_rows(found)])]
 
 
-def _facts(facts: Mapping[str, Any]) -> list[str]:
+def _facts(facts: Mapping[str, object]) -> list[str]:
     rows = [["fact or parameter", "value", "meaning"]]
     for key, value in facts.items():
         if isinstance(value, (bool, int, str)) or value is None:
@@ -228,7 +233,7 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
     return ["", "## Facts", "", *_table(rows)]
 
 
-def _scores(scores: Mapping[str, Any]) -> list[str]:
+def _scores(scores: Mapping[str, object]) -> list[str]:
     flat = {key: value for key, value in scores.items() if isinstance(value, (int, float)) and key != "n_pairs"}
     if not flat:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -79,7 +79,7 @@ def check_mean(mean: ArrayLike | Embeddings, width: int, name: str) -> np.ndarra
     return array.mean(axis=0, dtype=np.float64)
 
 
-def count_rows(rows: Any) -> int | None:
+def count_rows(rows: object) -> int | None:
     """Return how many rows :func:`check_mean` averages; None for a vector, of which nobody says how many it stands for."""
     if isinstance(rows, Embeddings):
         return len(rows)

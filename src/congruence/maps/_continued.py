@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,7 +39,7 @@ class ContinuedMap(RotationMap):
         *,
         reset: bool,
         min_pairs: int = 2,
-    ) -> Sequence[Any]:
+    ) -> Sequence[object]:
         """Check rows and add them to the moments."""
 
     @abstractmethod

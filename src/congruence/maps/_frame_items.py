@@ -237,7 +237,7 @@ def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
     return most
 
 
-def check_name(name: Any) -> None:
+def check_name(name: object) -> None:
     """Refuse a model's name that is no text. Raises ParameterError."""
     if not isinstance(name, str) or not name:
         raise ParameterError(f"Got a model named {name!r}; expected a text. Pass a name for every model.")

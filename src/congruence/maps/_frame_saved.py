@@ -200,7 +200,7 @@ def _card(frame: SavedFrame) -> str:
     lines = [
         "---",
         "library_name: congruence",
-        "tags: [embeddings, alignment, procrustes]",
+        "tags: [congruence, embeddings, alignment, procrustes]",
         "---",
         f"# CanonicalFrame: {len(frame.models_)} models",
         "",
@@ -220,7 +220,7 @@ def _card(frame: SavedFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _modality(name: Any) -> str:
+def _modality(name: object) -> str:
     if name != "" and name not in MODALITIES:
         raise ValueError("a modality that is none")
     return str(name)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from sklearn.utils import Tags
 
+
 __all__ = [
     "BaseEstimator",
     "ClassNamePrefixFeaturesOutMixin",
@@ -34,11 +35,11 @@ class BaseEstimator:
         """Return the names of the parameters, sorted."""
         return sorted(set(inspect.signature(cls).parameters))
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return the parameters by name; no parameter of a map is an estimator, so ``deep`` changes nothing."""
         return {name: getattr(self, name) for name in self._get_param_names()}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set parameters by name, and return the map itself."""
         for name, value in params.items():
             check_choice(name, self._get_param_names(), "parameter")
@@ -60,7 +61,7 @@ class BaseEstimator:
 class TransformerMixin:
     """A map that can be fitted and applied at once."""
 
-    def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: Any) -> Array:
+    def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: object) -> Array:
         """Fit the map, and return the mapped rows."""
         return self.fit(X, y, **fit_params).transform(X)  # type: ignore[attr-defined]
 
@@ -75,7 +76,7 @@ def validate_data(estimator: Any, X: np.ndarray, *, reset: bool = True, skip_che
         estimator.n_features_in_ = X.shape[1]
 
 
-def _check_sample_weight(sample_weight: Any, X: Any, **options: Any) -> Any:
+def _check_sample_weight(sample_weight: object, X: object, **options: object) -> object:
     from sklearn.utils import validation
 
     return validation._check_sample_weight(sample_weight, X, **options)

@@ -50,7 +50,7 @@ def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
     _check_scores(config["scores"])
 
 
-def check_parameters(kind: type, given: Mapping[str, Any]) -> None:
+def check_parameters(kind: type, given: Mapping[str, object]) -> None:
     """Compare each parameter with its default: JSON keeps numbers, text and flags apart, and so must a file.
 
     Raises
@@ -76,7 +76,7 @@ def check_parameters(kind: type, given: Mapping[str, Any]) -> None:
             raise TypeError(f"parameter {name} of type {type(value).__name__}")
 
 
-def _check_scores(scores: Mapping[str, Any]) -> None:
+def _check_scores(scores: Mapping[str, object]) -> None:
     heldout = {key: value for key, value in scores.items() if key.startswith("held_out_")}
     for key, value in heldout.items():
         if value is not None and not is_number(value):
@@ -107,7 +107,7 @@ def number(facts: Mapping[str, Any], name: str) -> float:
     return float(facts[name])
 
 
-def count(facts: Mapping[str, Any], name: str, *, missing: int | None = None, most: int = 2**63 - 1) -> int:
+def count(facts: Mapping[str, object], name: str, *, missing: int | None = None, most: int = 2**63 - 1) -> int:
     """Return a whole number ≥ 0 among the facts; ``missing`` where there is none.
 
     Raises
@@ -177,7 +177,7 @@ def check_orthonormal(frame: np.ndarray, name: str) -> None:
 
 def check_rotation(
     arrays: Mapping[str, np.ndarray],
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
     moments: Mapping[str, Mapping[str, np.ndarray]],
     means: Mapping[str, Mapping[str, np.ndarray]],
 ) -> None:
@@ -215,7 +215,7 @@ def check_rotation(
 
 
 def given_rows(
-    facts: Mapping[str, Any], means: Mapping[str, Any], moments: Mapping[str, Any]
+    facts: Mapping[str, object], means: Mapping[str, object], moments: Mapping[str, object]
 ) -> dict[str, tuple[float | None, float | None]]:
     """Return how many rows the means are of that were given to a map, by modality.
 
@@ -238,7 +238,7 @@ def given_rows(
     return {name: (counts[0], counts[1]) for name, counts in told.items()}
 
 
-def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, facts: Mapping[str, Any]) -> None:
+def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, facts: Mapping[str, object]) -> None:
     d_source, d_target = rotation.shape
     directions = min(rotation.shape)
     if len(gains) != directions or (singular < 0).any():

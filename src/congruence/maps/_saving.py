@@ -27,7 +27,7 @@ class Saving(Shown, ABC):
         """Return the fitted arrays that, with the parameters, rebuild the map."""
 
     @abstractmethod
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         """Set the fitted attributes from :meth:`state` and ``facts_``."""
 
     @abstractmethod
@@ -183,4 +183,6 @@ class Saving(Shown, ABC):
             self._shown,
             {**self.facts_, **self.get_params(deep=False)},
             self.scores_,
+            plain=f"{self.source_space_.model or 'source'} → {self.target_space_.model or 'target'}",
+            tag=self.kind,
         )

@@ -25,7 +25,7 @@ class Shown(BaseEstimator):
     def _repr_html_inner(self) -> str:  # what scikit-learn's _repr_html_ returns, if its display is "diagram"
         return self._html() if self._solved() else super()._repr_html_inner()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
         bundle = super()._repr_mimebundle_(**kwargs)
         if "text/html" in bundle and self._solved():
             bundle["text/html"] = self._html()

@@ -81,7 +81,7 @@ def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
     return f"cross-validated retrieval of {n_pairs} {choice['evidence']} ({choice['folds']} folds{times})"
 
 
-def refinement_rows(found: Mapping[str, Any]) -> list[list[str]]:
+def refinement_rows(found: Mapping[str, object]) -> list[list[str]]:
     """Return what unpaired rows did, measured on pairs that were left out, as lines of a table.
 
     Parameters
@@ -103,7 +103,7 @@ def refinement_rows(found: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def refinement_sentence(found: Mapping[str, Any]) -> str:
+def refinement_sentence(found: Mapping[str, object]) -> str:
     """Return in a sentence whether unpaired rows improved the map, and by what evidence.
 
     Parameters
@@ -122,7 +122,7 @@ def refinement_sentence(found: Mapping[str, Any]) -> str:
     return f"Unpaired rows improve the map: {said}." if found["improves"] else f"Unpaired rows do not help: {said}."
 
 
-def alignment_rows(found: Mapping[str, Any]) -> list[list[str]]:
+def alignment_rows(found: Mapping[str, object]) -> list[list[str]]:
     """Return how far restarts without any known pair agree, as lines of a table.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES
@@ -120,7 +120,7 @@ class CanonicalFrame(SavedFrame):
         self.max_iter = max_iter
         self.tol = tol
 
-    def fit(self, models: Mapping[str, Any], *, modality: str | None = None) -> Self:
+    def fit(self, models: Mapping[str, object], *, modality: str | None = None) -> Self:
         """Fit the frame.
 
         Parameters
@@ -193,7 +193,7 @@ class CanonicalFrame(SavedFrame):
             )
         return self
 
-    def add(self, name: str, vectors: Any, *, modality: str | None = None) -> Self:
+    def add(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
         """Add a model to the frame; the maps between models that are in it stay as they are, to the bit.
 
         Parameters
@@ -244,7 +244,7 @@ class CanonicalFrame(SavedFrame):
         infer_means(self.models_, self.consensus_ if self.center else ())
         return self
 
-    def extend(self, name: str, vectors: Any, *, modality: str | None = None) -> Self:
+    def extend(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
         """Add items to the frame, in a model that it has: so a chain of models can go on with new anchors. No map moves.
 
         Parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from congruence._utils.typing import Layer
 from congruence.embeddings import Space
@@ -68,7 +68,7 @@ class HeadsMap(LayeredMap):
         *,
         decode_source: Sequence[Layer] | None = None,
         decode_target: Sequence[Layer] | None = None,
-        facts: Mapping[str, Any] | None = None,
+        facts: Mapping[str, object] | None = None,
         method: str = "custom",
         source_space: Space | None = None,
         target_space: Space | None = None,

@@ -212,7 +212,7 @@ class LayeredMap(TwoSidedMap):
                 out |= _layers.flatten(layers, name)[1]
         return out
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         rest, known = dict(arrays), dict(facts)
         structure, method = known.pop("layers"), known.pop("method")
         if not isinstance(structure, dict) or not {"source", "target"} <= set(structure) <= set(PARTS):

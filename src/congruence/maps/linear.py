@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive
+from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps._affine import AffineMap
@@ -85,27 +86,72 @@ class LinearMap(AffineMap):
         ------
         InputError, ParameterError
         """
+        self._check_ridge()
+        return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
+
+    def _check_ridge(self) -> None:
         if self.ridge != "cv":
             if isinstance(self.ridge, str):
                 raise ParameterError(
                     f"Got ridge={self.ridge!r}; expected a number ≥ 0 or 'cv'. Pass ridge='cv' to choose it by cross-validation."
                 )
             check_positive(self.ridge, "ridge", zero=True)
-        return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
 
     def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
         """Fit on rows that were checked already; see :meth:`fit`."""
         self._remember(A, B)
-        self.n_features_in_ = A.shape[1]
-        moments = CrossMoments.of(A, B, weights, gram=True)
+        return self._solve_moments(CrossMoments.of(A, B, weights, gram=True))
+
+    @classmethod
+    def from_moments(
+        cls,
+        moments: CrossMoments,
+        *,
+        ridge: float | str = "cv",
+        center: bool = True,
+        normalized: tuple[bool, bool] = (False, False),
+    ) -> Self:
+        """Return the map fitted on the pairs of which these are the moments, gathered on any number of machines.
+
+        Parameters
+        ----------
+        moments : CrossMoments
+            With the gram matrix.
+        ridge, center
+            As of the class.
+        normalized : (bool, bool), default=(False, False)
+            Whether all source and all target rows had unit norm.
+
+        Returns
+        -------
+        LinearMap
+            That of one fit on all pairs, to the rounding of sums in float64.
+
+        Raises
+        ------
+        ParameterError
+            ``ridge`` is neither a number nor "cv".
+        """
+        new = cls(ridge=ridge, center=center)
+        new._check_ridge()
+        new.source_space_ = Space(dim=len(moments.source_mean), normalized=normalized[0])
+        new.target_space_ = Space(dim=len(moments.target_mean), normalized=normalized[1])
+        new.scores_ = {}
+        return new._solve_moments(moments)
+
+    def _solve_moments(self, moments: CrossMoments) -> Self:
         assert moments.gram is not None
+        self.n_features_in_ = len(moments.source_mean)
         if self.center:
             gram, cross, scatter = moments.gram, moments.cross, moments.target_scatter
             self.source_mean_, self.target_mean_ = moments.source_mean, moments.target_mean
         else:
             gram, cross = moments.uncentered_gram(), moments.uncentered_cross()
             scatter = moments.target_scatter + moments.weight * float(moments.target_mean @ moments.target_mean)
-            self.source_mean_, self.target_mean_ = np.zeros(A.shape[1]), np.zeros(B.shape[1])
+            self.source_mean_, self.target_mean_ = (
+                np.zeros_like(moments.source_mean),
+                np.zeros_like(moments.target_mean),
+            )
         import scipy.linalg  # here and not above: the other methods do without it
 
         eigenvalues, V = scipy.linalg.eigh(gram)
@@ -152,7 +198,7 @@ class LinearMap(AffineMap):
         self._check_fitted()
         return {"coef": self.coef_, "source_mean": self.source_mean_, "target_mean": self.target_mean_}
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         check_arrays(arrays, {"coef": "io", "source_mean": "i", "target_mean": "o"})
         self.coef_ = arrays["coef"]
         self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self, overload
+from typing import ClassVar, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -297,7 +297,7 @@ class MLPMap(Map):
             "validation_curve": np.array(self.validation_curve_),
         }
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         check_arrays(arrays, _SHAPES, free=("loss_curve", "validation_curve"))
         self.weights_ = {name: value for name, value in arrays.items() if not name.endswith("_curve")}
         self.loss_curve_ = arrays["loss_curve"].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.embeddings import has_unit_rows
+from congruence.embeddings import Space, has_unit_rows
 from congruence.errors import (
     DegenerateWarning,
     InputError,
@@ -185,6 +186,53 @@ class OrthogonalMap(ContinuedMap):
                 groups, center=self.center, random_state=self.random_state
             )
         return self._solve()
+
+    @classmethod
+    def from_moments(
+        cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
+    ) -> Self:
+        """Return the map fitted on the pairs of which these are the moments, gathered on any number of machines.
+
+        Parameters
+        ----------
+        moments : mapping of str to CrossMoments
+            By modality; the empty name where it is not known.
+        normalized : (bool, bool), default=(False, False)
+            Whether all source and all target rows had unit norm.
+        **parameters
+            The map's own.
+
+        Returns
+        -------
+        OrthogonalMap
+            That of one fit on all pairs, to the rounding of sums in float64.
+
+        Raises
+        ------
+        ParameterError
+            ``shrinkage="cv"``, which needs the rows.
+        TooFewAnchorsError, InputError
+        """
+        new = cls(**parameters)
+        new._start()
+        if new.shrinkage == "cv":
+            raise ParameterError(
+                'Got shrinkage="cv" for moments; expected a shrinkage that needs no second pass over the rows. Pass shrinkage="auto".'
+            )
+        new.moments_ = dict(moments)
+        first = next(iter(new.moments_.values()))
+        if not new.allow_reflection and first.cross.shape[0] != first.cross.shape[1]:
+            raise ParameterError(
+                f"Got allow_reflection=False for widths {first.cross.shape[0]} and {first.cross.shape[1]}; expected equal widths, since only a square "
+                "matrix has a determinant. Leave out allow_reflection=False."
+            )
+        new.n_features_in_ = first.cross.shape[0]
+        names = list(new.moments_)
+        modality = (names[0] or None) if len(names) == 1 else None
+        new.source_space_ = Space(dim=first.cross.shape[0], modality=modality, normalized=normalized[0])
+        new.target_space_ = Space(dim=first.cross.shape[1], modality=modality, normalized=normalized[1])
+        new.scores_ = {}
+        return new._solve()
 
     def _start(self) -> None:
         check_choice(self.shrinkage, SHRINKAGES, "shrinkage")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class ProcrustesHeads(ProjectionMap):
     def _check_parameters(self) -> None:
         pass
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         super()._restore(arrays, facts)
         check_orthonormal(self.source_weights_, "source_weights")
         check_orthonormal(self.target_weights_, "target_weights")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -210,7 +210,7 @@ class ProjectionMap(TwoSidedMap):
             "singular_values": self.singular_values_,
         }
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         shapes = {"source_weights": "ik", "target_weights": "ok", "source_mean": "i", "target_mean": "o"}
         check_arrays(arrays, {**shapes, "singular_values": "s"})
         self.source_weights_, self.target_weights_ = arrays["source_weights"], arrays["target_weights"]

@@ -308,7 +308,7 @@ def _sign_test(gain: np.ndarray, random_state: int) -> float:
     return float((1 + ((signs @ gain) >= gain.sum() - 1e-12).sum()) / (_DRAWS + 1))
 
 
-def read_pools(unpaired: Any, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
+def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
     """Return both pools as matrices of the models' widths.
 
     Parameters

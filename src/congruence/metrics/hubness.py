@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -225,7 +225,7 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
 
 
 def means_of(
-    center: bool | tuple[Any, Any] | None, queries: np.ndarray, gallery: np.ndarray
+    center: bool | tuple[object, object] | None, queries: np.ndarray, gallery: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return what centering subtracts from queries and from gallery rows.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -130,7 +130,7 @@ def generate(
     random_state: int = 0,
     generator: str | Generator | None = None,
     *,
-    groups: Sequence[Any] | None = None,
+    groups: Sequence[object] | None = None,
     on_refused: str = "skip",
 ) -> list[Negative]:
     """Make wrong captions: a word replaced, two words exchanged, or a thing added.
@@ -235,7 +235,7 @@ def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -
     }
 
 
-def check_captions(captions: Any) -> list[str]:
+def check_captions(captions: Iterable[str]) -> list[str]:
     """Return captions as a list of texts, none of them blank.
 
     Parameters
@@ -263,7 +263,7 @@ def check_captions(captions: Any) -> list[str]:
     return [str(text) for text in texts]
 
 
-def _kinds(kinds: Any, generator: Any) -> list[str]:
+def _kinds(kinds: object, generator: object) -> list[str]:
     kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         raise ParameterError(
@@ -275,13 +275,13 @@ def _kinds(kinds: Any, generator: Any) -> list[str]:
     return list(dict.fromkeys(kinds))
 
 
-def _others(texts: list[str], groups: Sequence[Any] | None) -> list[tuple[str, ...]]:
+def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str, ...]]:
     """Return the other captions of each one's item."""
     if groups is None:
         return [()] * len(texts)
     items = list(groups)
     check_same_rows(len(texts), len(items), "captions", "groups")
-    members: dict[Any, list[int]] = {}
+    members: dict[object, list[int]] = {}
     for row, item in enumerate(items):
         members.setdefault(item, []).append(row)
     return [tuple(texts[k] for k in members[item] if k != row) for row, item in enumerate(items)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence._utils.atomic import atomic_path
 from congruence.errors import CorruptFileError, InputError, ShapeError
+
+if TYPE_CHECKING:
+    from congruence.encoders import Encoder
 
 __all__ = ["SHARD", "embed_rows"]
 
@@ -19,7 +22,7 @@ SHARD = 256
 
 
 def embed_rows(
-    encoder: Any, items: Sequence[Any], names: Sequence[str], cache: Path | None, batch_size: int
+    encoder: Encoder, items: Sequence[object], names: Sequence[str], cache: Path | None, batch_size: int
 ) -> np.ndarray:
     """Return vectors of all items, from the cache, if there is one, as far as they are there."""
     if cache is None:
@@ -33,7 +36,7 @@ def embed_rows(
     return np.concatenate(list(_shards(encoder, items, folder, batch_size)))
 
 
-def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -> Iterator[np.ndarray]:
+def _shards(encoder: Encoder, items: Sequence[object], folder: Path, batch_size: int) -> Iterator[np.ndarray]:
     if not len(items):
         raise InputError(
             "Got a part of the data set without items; expected at least one. Extract the data set again, or pass another split."

@@ -130,7 +130,7 @@ def _references(tree: ast.AST) -> list[ast.Name | ast.Call]:
     return found
 
 
-def _picked(node: ast.Name | ast.Call) -> tuple[str, dict[str, Any]]:
+def _picked(node: ast.Name | ast.Call) -> tuple[str, dict[str, object]]:
     if isinstance(node, ast.Name):
         return node.id, {}
     assert isinstance(node.func, ast.Name)
@@ -175,7 +175,7 @@ def _evaluate(node: ast.expr, numbers: Mapping[int, float]) -> float:
     return numbers[id(node)]
 
 
-def check_rule(rule: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def check_rule(rule: str, rows: Sequence[Mapping[str, object]]) -> dict[str, Any]:
     """Check a rule wherever it can be checked.
 
     Parameters
@@ -207,7 +207,7 @@ def check_rule(rule: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     mine = {_picked(node)[0] for node in references}
     cases = list(dict.fromkeys(tuple(row[key] for key in free) for row in rows if row["metric"] in mine))
     held, of = 0, 0
-    failed: list[dict[str, Any]] = []
+    failed: list[dict[str, object]] = []
     for values in cases:
         case = dict(zip(free, values, strict=True))
         found = {id(node): _value(node, rows, case) for node in references}
@@ -227,7 +227,7 @@ def check_rule(rule: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _complete(
-    case: Mapping[str, Any], references: Sequence[ast.Name | ast.Call], rows: Sequence[Mapping[str, Any]]
+    case: Mapping[str, object], references: Sequence[ast.Name | ast.Call], rows: Sequence[Mapping[str, object]]
 ) -> bool:
     """Say whether some reference of the case is of exactly this case: what models reach alone makes none of its own."""
     for node in references:

@@ -125,8 +125,9 @@ def experiment_models(
     return _experiment(named, None), _Paper, {kind: _schema(studies[kind], kind) for kind in named}
 
 
+@cache
 def _schema(study: Study[Any], kind: str) -> type[BaseModel]:
-    """Return the schema of a kind's parameters."""
+    """Return the schema of a kind's parameters; a study is the same for as long as it is registered."""
     defaults = study.kinds[kind].parameters
     entries: dict[str, Any] = {key: (_type(study, key, value), value) for key, value in defaults.items()}
     return create_model(kind, __config__=_STRICT, **entries)

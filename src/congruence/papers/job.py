@@ -110,7 +110,7 @@ class Job(Generic[DataT]):
     def __getitem__(self, parameter: str) -> Any:
         return self.config.parameters[parameter]
 
-    def size(self, data: DataT, key: str, default: Any = None) -> Any:
+    def size(self, data: DataT, key: str, default: object = None) -> Any:
         """Return a parameter: what the configuration says, else what suits the data, else a default. 0 and nothing say nothing."""
         return self.config.parameters.get(key) or data.sizes.get(key, default)
 

@@ -51,7 +51,7 @@ def _rows(study: Study[Any]) -> list[dict[str, Any]]:
     shared: dict[str, list[str]] = {}
     for config in configs:
         shared.setdefault(experiment_of(config), []).append(config.name)
-    out: list[dict[str, Any]] = []
+    out: list[dict[str, object]] = []
     for config in configs:
         weights = dict.fromkeys(name for spec in config.models for name in spec.split("/"))
         out.append(
@@ -98,7 +98,7 @@ def count_experiments(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = [row for row in rows if row["runs_here"]]
     out = []
     for paper in dict.fromkeys(row["paper"] for row in rows):
-        line: dict[str, Any] = {"paper": paper}
+        line: dict[str, object] = {"paper": paper}
         for kind, words in (("fig", "figure"), ("table", "table")):
             mine = [row for row in rows if row["paper"] == paper and place(row["name"])[1] == kind]
             line[f"{words}s"] = len(mine)

@@ -45,7 +45,7 @@ _WORDS = {
 }
 
 
-def panels(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+def panels(results: Mapping[str, Any]) -> list[dict[str, object]]:
     """Return the panels of a figure: clouds, kernels, and for each metric bars or lines.
 
     Parameters
@@ -60,7 +60,7 @@ def panels(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     rows, extra = results["rows"], results["extra"]
     axes = dict(extra.get("axes", []))  # what the horizontal axes say, by part
-    out: list[dict[str, Any]] = []
+    out: list[dict[str, object]] = []
     for cloud in extra.get("clouds", []):
         out.append({"kind": "clouds", "title": cloud["title"], **_in_pairs(cloud["points"])})
     for data in extra.get("kernels", []):
@@ -79,7 +79,7 @@ def panels(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
-def _in_pairs(points: Mapping[str, Any]) -> dict[str, Any]:
+def _in_pairs(points: Mapping[str, object]) -> dict[str, object]:
     """Give clouds the names their drawing knows; images of one model are joined to its own texts."""
     if {*points} == {"target image", "target text"}:
         joined = {"source image": points["target image"], "target image": points["target text"]}
@@ -109,7 +109,7 @@ def _groups(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["data"] or "", row["pair"] or "") for row in rows))
 
 
-def _bars(metric: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _bars(metric: str, rows: list[dict[str, Any]]) -> dict[str, object]:
     groups = _groups(rows)
     several = len({data for data, _ in groups}) > 1
     ordered = sorted(rows, key=lambda row: _ORDER.get(row["quantity"], 1))
@@ -126,7 +126,7 @@ def _bars(metric: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _lines(metric: str, rows: list[dict[str, Any]], axis: str | None) -> dict[str, Any]:
+def _lines(metric: str, rows: list[dict[str, Any]], axis: str | None) -> dict[str, object]:
     several = len(_groups(rows)) > 1
 
     def name(row: Mapping[str, Any]) -> str:
@@ -144,7 +144,7 @@ def _lines(metric: str, rows: list[dict[str, Any]], axis: str | None) -> dict[st
     return {"kind": "lines", "title": _title(metric), "label": label, "series": series}
 
 
-def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _spread(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
     return {key: [row[key] for row in rows] for key in ("mean", "sd")}
 
 

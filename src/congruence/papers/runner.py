@@ -104,7 +104,7 @@ def run(
     collections: Sequence[Data] | None = None,
     callback: Callable[[int], None] | None = None,
     log: Callable[[str], None] | None = None,
-    **encoder_options: Any,
+    **encoder_options: object,
 ) -> Outcome:
     """Run one figure or table of a paper.
 

@@ -82,7 +82,7 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
     """
     with canvas(ax) as ax:
         curve, now = data["curve"], data["n_anchors"]
-        sizes: list[Any] = list(curve["anchors"])
+        sizes: list[float] = list(curve["anchors"])
         mean, sd = np.array(curve["mean"]), np.array(curve["sd"])
         law = curve["law"]
         ahead = np.geomspace(sizes[-1], 4 * now, 20)

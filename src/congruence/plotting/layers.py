@@ -19,7 +19,8 @@ _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
 _NAME = 40
 
 #: Strengths from which words turn to white in light, and to black in dark: on both sides of them the contrast is at least 4.5.
-STRONG, MIDDLE = 0.86, 0.62
+STRONG = 0.86
+MIDDLE = 0.62
 
 
 def layer_notes(data: dict[str, Any]) -> list[str]:

@@ -18,7 +18,8 @@ from congruence._utils.display import short, visible
 __all__ = ["COLOR", "COLORS", "HEIGHT", "WIDTH", "canvas", "explain", "new_axes", "style", "tick", "tidy", "words"]
 
 #: Size of a picture in points, which are pixels of a page: small enough that words stay readable on a telephone.
-WIDTH, HEIGHT = 360, 250
+WIDTH = 360
+HEIGHT = 250
 
 #: Every color by what it means, in light and in dark. No two of the light ones are equal, and none is black, which
 #: matplotlib leaves out of SVG: so a page can put a CSS variable in the place of each (:mod:`congruence.report.svg`).
@@ -162,7 +163,7 @@ def tick(value: float) -> str:
     return f"{value:.6g}".replace("-", "−")
 
 
-def words(text: Any, most: int = 80) -> str:
+def words(text: object, most: int = 80) -> str:
     """Return a name as a picture shows it: control characters written out, and cut where it is very long."""
     return short(visible(str(text)), most)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from congruence.plotting.look import COLOR, WIDTH, canvas, explain, tidy, words
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
 
 __all__ = ["draw_pairing", "draw_scores", "draw_separations", "draw_shift", "draw_similarities"]
 
@@ -186,11 +189,11 @@ def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
 # ------------------------------------------------------------------ lines and marks
 
 
-def _size(rows: Any) -> tuple[float, float]:
+def _size(rows: Sized) -> tuple[float, float]:
     return WIDTH, _AROUND + _LINE * len(rows)
 
 
-def _heights(rows: Any) -> np.ndarray:
+def _heights(rows: Sized) -> np.ndarray:
     return np.arange(len(rows)) + 0.12
 
 

@@ -125,7 +125,7 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
     return ax
 
 
-def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_class_margins(data: Mapping[str, object], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw each class's margin against what could overturn it: classes above the line are certified.
 
     Parameters

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "MARKS",
@@ -115,7 +118,7 @@ def validation_curve(record: Mapping[str, Any], teacher: float | None = None) ->
     }
 
 
-def thin(steps: Any, values: Any) -> tuple[list[float], list[float]]:
+def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
     """Return means of runs of records, :data:`MARKS` at most."""
     parts = min(len(steps), MARKS)
     return tuple(
@@ -210,13 +213,13 @@ def recalls_size(data: dict[str, Any]) -> tuple[float, float]:
     return WIDTH, 10 + _step(data) * len(_tasks(data))
 
 
-def _step(data: dict[str, Any]) -> int:
+def _step(data: Mapping[str, object]) -> int:
     return 24 + 16 * (1 + (data["options"] is not None))
 
 
 def _tasks(data: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the lines to draw: all, or the first and what all items make together."""
-    rows: list[dict[str, Any]] = data["rows"]
+    rows: list[dict[str, object]] = data["rows"]
     return rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
 
 

@@ -7,6 +7,7 @@ from congruence.report.layers import write_layers, write_similarities
 from congruence.report.migration import read_migration, read_reembedding, render_migration, write_migration
 from congruence.report.render import render, write_report
 from congruence.report.sheet import draw_experiment
+from congruence.report.story import render_story, write_story
 from congruence.report.summary import summarize
 from congruence.report.training import summarize_training
 from congruence.report.training_page import render_training, write_training
@@ -19,6 +20,7 @@ __all__ = [
     "render_certificate",
     "render_experiment",
     "render_migration",
+    "render_story",
     "render_training",
     "summarize",
     "summarize_training",
@@ -29,5 +31,6 @@ __all__ = [
     "write_migration",
     "write_report",
     "write_similarities",
+    "write_story",
     "write_training",
 ]

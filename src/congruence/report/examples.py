@@ -146,7 +146,7 @@ def _words(bundle: Bundle, kind: str, i: str) -> str:
     return bundle.texts.get(kind, {}).get(i, i)
 
 
-def _item(bundle: Bundle, kind: str, i: str) -> dict[str, Any]:
+def _item(bundle: Bundle, kind: str, i: str) -> dict[str, object]:
     return {"id": i, "text": _words(bundle, kind, i), "picture": data_uri(bundle.thumbnails.get(i))}
 
 

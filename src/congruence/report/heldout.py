@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from congruence.splits import Split
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
 from congruence.train.retrieval import each_once, recalls
+
+if TYPE_CHECKING:
+    from congruence.maps import Map
 
 __all__ = ["remembers", "unseen_rows"]
 
@@ -61,7 +64,7 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
     return rows
 
 
-def _by_image(mapping: Any, data: Captions) -> np.ndarray:
+def _by_image(mapping: Map, data: Captions) -> np.ndarray:
     """Divide as JAM does."""
     facts = mapping.facts_
     settings, wanted = facts["training"], facts["split"]

@@ -111,10 +111,10 @@ def _draw(reembedding: Mapping[str, Any] | None) -> Any:
 
 def write_migration(
     path: str | Path,
-    summary: Mapping[str, Any],
-    searches: Mapping[str, Any] | None = None,
+    summary: Mapping[str, object],
+    searches: Mapping[str, object] | None = None,
     *,
-    reembedding: Mapping[str, Any] | None = None,
+    reembedding: Mapping[str, object] | None = None,
     licenses: Sequence[str] = (),
     force: bool = False,
 ) -> None:

@@ -42,7 +42,7 @@ def histograms(
     target: Mapping[str, Embeddings],
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Count cosines of the same items in both models, before and after and of the controls, for each modality."""
     out = []
     for modality in source:
@@ -56,7 +56,7 @@ def histograms(
             before = paired_cosines(raw.source.vectors[rows], raw.target.vectors[rows])
         cosines = {"after": after, "before": before, **_controls(with_means(mapping, modality), raw.take(rows))}
         edges = np.linspace(min(0.0, *[float(found.min()) for found in cosines.values() if found is not None]), 1.0, 41)
-        entry: dict[str, Any] = {"name": f"{modality}–{modality}", "edges": edges.tolist()}
+        entry: dict[str, object] = {"name": f"{modality}–{modality}", "edges": edges.tolist()}
         for name, found in cosines.items():
             entry[name] = None if found is None else (np.histogram(found, edges)[0] / len(found)).tolist()
             entry[f"mean_{name}"] = None if found is None else float(found.mean())
@@ -76,7 +76,7 @@ def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
     }
 
 
-def spectrum(mapping: Map) -> dict[str, Any] | None:
+def spectrum(mapping: Map) -> dict[str, object] | None:
     """Return singular values of the anchors' cross-covariance and the gains; None for other maps than orthogonal ones."""
     if not isinstance(mapping, OrthogonalMap):
         return None
@@ -92,7 +92,7 @@ def clouds(
     target: Mapping[str, Embeddings],
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Project both models onto two principal directions, before and after (figures 1, 2 and 9)."""
     shared = [m for m in ("image", "text") if m in source and m in target]
     if not shared:
@@ -104,7 +104,7 @@ def clouds(
         ids = ids[some(len(ids), 60, rng)]
         rows[m] = (ids, ids)
 
-    def project(side: Mapping[str, Embeddings]) -> dict[str, Any]:
+    def project(side: Mapping[str, Embeddings]) -> dict[str, object]:
         clouds = {f"source {m}": unit(side[m].take(rows[m][0])) for m in shared}
         clouds |= {f"target {m}": unit(target[m].take(rows[m][1])) for m in shared}
         width = max(cloud.shape[1] for cloud in clouds.values())
@@ -138,7 +138,7 @@ def _gap(side: Mapping[str, Embeddings]) -> float | None:
 
 def kernel(
     bundle: Bundle, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], rng: np.random.Generator
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Compare ⟨f(x), g(y)⟩ with ⟨f̃(x), g̃(y)⟩ (figures 3 and 10)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
@@ -166,7 +166,7 @@ def kernel(
 
 
 def few_anchors(
-    mapping: Map, bundle: Bundle, rule: Mapping[str, Any] | None, rng: np.random.Generator, repeats: int
+    mapping: Map, bundle: Bundle, rule: Mapping[str, object] | None, rng: np.random.Generator, repeats: int
 ) -> dict[str, Any] | None:
     """Fit again on fewer and fewer anchors (figure 5)."""
     fitted = mapping.source_space_.modality

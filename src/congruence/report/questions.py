@@ -80,7 +80,7 @@ def by_task(asked: Questions, options: int, random_state: int) -> dict[str, Any]
         lines, note = recall_by_task(
             *sides, asked.groups, asked.tasks, texts=asked.same, options=options, random_state=random_state
         )
-        rows: list[dict[str, Any]] = [{**row, "part": False} for row in lines]
+        rows: list[dict[str, object]] = [{**row, "part": False} for row in lines]
     else:
         rows, note = _of_sugarcrepe(asked, asked.items, options, random_state)
     low, high = _interval(binary, asked.groups)
@@ -98,7 +98,7 @@ def by_task(asked: Questions, options: int, random_state: int) -> dict[str, Any]
 
 def _of_sugarcrepe(
     asked: Questions, items: SugarCrepe, options: int, random_state: int
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> tuple[list[dict[str, object]], str | None]:
     """Return SugarCrepe's own lines, what all items make together last, and what there are too few captions for."""
     sides, note = (asked.images, asked.captions, asked.wrong[:, 0]), None
     try:
@@ -221,7 +221,7 @@ def changed(caption: str, other: str) -> list[list[Any]]:
     return pieces
 
 
-def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:
+def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
     """Return a picture, made small, as a data URI.
 
     Parameters

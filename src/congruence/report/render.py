@@ -35,7 +35,7 @@ def render(summary: dict[str, Any]) -> str:
     return fill("report.html", s=summary, plots=_draw(summary))
 
 
-def fill(template: str, **data: Any) -> str:
+def fill(template: str, **data: object) -> str:
     """Fill one of the templates; all words are escaped."""
     # Words in plots are escaped by who draws them, so control characters are taken from the page as a whole.
     return visible(templates().get_template(template).render(**data), keep="\n\t")
@@ -76,7 +76,7 @@ def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = Fal
         temporary.write_text(html, encoding="utf-8")
 
 
-def _draw(summary: dict[str, Any]) -> dict[str, Any]:
+def _draw(summary: dict[str, Any]) -> dict[str, object]:
     """Draw every plot there is data for. What is drawn has its words escaped already."""
     plots: dict[str, Any] = {"few_anchors": {}, "spectrum": None, "kernel": None, "clouds": None}
     plots["histograms"] = [
@@ -100,7 +100,11 @@ def _draw(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def svg(
-    draw: Callable[..., Any], *data: Any, title: str, size: tuple[float, float] = (WIDTH, HEIGHT), **options: Any
+    draw: Callable[..., object],
+    *data: object,
+    title: str,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
+    **options: object,
 ) -> Markup:
     """Return a picture of :mod:`congruence.plotting` for a page, whose own words are its title and its legend."""
     return Markup(draw_svg(lambda ax: draw(*data, ax=ax, annotate=False, **options), title, size))

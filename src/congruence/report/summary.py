@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from congruence.report import examples as pictures
 from congruence.report import plots
 from congruence.report._base import held_out_ids, map_rows
 from congruence.splits import Split
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Space
 
 __all__ = ["summarize"]
 
@@ -136,7 +139,7 @@ _OPENINGS = {
 }
 
 
-def _verdict(scores: Scores, held_out: bool) -> dict[str, Any]:
+def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
     """Say what to do, and in one sentence what the numbers of retrieval say; cosines need their controls beside them."""
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
@@ -181,7 +184,7 @@ def _beside(row: Score) -> str:
 
 
 def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]) -> list[list[str]]:
-    def width(side: Mapping[str, Embeddings], space: Any) -> str:
+    def width(side: Mapping[str, Embeddings], space: Space) -> str:
         dim = next((rows.dim for rows in side.values()), space.dim)
         return f"{space.model or 'unnamed'}, {dim}-d"
 
@@ -203,7 +206,7 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
     return facts
 
 
-def _plain_info(info: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_info(info: Mapping[str, Any]) -> dict[str, object]:
     return {
         "title": str(info.get("title", "")),
         "licences": [str(line) for line in info.get("licences", [])],

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ _KEPT = {
 }
 
 
-def draw_svg(draw: Callable[[Axes], Any], title: str, size: tuple[float, float] = (WIDTH, HEIGHT)) -> str:
+def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, float] = (WIDTH, HEIGHT)) -> str:
     """Return a picture as an SVG element for a page.
 
     Parameters

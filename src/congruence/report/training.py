@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from congruence._utils.columns import to_rows
 from congruence._utils.ids import id_texts
 from congruence._utils.validation import check_positive, check_seed
 from congruence._version import __version__
@@ -23,18 +24,23 @@ from congruence.splits import duplicate_groups
 from congruence.train.captions import Captions, read_captions
 from congruence.train.retrieval import chance_recall, once, recalls
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from congruence._utils.typing import Labels, RowsLike
+
 __all__ = ["summarize_training"]
 
 
 def summarize_training(
     mapping: Map,
-    images: Any,
-    captions: Any,
-    negatives: Any = None,
+    images: RowsLike,
+    captions: RowsLike,
+    negatives: RowsLike | None = None,
     *,
-    groups: Any = None,
-    tasks: Any = None,
-    texts: tuple[Any, Any] | None = None,
+    groups: Labels | None = None,
+    tasks: Labels | None = None,
+    texts: tuple[ArrayLike, ArrayLike] | None = None,
     items: SugarCrepe | None = None,
     pictures: str | Path | Mapping[str, Any] | None = None,
     held_out: bool | None = None,
@@ -101,7 +107,7 @@ def summarize_training(
     for rows, side in ((images, "source"), (captions, "target")):
         if isinstance(rows, Embeddings):
             mapping.side_of(rows.space, side)
-    given = np.shape(getattr(captions, "vectors", captions))
+    given = (captions.vectors if isinstance(captions, Embeddings) else to_rows(captions, "captions")).shape
     data = read_captions(images, captions, negatives, np.arange(given[0] if given else 0))
     order = data.groups
     if isinstance(captions, Embeddings) and captions.has_ids:
@@ -170,7 +176,14 @@ def summarize_training(
     }
 
 
-def _check_options(negatives: Any, groups: Any, tasks: Any, texts: Any, items: Any, pictures: Any) -> None:
+def _check_options(
+    negatives: object,
+    groups: object,
+    tasks: object,
+    texts: object,
+    items: object,
+    pictures: str | Path | Mapping[str, Any] | None,
+) -> None:
     if items is not None:
         for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
             if value is not None:
@@ -190,7 +203,7 @@ def _check_options(negatives: Any, groups: Any, tasks: Any, texts: Any, items: A
             raise FileError(f"Got no folder {pictures} of pictures; expected a folder. Check pictures=….")
 
 
-def _column(values: Any, n: int, name: str) -> np.ndarray:
+def _column(values: object, n: int, name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (n,):
         raise ShapeError(
@@ -199,7 +212,7 @@ def _column(values: Any, n: int, name: str) -> np.ndarray:
     return column.astype(str)
 
 
-def _texts(texts: Any, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(texts, (tuple, list)) or len(texts) != 2:
         raise ParameterError(
             "Got texts that are not (captions, wrong captions); expected these two. Pass texts=(captions, wrong)."
@@ -236,7 +249,7 @@ def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
     return {side: modality or f"{side} row" for side, modality in sides.items()}
 
 
-def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, Any]:
+def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
     """Measure recall of each side among the other, each row of a side once: a vector that is there twice would fill two of k places."""
     sides = [once(rows, data.groups) for rows in (data.source, data.target)]
     mine, theirs = (data.groups[rows] for rows in sides)
@@ -244,7 +257,7 @@ def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, Any]:
     rows = []
     for k in (1, 5, 10):
         if f"mean@{k}" in scores:
-            row: dict[str, Any] = {"k": k}
+            row: dict[str, object] = {"k": k}
             for way, (queries, gallery) in (("source_to_target", (mine, theirs)), ("target_to_source", (theirs, mine))):
                 row[way] = scores[f"{way}@{k}"]
                 row[f"{way}_chance"] = chance_recall(queries, gallery, k)
@@ -262,7 +275,7 @@ def _where(heldout: bool, known: bool) -> str:
 
 def _verdict(
     by_task: dict[str, Any] | None, between: dict[str, Any], n: int, heldout: bool, nouns: dict[str, str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Say in words what the numbers say."""
     unseen = "held out from training" if heldout else "given"
     first = between["rows"][0]

@@ -208,7 +208,7 @@ def text_column(column: pa.Array) -> list[str]:
     return ["" if text is None else text for text in _texts(column)]
 
 
-def json_column(column: pa.Array) -> list[Any]:
+def json_column(column: pa.Array) -> list[str | None]:
     """Return a column as values for JSON: times, decimals and the like become text."""
     kind = column.type
     if _is_plain(kind) or pa.types.is_nested(kind):
@@ -216,7 +216,7 @@ def json_column(column: pa.Array) -> list[Any]:
     return _texts(column)
 
 
-def _texts(column: pa.Array) -> list[Any]:
+def _texts(column: pa.Array) -> list[str | None]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.cast(pa.string()).to_pylist()

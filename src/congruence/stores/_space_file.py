@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
@@ -23,7 +23,7 @@ def space_json(space: Space) -> str:
     return json.dumps(space.to_dict())
 
 
-def is_space(facts: dict[str, Any]) -> bool:
+def is_space(facts: Mapping[str, object]) -> bool:
     """Say whether an object can be one that :func:`space_json` wrote."""
     return set(facts) <= set(Space.__dataclass_fields__)
 

@@ -12,24 +12,20 @@ import pyarrow as pa
 from congruence._utils.display import short
 from congruence._utils.ids import refuse_missing
 from congruence._utils.validation import name_rows
-from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.stores._arrays import stored_dtype
 from congruence.stores._base import BATCH, Source, missing_key, reading, slice_ids
 from congruence.stores._columns import (
     Columns,
     Rows,
-    as_batch,
-    check_column_out,
     common_columns,
     is_list,
     is_vectors,
-    list_array,
-    output_schema,
 )
 from congruence.stores._ids import clean_ids, id_type_of, missing_ids
 from congruence.stores._sink import Sink
-from congruence.stores._space_file import SPACE_KEY, read_space, space_json
+from congruence.stores._space_file import SPACE_KEY, read_space
+from congruence.stores.layout import TableLayout
 
 #: In a field's metadata, or in the schema's where there is one column of vectors.
 _SPACE = SPACE_KEY.encode()
@@ -194,20 +190,17 @@ class TableSink(Sink):
 
     def _make_schema(self) -> pa.Schema:
         """Start without rows waiting, and return the schema of the groups."""
-        columns = common_columns(self.columns, self.path)
-        check_column_out(self.column_out, columns, self.path)
-        schema, self._at, self._new_ids = output_schema(
-            columns, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, id_type=self.id_type, name=self.column_out
+        self._layout = TableLayout(
+            common_columns(self.columns, self.path),
+            dim=self.dim,
+            dtype=self.dtype,
+            has_ids=self.has_ids,
+            id_type=self.id_type,
+            space=self.space,
+            column_out=self.column_out,
+            path=self.path,
         )
-        told = {} if self.space == Space() else {_SPACE: space_json(self.space).encode()}
-        field = schema.field(self._at)
-        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
-        if columns and (self.column_out is not None or columns.other_vectors):
-            schema = schema.set(self._at, field.with_metadata({**own, **told} or None))
-        else:
-            rest = {key: value for key, value in (schema.metadata or {}).items() if key != _SPACE}
-            schema = schema.set(self._at, field.with_metadata(own or None)).with_metadata({**rest, **told} or None)
-        self._schema = schema
+        self._schema = self._layout.schema
         self._waiting: list[pa.RecordBatch] = []
         self._count = self._bytes = 0
         # Bound what waits in memory by bytes as well as by rows.
@@ -219,15 +212,7 @@ class TableSink(Sink):
         """Write rows that have been gathered."""
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
-        lists = list_array(vectors, self._schema.field(self._at).type)
-        arrays = [] if rows is None else list(as_batch(rows, self.columns[0].schema).columns)
-        if self._new_ids:
-            arrays.insert(0, ids)
-        if self.columns and self.column_out is None:
-            arrays[self._at] = lists
-        else:
-            arrays.append(lists)
-        batch = pa.record_batch(arrays, schema=self._schema)
+        batch = self._layout.fill(ids, vectors, rows)
         self._waiting.append(batch)
         self._count += len(batch)
         self._bytes += 0 if rows is None else batch.nbytes  # other columns may be wide

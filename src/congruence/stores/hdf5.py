@@ -115,7 +115,7 @@ def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]
             f"Got strings in {path} that cannot be read ({run.stderr.decode(errors='replace').strip()[-200:]}); expected an "
             "intact file. Copy or write it again."
         )
-    found: list[Any] = json.loads(run.stdout)
+    found: list[object] = json.loads(run.stdout)
     return found
 
 

@@ -155,7 +155,7 @@ class LanceSink(TableSink):
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         require("lance", extra="lance")
         self._place, self._schema = temporary.absolute(), self._make_schema()
-        self._fragments: list[Any] = []
+        self._fragments: list[object] = []
 
     def _write_group(self, table: pa.Table) -> None:
         from lance.fragment import write_fragments

@@ -12,6 +12,7 @@ import pyarrow as pa
 from congruence.errors import DtypeError
 from congruence.stores._base import check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
+from congruence.stores.layout import parquet_options
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -105,12 +106,8 @@ class ParquetSink(TableSink):
         import pyarrow.parquet as pq
 
         schema = self._make_schema()
-        others = [field.name for k, field in enumerate(schema) if k != self._at and not pa.types.is_nested(field.type)]
-        # Random mantissas do not compress: plain encoding without a dictionary is smaller and several times faster.
-        plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
-        kept = {"compression": dict.fromkeys(others, "snappy"), "use_dictionary": others, "write_statistics": others}
         try:
-            writer = pq.ParquetWriter(temporary, schema, **(kept if self.columns and others else plain))
+            writer = pq.ParquetWriter(temporary, schema, **parquet_options(self._layout, kept=bool(self.columns)))
         except pa.ArrowNotImplementedError as error:
             raise DtypeError(
                 f"Got a column that Parquet cannot hold for {self.path} ({error}); expected others. Choose .arrow, which holds all."

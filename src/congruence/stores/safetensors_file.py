@@ -157,7 +157,7 @@ class SafetensorsSink(Sink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         names = {np.dtype(np.float64): "F64", np.dtype(np.float32): "F32", np.dtype(np.float16): "F16"}
-        header: dict[str, Any] = {
+        header: dict[str, object] = {
             "vectors": {
                 "dtype": names[self.dtype],
                 "shape": [self.n, self.dim],

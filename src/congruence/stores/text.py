@@ -65,7 +65,7 @@ class _TextSource(Source):
             row += len(block)
 
     @abstractmethod
-    def _lines(self) -> Iterator[Any]:
+    def _lines(self) -> Iterator[object]:
         """Read what the lines hold."""
 
     @abstractmethod
@@ -275,7 +275,7 @@ class JsonlSource(_TextSource):
                 mixed.append(name)
         return [Columns(pa.schema(kinds.items()), self._key, self._id_name, records=True, mixed=tuple(mixed))]
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _lines(self) -> Iterator[dict[str, object]]:
         return (record for _, record in _read_jsonl(self._file))
 
     def _rows(self, lines: list[dict[str, Any]], vectors: np.ndarray) -> Rows:
@@ -311,7 +311,7 @@ def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
     ------
     ParameterError
     """
-    values: list[Any] = []
+    values: list[object] = []
     for number, record in _read_jsonl(path):
         if key not in record and not values:
             raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")

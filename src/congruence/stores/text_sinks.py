@@ -95,7 +95,7 @@ class CsvSink(_TextSink):
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         # The shortest text that reads back to the same number.
         mapped = [[str(x) for x in row] for row in vectors]
-        parts: list[Any] = [[[name] for name in ids.to_pylist()]] if self._new_ids and ids is not None else []
+        parts: list[object] = [[[name] for name in ids.to_pylist()]] if self._new_ids and ids is not None else []
         if rows is None:
             parts.append(mapped)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
@@ -203,7 +203,7 @@ def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, r
     return ProbedShare(probed.rank, shares, {name: float(np.quantile(shares, q)) for name, q in at.items()})
 
 
-def rounding_floor(original: Any, shape: tuple[int, int], row_norm: float, top: float) -> float:
+def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
     """Return the size below which a singular value may be nothing but rounding.
 
     Two roundings: of the decomposition, and of the entries as stored. Independent errors of relative size ε in rows of norm

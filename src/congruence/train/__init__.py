@@ -4,7 +4,6 @@ torch is imported when a method is fitted, not before.
 """
 
 import inspect
-from typing import Any
 
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
@@ -58,7 +57,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def make_method(name: str, **parameters: Any) -> Method:
+def make_method(name: str, **parameters: object) -> Method:
     """Make a method by name.
 
     Parameters

@@ -150,7 +150,7 @@ class Trainer(LayeredMap, Method):
 
     def _take(
         self,
-        parts: Mapping[str, Any],
+        parts: Mapping[str, object],
         history: History,
         facts: Mapping[str, object],
         spaces: tuple[Space, Space],

@@ -36,7 +36,7 @@ def why_no_checkpoint(folder: Path) -> str | None:
 class Checkpoint:
     """A folder with the weights, the optimizer's moments and the record, written whole or not at all."""
 
-    def __init__(self, path: Path, schedule: Mapping[str, Any], identity: Mapping[str, Any] | None):
+    def __init__(self, path: Path, schedule: Mapping[str, object], identity: Mapping[str, object] | None):
         if not path.parent.is_dir():
             raise FileError(
                 f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it, or pass a checkpoint=… in a folder that exists."
@@ -63,7 +63,7 @@ class Checkpoint:
         steps = json.loads((self.path / STATE).read_text(encoding="utf-8"))["history"]["steps"]
         return f"The checkpoint of step {steps} is kept at {self.path}."
 
-    def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, Any]) -> None:
+    def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, object]) -> None:
         """Write weights, moments, record and the best weights so far. Raises StorageError."""
         import safetensors.torch
 
@@ -142,7 +142,7 @@ class Checkpoint:
         place = next(module.parameters()).device
         return history, {name: tensor.to(place) for name, tensor in groups["best"].items()}
 
-    def _compare(self, other: Mapping[str, Any]) -> None:
+    def _compare(self, other: Mapping[str, object]) -> None:
         mine = _flat(self.identity)
         theirs = _flat(other)
         differing = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
@@ -153,17 +153,17 @@ class Checkpoint:
             )
 
 
-def _grouped(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _grouped(values: Mapping[str, object]) -> dict[str, dict[str, Any]]:
     """Return what was saved of the module, of its best state and of the optimizer, by name."""
-    groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
+    groups: dict[str, dict[str, object]] = {"module": {}, "best": {}, "optimizer": {}}
     for key, value in values.items():
         kind, _, name = key.partition(".")
         groups[kind][name] = value
     return groups
 
 
-def _moments(values: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    moments: dict[int, dict[str, Any]] = {}
+def _moments(values: Mapping[str, object]) -> dict[int, dict[str, Any]]:
+    moments: dict[int, dict[str, object]] = {}
     for key, value in values.items():
         number, _, name = key.partition(".")
         moments.setdefault(int(number), {})[name] = value
@@ -202,8 +202,8 @@ def _check_fit(
             raise ValueError(f"{what} that are not finite")
 
 
-def _flat(facts: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(facts: Mapping[str, object], before: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for key, value in facts.items():
         name = f"{before}{key}"
         flat |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}

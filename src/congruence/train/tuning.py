@@ -39,7 +39,7 @@ class Tuned:
     trials: list[tuple[dict[str, Any], float]]
 
 
-def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
     """Return every combination of the values, the last parameter changing fastest.
 
     Parameters
@@ -67,15 +67,15 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 def tune(
     method: Method,
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Sequence[object]],
     X: RowsLike,
     Y: RowsLike,
     *,
-    validation: tuple[Any, ...],
+    validation: tuple[object, ...],
     checkpoint: str | Path | None = None,
     verbose: bool = True,
     callback: Callable[[dict[str, Any], float], None] | None = None,
-    **fit_params: Any,
+    **fit_params: object,
 ) -> Tuned:
     """Fit a method with every combination of some parameters and keep the map with the best score on held-out rows.
 
@@ -115,7 +115,7 @@ def tune(
     if checkpoint is not None:
         Path(checkpoint).mkdir(exist_ok=True)
     best: Tuned | None = None
-    trials: list[tuple[dict[str, Any], float]] = []
+    trials: list[tuple[dict[str, object], float]] = []
     for number, point in enumerate(grid_points(grid)):
         fitted = clone(method).set_params(**point)
         place = None if checkpoint is None else Path(checkpoint) / f"{number:03d}"

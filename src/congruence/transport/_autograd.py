@@ -73,8 +73,8 @@ def _from_strips(
     right = Y.to(dtype)
     dX = torch.empty_like(X) if needs_X else None
     dY = torch.zeros_like(right) if needs_Y else None
-    value: Any = 0.0
-    size: Any = 0.0
+    value: Tensor | float = 0.0
+    size: Tensor | float = 0.0
     for part, divergence, G in compare(student, teacher, held=False):
         value, size = value + divergence, size + torch.linalg.vector_norm(G, 1)
         G *= factor

@@ -32,6 +32,9 @@ from congruence.stores import Source, find_format, open_sink
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from congruence._utils.typing import Labels, RowsLike
+    from congruence.stores import Source
+
 __all__ = ["METHODS", "Anchors", "check_anchors_output", "choose_anchors"]
 
 #: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: the share of the variance that a rotation
@@ -164,11 +167,11 @@ def check_anchors_output(path: str | Path) -> None:
 
 
 def choose_anchors(
-    X: Any,
+    X: RowsLike | Source,
     n: int,
     method: str = "variance",
     *,
-    labels: Any = None,
+    labels: Labels | None = None,
     max_rows: int = 10_000,
     random_state: int = 0,
 ) -> Anchors:
@@ -271,7 +274,7 @@ def choose_anchors(
     )
 
 
-def _in_turn(labels: Any, m: int, rng: np.random.Generator) -> np.ndarray:
+def _in_turn(labels: Labels, m: int, rng: np.random.Generator) -> np.ndarray:
     """Return all rows in an order that takes one of each class, then the next of each, both at random."""
     labels = np.asarray(labels)
     if labels.ndim != 1:

@@ -107,7 +107,7 @@ def choose_map(
     Y: np.ndarray,
     *,
     others: Sequence[Other] = (),
-    fixed: Mapping[str, Any] | None = None,
+    fixed: Mapping[str, object] | None = None,
     single_modality: bool = False,
     rotations_only: bool = False,
     groups: np.ndarray | None = None,

@@ -39,7 +39,7 @@ def fit(
     strict: bool = False,
     missing: str = "drop",
     single_modality: bool = False,
-    **parameters: Any,
+    **parameters: object,
 ) -> Map:
     """Pair by id, check the pairing, fit a map and measure it on held-out pairs.
 

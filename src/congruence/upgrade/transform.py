@@ -14,18 +14,13 @@ import pyarrow as pa
 from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
-from congruence._utils.arrays import as_dtype
-from congruence._utils.validation import RowNames, check_rows
-from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import ColumnsWarning, ParameterError
-from congruence.maps import Map, OrthogonalMap, TwoSidedMap
+from congruence._utils.validation import RowNames
+from congruence.errors import ColumnsWarning
+from congruence.maps import Map, OrthogonalMap
 from congruence.stores import Rows, Source, check_output_place, open_sink
-from congruence.upgrade._blocks import block_function
+from congruence.upgrade.blocks import BlockMap
 
 __all__ = ["TransformReport", "transform_file"]
-
-#: Bytes of source vectors in a block: a few of them are under way at a time.
-_BLOCK_BYTES = 8 * 2**20
 
 #: Rows on which the probed energy is estimated.
 _ENERGY_ROWS = 1000
@@ -137,23 +132,25 @@ def transform_file(
     """
     started = time.perf_counter()
     check_output_place(source, output)
-    wanted = modality or source.space.modality
-    mapped = mapping.for_modality(wanted)
-    # A width that does not fit is caught here too, before any work.
-    given = replace(source.space, dim=source.dim, modality=wanted) if check else Space(dim=source.dim)
-    expected, arrives, transform = _sides(mapped, given, side)
-    compute = as_dtype("float64" if source.dtype == np.float64 else "float32")
-    out_dtype = as_dtype(dtype) if dtype is not None else source.dtype
-    unit = mapped.gives_unit_rows(normalize)
-    space = replace(arrives, dim=mapped.d_out, modality=wanted, normalized=True if unit else None)
+    function = BlockMap(
+        mapping,
+        replace(source.space, dim=source.dim),
+        source.dtype,
+        modality=modality,
+        normalize=normalize,
+        dtype=dtype,
+        side=side,
+        check=check,
+        allow_zero_rows=allow_zero_rows,
+    )
     sink = open_sink(
         output,
         n=source.n,
-        dim=mapped.d_out,
-        dtype=out_dtype,
+        dim=function.dim,
+        dtype=function.dtype,
         has_ids=source.has_ids,
         id_type=source.id_type,
-        space=space,
+        space=function.space,
         force=force,
         parts=source.parts,
         columns=source.columns,
@@ -166,11 +163,8 @@ def transform_file(
             ColumnsWarning,
             stacklevel=2,
         )
-    function = transform or block_function(mapped, compute)
     energy: list[float] = []
-    rows = max(256, _BLOCK_BYTES // (source.dim * compute.itemsize))
-    if sink.keeps_columns:
-        rows = max(1, min(rows, _BLOCK_BYTES // source.row_bytes))
+    rows = function.rows_of_block(source.row_bytes if sink.keeps_columns else None)
 
     def scan() -> Iterator[_Block]:
         if sink.keeps_columns:
@@ -180,16 +174,11 @@ def transform_file(
     def transformed() -> Iterator[_Block]:
         row = 0
         for ids, block, others in run_ahead(scan()):
-            names = RowNames(ids, row)
-            check_rows(block, source.path, ids=names, allow_zero_rows=allow_zero_rows)
-            if row == 0:
-                if check:
-                    check_space(Space(normalized=has_unit_rows(block)), expected, Space(), modality=False)
-                if isinstance(mapped, OrthogonalMap):
-                    energy.append(float(mapped.probed_energy(block[:_ENERGY_ROWS]).mean()))
+            function.check_block(block, source.path, RowNames(ids, row), first=row == 0)
+            if row == 0 and isinstance(function.mapped, OrthogonalMap):
+                energy.append(float(function.mapped.probed_energy(block[:_ENERGY_ROWS]).mean()))
             row += len(block)
-            out = function(block.astype(compute, copy=False))
-            yield ids, normalize_rows(out) if unit else out, others
+            yield ids, function(block), others
 
     with sink:
         for ids, block, others in run_ahead(transformed()):
@@ -198,20 +187,6 @@ def transform_file(
                 callback(len(block))
     seconds = time.perf_counter() - started
     probed = energy[0] if energy else None
-    return TransformReport(str(output), source.n, mapped.d_out, out_dtype.name, seconds, probed, unit, sink.left_out)
-
-
-def _sides(
-    mapped: Map, given: Space, side: str | None
-) -> tuple[Space, Space, Callable[[np.ndarray], np.ndarray] | None]:
-    """Return the space the vectors must come from, the one they arrive in, and the head that maps them if there are two."""
-    if isinstance(mapped, TwoSidedMap):
-        if mapped.side_of(given, side) == "source":
-            return mapped.source_space_, mapped.joint_space(), mapped.transform
-        return mapped.target_space_, mapped.joint_space(), mapped.transform_target
-    if side not in (None, "source"):
-        raise ParameterError(
-            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it maps. Leave out side=…, or use the inverse map."
-        )
-    check_space(given, mapped.source_space_, mapped.target_space_, modality=False)
-    return mapped.source_space_, mapped.target_space_, None
+    return TransformReport(
+        str(output), source.n, function.dim, function.dtype.name, seconds, probed, function.unit, sink.left_out
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,12 @@ from congruence import Embeddings, fit
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Thresholds, certification, certify
-from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, reached
+from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, measure_mixed, reached
+from congruence.upgrade.certify.refitted import refit_unseen
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.forecast import look_ahead
+from congruence.upgrade.progressive.refit import Refit
+from congruence.upgrade.progressive.texts import unit
 
 CLASSES = 20
 
@@ -179,3 +184,55 @@ def test_each_form_of_data_has_its_forecast(kind):
     assert all(
         low <= value <= high for low, value, high in zip(ahead["low"], ahead["value"], ahead["high"], strict=True)
     )
+
+
+def test_a_refit_is_of_other_items_and_helps_where_the_first_map_is_wrong():
+    rng = np.random.default_rng(0)
+    old = rng.standard_normal((200, 8))
+    new = unit(old @ rng.standard_normal((8, 6)) + 0.1 * rng.standard_normal((200, 6)))
+    mapped = unit(rng.standard_normal((200, 6)) + new)
+    part = np.arange(200) % 5
+
+    def again(new, size):
+        return refit_unseen(Refit(None, None, 8.0), old, new, mapped, lambda items, n: items[:n], part, [size, 0])
+
+    few, many = again(new, 20), again(new, 200)
+    cosine = [np.einsum("ij,ij->i", rows, new).mean() for rows in (many[0], few[20], many[200])]
+    assert cosine[0] < cosine[1] < cosine[2]
+    np.testing.assert_allclose(many[0], mapped, atol=1e-6)
+    other = new.copy()
+    other[7] = -other[7]  # not of the first part, by which the penalty is chosen without it
+    changed = np.abs(again(other, 200)[200] - many[200]).max(axis=1)
+    assert changed[7] < 1e-6 < changed[part != part[7]].min()
+
+
+def test_a_large_store_has_more_rows_to_refit_on():
+    p = problem(120, shear=0.8, source_noise=0.1, target_noise=0.1)
+    images = [{"image": Embeddings(rows)} for rows in (p.source_images, p.target_images)]
+    options = {"method": "orthogonal", "repeats": 1, "draws": 50, "folds": 4}
+    few, many = (certify(*images, rows=rows, **options).progressive["value"] for rows in (100, 100_000))
+    assert few[0] == many[0]  # nothing is re-embedded
+    assert many[1] > few[1] + 0.01  # on 2 rows of the small store nothing is refitted
+
+
+def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
+    """More anchors help a map of few of them, and less so where descriptions are added to it: the gain of the map alone is not what the store gains."""
+    asked = []
+
+    def spy(*given):
+        asked.append(given)
+        return measure_mixed(*given)
+
+    monkeypatch.setattr(certification, "measure_mixed", spy)
+    certified(problem(300, source_noise=0.8), 60, repeats=1, draws=50)
+    question, measured, task, *rest = asked[0]
+    base = f"{task}/stored"
+
+    def at_first(**changed):
+        return measure_mixed(question, replace(measured, **changed), task, *rest).values[0]
+
+    told, alone = at_first(), at_first(mapped_by_fewer=measured.mapped)
+    assert at_first(scores={**measured.scores, base: measured.scores[base] + 0.2}) == told
+    fewer = at_first(mapped=measured.mapped_by_fewer, mapped_by_fewer=measured.mapped_by_fewer)
+    assert measured.ahead > 0
+    assert told == pytest.approx(min(1.0, alone + measured.ahead * (alone - fewer)))

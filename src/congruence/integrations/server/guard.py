@@ -8,7 +8,7 @@ import logging
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 from congruence.integrations.server.metrics import Metrics
@@ -102,7 +102,9 @@ def _host(value: bytes) -> bytes:
     return value.partition(b":")[0]
 
 
-async def _say(send: Send, status: int, body: dict[str, Any], headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+async def _say(
+    send: Send, status: int, body: Mapping[str, object], headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
     whole = json.dumps(body).encode()
     fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(whole)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})

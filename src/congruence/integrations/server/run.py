@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence.errors import FileError, ParameterError
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
 __all__ = ["LOOPBACK", "check_host", "is_loopback", "listen", "read_key", "serve"]
@@ -183,7 +184,7 @@ def serve(
 
 
 @contextmanager
-def _stopping(server: Any) -> Iterator[None]:
+def _stopping(server: uvicorn.Server) -> Iterator[None]:
     """Let signals stop the server before uvicorn listens to them; those it raises again after it obeyed them change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -141,8 +140,8 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
             out[metric] = _classify(view, ib, moved["text"])
         elif metric == "aligned_image_aligned_text":
             out[metric] = _classify(view, moved["image"], moved["text"])
-        elif (view.images if modality == "image" else view.texts)[1] is not None and moved[modality] is not None:
-            out[metric] = _within(view, modality, what, moved[modality])
+        elif (queries := moved[modality]) is not None:
+            out[metric] = _within(view, modality, what, queries)
     known = {metric: value for metric, value in out.items() if value is not None}
     if not known:
         raise InputError(
@@ -157,22 +156,24 @@ def _same_width(view: View, modality: str) -> bool:
     return a is not None and b is not None and a.shape[1] == b.shape[1]
 
 
-def _center(view: View, images: int, texts: int) -> tuple[Any, Any] | None:
+def _center(view: View, images: int, texts: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the image mean of one model and the text mean of one, if both are known."""
-    middle = (view.centers.get("image", (None, None))[images], view.centers.get("text", (None, None))[texts])
-    return None if middle[0] is None or middle[1] is None else middle
+    image, text = view.centers.get("image", (None, None))[images], view.centers.get("text", (None, None))[texts]
+    return None if image is None or text is None else (image, text)
 
 
 def _classify(
-    view: View, images: np.ndarray | None, texts: np.ndarray | None, middle: tuple[Any, Any] | None = None
+    view: View, images: np.ndarray | None, texts: np.ndarray | None, middle: tuple[np.ndarray, np.ndarray] | None = None
 ) -> float | None:
     if images is None or texts is None or not len(view.rows):
         return None
     return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=middle)
 
 
-def _within(view: View, modality: str, what: str, queries: Any) -> float | None:
-    target: Any = (view.images if modality == "image" else view.texts)[1]
+def _within(view: View, modality: str, what: str, queries: np.ndarray) -> float | None:
+    target = (view.images if modality == "image" else view.texts)[1]
+    if target is None:
+        return None
     rows = view.rows if modality == "image" else view.classes
     labels = view.labels if modality == "image" else np.arange(len(target))
     if len(rows) < (2 if what == "retrieval_other" else 1):

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -15,6 +15,11 @@ from congruence.errors import CongruenceError, MissingExtraError, ParameterError
 from congruence.papers.cache import embed_rows
 from congruence.papers.canonical.captions import edit_captions
 from congruence.papers.canonical.data import Collection, Model, unit_rows
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from congruence.datasets import ImageDataset
 
 __all__ = ["MODELS", "open_models", "resolve_models"]
 
@@ -182,22 +187,26 @@ def open_models(
     )
 
 
-class _Images(Sequence[Any]):
+class _Images(Sequence[object]):
     """Pictures of a data set, opened when they are asked for."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: ImageDataset) -> None:
         self._data = data
 
     def __len__(self) -> int:
         return len(self._data)
 
-    def __getitem__(self, which: Any) -> Any:
+    @overload
+    def __getitem__(self, which: int) -> object: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[object]: ...
+    def __getitem__(self, which: int | slice) -> object:
         if isinstance(which, slice):
             return [self._data.image(k) for k in range(*which.indices(len(self)))]
         return self._data.image(which)
 
 
-def _thumbnail(data: Any, k: int) -> bytes | None:
+def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
     import io
 
     picture = data.image(k).convert("RGB")
@@ -207,7 +216,7 @@ def _thumbnail(data: Any, k: int) -> bytes | None:
     return buffer.getvalue()
 
 
-def _optional(module: str) -> Any:
+def _optional(module: str) -> ModuleType | None:
     try:
         return importlib.import_module(module)
     except (ImportError, CongruenceError):

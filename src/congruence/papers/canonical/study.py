@@ -95,7 +95,7 @@ class CanonicalStudy(Study[Collection]):
         """Measure texts by the templates that the configuration names."""
         return replace(data, evaluation_templates=config.parameters.get("evaluation_templates", "all"))
 
-    def count(self, facts: Mapping[str, Any]) -> str:
+    def count(self, facts: Mapping[str, object]) -> str:
         """Return the numbers of classes, images and templates."""
         single = facts["evaluation_templates"] == "single"
         return (

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence.errors import InputError
 from congruence.papers.jam.data import TASKS, JAMData, JAMParts
 from congruence.papers.job import Job
+
+if TYPE_CHECKING:
+    from congruence.maps import Map
 
 __all__ = [
     "RESAMPLED",
@@ -76,7 +79,7 @@ def in_task(task: str, pair: str) -> str:
     return f"{task}: {pair}"
 
 
-def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Any) -> dict[str, float]:
+def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> dict[str, float]:
     """Keep how a run of JAM went, and return its best epoch and its α there."""
     facts = getattr(mapping, "facts_", None) or {}
     if "history" not in facts:

@@ -70,7 +70,9 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
-def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float = 1e-4) -> dict[str, Any]:
+def method_parameters(
+    tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float = 1e-4
+) -> dict[str, object]:
     """Write a combination in the parameters of its method.
 
     ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose among α for 10,000 pairs, and the gradient of its supervised loss, a mean over all n²
@@ -103,7 +105,7 @@ def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_
     return out
 
 
-def combinations(name: str) -> list[dict[str, Any]]:
+def combinations(name: str) -> list[dict[str, object]]:
     """Return what is tried of a baseline; the first is taken where nothing is tuned.
 
     Parameters
@@ -139,7 +141,7 @@ def fit_baseline(
     TwoSidedMap
     """
     baseline = BASELINES[name]
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, object] = {}
     if issubclass(METHODS[baseline.method], HeadTrainer):
         known = make_method(baseline.method).get_params()
         parameters = {key: value for key, value in training.items() if key in known} | {"random_state": seed}
@@ -158,9 +160,9 @@ def fit_baseline(
 def choose(
     name: str,
     splits: Sequence[Parts],
-    training: Mapping[str, Any],
+    training: Mapping[str, object],
     classes: bool = False,
-    among: Sequence[Mapping[str, Any]] | None = None,
+    among: Sequence[Mapping[str, object]] | None = None,
 ) -> tuple[dict[str, Any], list[tuple[dict[str, Any], dict[str, float]]]]:
     """Try every combination of a baseline on splits kept for that, and return the best and all.
 

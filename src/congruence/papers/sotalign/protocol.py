@@ -64,7 +64,7 @@ def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | No
     )
 
 
-def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int) -> dict[str, dict[str, Any]]:
+def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int) -> dict[str, dict[str, object]]:
     """Choose the parameters of baselines for a number of pairs, once, on splits of their own; the first ones where nothing is tuned."""
     if not job["tune"] or job.quick:
         return {name: combinations(name)[0] for name in names}
@@ -92,7 +92,7 @@ def measure_baseline(
     parts: Parts,
     seed: int,
     what: Mapping[str, object],
-    tried: Mapping[str, Any] | None = None,
+    tried: Mapping[str, object] | None = None,
 ) -> dict[str, float]:
     """Fit a baseline to a split, measure it, and add what the configuration asks for to the results; return all."""
     mapping = fit_baseline(name, parts, training(job, data), tried, seed)

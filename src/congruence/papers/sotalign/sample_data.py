@@ -122,7 +122,7 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlign
         )
     items = np.arange(len(arrays["names"]))
     animals = (items < _ANIMALS).astype(int) if variant else np.zeros(len(items), int)
-    sizes: dict[str, Any] = {
+    sizes: dict[str, object] = {
         "pairs": 100,
         "pairs_sweep": [50, 100, 200, 400],
         "unpaired": 600,
@@ -156,7 +156,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignD
     parity = (
         (labels % 2, texts % 2) if variant == "sources" else (np.zeros(len(labels), int), np.zeros(len(texts), int))
     )
-    sizes: dict[str, Any] = {
+    sizes: dict[str, object] = {
         "pairs": 200,
         "pairs_sweep": [50, 200, 800],
         "unpaired": 2000,

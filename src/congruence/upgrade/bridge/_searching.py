@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from congruence._utils.columns import to_rows
@@ -28,7 +26,7 @@ class BridgedSearch(BridgedQueries):
     def search(
         self,
         queries: RowsLike,
-        index: Any,
+        index: object,
         k: int = 10,
         *,
         modality: str | None = None,

@@ -55,8 +55,8 @@ class MixedResult:
 def search_mixed(
     bridge: Bridge,
     queries: RowsLike,
-    old: Any,
-    new: Any,
+    old: object,
+    new: object,
     k: int = 10,
     *,
     modality: str | None = None,

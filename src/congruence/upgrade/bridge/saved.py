@@ -88,7 +88,7 @@ def _card(bridge: BridgedQueries) -> str:
     lines = [
         "---",
         "library_name: congruence",
-        "tags: [embeddings, alignment, procrustes]",
+        "tags: [congruence, embeddings, alignment, procrustes]",
         "---",
         f"# Bridge: queries of {as_markdown(source.model or 'the new model')} over an index of {as_markdown(target.model or 'the old model')}",
         "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,13 +18,18 @@ from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
 from congruence.metrics.search import NEIGHBORS, nearest
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
 __all__ = ["SearchResult", "find", "rerank_rows"]
 
 #: Called with bridged queries and a number; returns scores and ids, each of shape (m, n), nearest first.
-Searcher: TypeAlias = Callable[[np.ndarray, int], tuple[Any, Any]]
+Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"
 
 #: Called with ids, shape (c,); returns their vectors in the new model, shape (c, d): a row of NaN, or None, where there is none.
-Lookup: TypeAlias = Callable[[np.ndarray], Any]
+Lookup: TypeAlias = "Callable[[np.ndarray], Sequence[ArrayLike | None] | np.ndarray]"
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +62,7 @@ def certify(
     encode_rate: float | None = None,
     price: float | None = None,
     callback: Callable[[int], None] | None = None,
-    **parameters: Any,
+    **parameters: object,
 ) -> Certificate:
     """Say what to do about a change of models, from items encoded by both.
 
@@ -183,7 +182,7 @@ def certify(
             random_state=random_state,
             callback=callback,
         )
-        mixed = measure_mixed(question, measured, task, ranking, random_state)
+        mixed = measure_mixed(question, measured, task, ranking, random_state, rows)
         below = _controls(question, mapping, rotation, n_neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
     first = question.fitted[0]
@@ -257,15 +256,15 @@ def certify(
     )
 
 
-def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, Any]:
+def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, object]:
     """Return the forecast as plain data, with what it means where no share up to a half is enough."""
     if mixed is None:
         return {}
     sentence = ""
     if verdict.action == "re-embed" and verdict.wanted is not None:
         sentence = (
-            f"Re-embedding progressively is not expected to do: with half of the store re-embedded {task} would be {mixed.values[-1]:.3f}, and {verdict.wanted:.3f} was "
-            "required. Refitting the map on what is re-embedded comes on top."
+            f"Re-embedding progressively is not expected to do: with half of the store re-embedded and the map refitted {task} would be {mixed.values[-1]:.3f}, and "
+            f"{verdict.wanted:.3f} was required."
         )
     return {**mixed.to_dict(), "sentence": sentence}
 

@@ -256,6 +256,10 @@ class Measured:
         What was chosen for each fold, where items were scored in folds.
     mapped : ndarray, shape (n, d_target), or None
         The stored items, each mapped by a map that has not seen it.
+    mapped_by_fewer : ndarray, shape (n, d_target), or None
+        The same by maps of one fold less, where items were scored in folds.
+    ahead : float
+        How much of the difference between these two is added, for a map fitted on all anchors.
     """
 
     scores: dict[str, np.ndarray] = field(default_factory=dict)
@@ -263,15 +267,20 @@ class Measured:
     groups: dict[str, np.ndarray] = field(default_factory=dict)
     maps: list[str] = field(default_factory=list)
     mapped: np.ndarray | None = None
+    mapped_by_fewer: np.ndarray | None = None
+    ahead: float = 0.0
 
     def __or__(self, other: Measured) -> Measured:
         """Return the scores of both."""
+        first = other if self.mapped is None else self
         return Measured(
             self.scores | other.scores,
             self.influence | other.influence,
             self.groups | other.groups,
             self.maps + other.maps,
-            other.mapped if self.mapped is None else self.mapped,
+            first.mapped,
+            first.mapped_by_fewer,
+            first.ahead,
         )
 
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:

@@ -1,8 +1,8 @@
 """A store of which some rows are re-embedded and the others mapped: what it scores, measured on items that both models know.
 
 A progressive migration maps the store at once and re-embeds rows in an order of its own (:mod:`congruence.upgrade.progressive`). Here the
-same order is applied to the scored items, each mapped by a map that has not seen it: the first rows get their new vectors, and the store is searched as it then is, so
-that it counts where re-embedded and mapped rows crowd each other out.
+same order is applied to the scored items, each mapped by a map, and a refit of it, that have not seen it: the first rows get their new vectors, and the store is
+searched as it then is, so that it counts where re-embedded and mapped rows crowd each other out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from congruence.upgrade.certify.overlap import Search, compare_lists
 from congruence.upgrade.certify.overlap_trial import record, some_rows
 from congruence.upgrade.certify.question import Question
 from congruence.upgrade.certify.ranking import correction, unit_rows
+from congruence.upgrade.certify.refitted import refit_unseen
 from congruence.upgrade.certify.scoring import recall
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import PULL
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.order import ORDERS, View
+from congruence.upgrade.progressive.refit import Refit
 from congruence.upgrade.progressive.texts import Scale, Texts, read_facts, unit
 
 __all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle", "reached"]
@@ -34,13 +36,13 @@ SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
 #: Random rows' share of what is re-embedded: the default ``meter_share`` of a progressive migration.
 METER = 0.2
 
-#: Parts of the items of which each is ordered by what the others' new vectors tell, without texts.
+#: Parts of the items: each is mapped after a refit on the others, and without texts ordered by what the others' new vectors tell.
 _FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class MixedStore:
-    """Scores of a store by the share of its rows that is re-embedded, the map staying as it is.
+    """Scores of a store by the share of its rows that is re-embedded, the map being refitted on them.
 
     Attributes
     ----------
@@ -125,7 +127,7 @@ def middle(shares: list[float]) -> tuple[float | None, float | None]:
 
 
 def measure_mixed(
-    question: Question, measured: Measured, task: str, ranking: Ranking, random_state: int
+    question: Question, measured: Measured, task: str, ranking: Ranking, random_state: int, n_rows: int | None = None
 ) -> MixedStore | None:
     """Search stores of which a growing share is re-embedded.
 
@@ -139,6 +141,8 @@ def measure_mixed(
     ranking : Ranking
     random_state : int
         Of the random rows.
+    n_rows : int, optional
+        Of the store: a share of it is so many rows to refit on. By default they are taken to be at least as many as there are items.
 
     Returns
     -------
@@ -148,34 +152,57 @@ def measure_mixed(
     Notes
     -----
     Where stored items are assigned to classes, the descriptions' mixtures are added to mapped rows, as a migration that is given them does.
-    A row's map is here the one of its fold, fitted on fewer anchors. What that costs is known of the store that is mapped as a whole, and added to each
-    query's score times the share that is still mapped.
+    An item's map is here the one of its fold, fitted on fewer anchors. What that costs is the difference to maps of one fold less again, and added as it is
+    for the store that is mapped as a whole: with mixtures it is measured on the same mixed stores; without, it is known of the mapped store, and
+    counts for the share that is still mapped. Refits are made on the items of other folds, and so on no more rows than there are of them, though a share of a large store
+    is more: what further rows would add is left out.
     """
     tables, base = question.scored, f"{task}/stored"
     if tables.stored not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
     of_lists = "overlap@" in task
     rows = some_rows(tables.n, random_state) if of_lists else np.arange(tables.n)
-    plain, native = measured.mapped[rows], tables.target[tables.stored][rows]
-    old, texts = unit(tables.source[tables.stored][rows]), _texts(question, rows)
+    plain, native, raw = measured.mapped[rows], tables.target[tables.stored][rows], tables.source[tables.stored][rows]
+    old, texts = unit(raw), _texts(question, rows)
     # Descriptions of classes are what is searched for, and known to a migration. Captions here are queries that stand for others.
-    mapped = plain + texts.mixtures(old) if texts is not None and tables.by_class else plain
+    known = texts if tables.by_class else None
+    mapped = plain if known is None else plain + known.mixtures(old)
     groups = None if question.groups is None else question.groups[rows]
     order, scores = _order(old, unit(mapped), unit(native), texts, groups, random_state)
     ranks = np.argsort(-scores, kind="stable")
     shuffled = np.random.default_rng([random_state, 21]).permutation(len(rows))
+    n = len(rows)
+    part = _parts(n, groups, random_state)
+    counts = [n if n_rows is None and share else min(n, round(share * (n_rows or n))) for share in SHARES]
+    size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / n)
+
+    def take(items: np.ndarray, count: int) -> np.ndarray:
+        ranked, drawn = np.argsort(-scores[items], kind="stable"), np.argsort(np.argsort(shuffled)[items])
+        return np.asarray(items[first_rows(ranked, drawn, count / len(items))])
+
+    again = refit_unseen(Refit(None, known, size), raw, unit(native), plain, take, part, counts)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _lists(question, task, rows, store, ranking) if of_lists else _hits(tables, task, store, ranking)
 
-    points, effects = zip(
-        *(search(np.where(first_rows(ranks, shuffled, share)[:, None], native, mapped)) for share in SHARES),
-        strict=True,
-    )
-    level, effect = search(plain)
-    still = 1 - np.array(SHARES)
-    values = np.stack(points, axis=1) + still * (measured.scores[base] - level)[:, None]
-    influence = np.stack(effects, axis=1) + still * (measured.influence[base] - effect)[:, None]
+    def along(stores: list[np.ndarray]) -> list[np.ndarray]:
+        """Return scores and pseudo-values of stores of which more and more rows are re-embedded, each of shape (n, s)."""
+        found = []
+        for share, store in zip(SHARES, stores, strict=True):
+            found.append(search(np.where(first_rows(ranks, shuffled, share)[:, None], native, store)))
+        return [np.stack(side, axis=1) for side in zip(*found, strict=True)]
+
+    first = [mapped] * len(SHARES)
+    values, influence = along([mapped if not count else again[count] for count in counts])
+    if known is None:
+        level, effect = search(plain)
+        still = 1 - np.array(SHARES)
+        values = values + still * (measured.scores[base] - level)[:, None]
+        influence = influence + still * (measured.influence[base] - effect)[:, None]
+    elif measured.mapped_by_fewer is not None:
+        fewer = [measured.mapped_by_fewer[rows] + known.mixtures(old)] * len(SHARES)
+        for more, less, out in zip(along(first), along(fewer), (values, influence), strict=True):
+            out += measured.ahead * (more - less)
     names = [name.split("/")[1] for name in measured.scores if name.startswith(f"{task}/")]
     return MixedStore(
         order,
@@ -196,6 +223,10 @@ def first_rows(ranks: np.ndarray, shuffled: np.ndarray, share: float) -> np.ndar
     chosen[ranks[: count - random]] = True
     chosen[shuffled[~chosen[shuffled]][:random]] = True
     return chosen
+
+
+def _parts(n: int, groups: np.ndarray | None, random_state: int) -> np.ndarray:
+    return deal(np.arange(n) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
 
 
 def _texts(question: Question, rows: np.ndarray) -> Texts | None:
@@ -225,7 +256,7 @@ def _order(
         return "entropy", ORDERS["entropy"](view)
     surprise = 1 - np.einsum("ij,ij->i", mapped, native)
     scores = np.empty(len(old))
-    part = deal(np.arange(len(old)) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
+    part = _parts(len(old), groups, random_state)
     for k in range(_FOLDS):
         others = np.flatnonzero(part != k)
         view = View(old, mapped, others, surprise[others], 1, random_state)

@@ -165,7 +165,7 @@ def cross_fit(
     fold = deal(np.arange(n) if groups is None else groups, folds, np.random.default_rng(random_state))
     of_store, of_other = _unseen(tables, recipe.fitted, fold, folds)
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
-    out = Measured()
+    out = Measured(ahead=ahead)
     pulls: dict[str, np.ndarray] = {}
     models = []
     for part in range(folds):
@@ -185,10 +185,12 @@ def cross_fit(
         unseen_corrections([pair[which] for pair in models], of_store, tables, seen[which], ranking) for which in (0, 1)
     ]
     out.mapped = np.empty((tables.n, models[0][0].d_target))
+    out.mapped_by_fewer = np.empty_like(out.mapped)
     for part in range(folds):
         model, short = models[part]
         test = np.flatnonzero(of_store == part)
-        out.mapped[test] = model.to_target(tables.stored).transform(tables.source[tables.stored][test])
+        for one, whole in ((model, out.mapped), (short, out.mapped_by_fewer)):
+            whole[test] = one.to_target(tables.stored).transform(tables.source[tables.stored][test])
         more, less = (
             score(
                 models[part][k],

@@ -378,7 +378,7 @@ def _in_words(
         return (
             f"map now, re-embed {decision.share:.0%} progressively",
             f"{got}, and {decision.wanted:.3f} was required; it is reached where the {decision.share:.0%} of the store that the map is least sure of "
-            f"are re-embedded{sure}, before what refitting the map on them adds{first}.",
+            f"are re-embedded and the map is refitted on them{sure}{first}.",
         )
     if decision.action == "re-embed":
         return (

@@ -73,7 +73,7 @@ class Migration(OpenMigration):
     def plan(
         self,
         *,
-        certificate: Mapping[str, Any] | None = None,
+        certificate: Mapping[str, object] | None = None,
         encode_rate: float | None = None,
         price: float | None = None,
     ) -> Plan:
@@ -367,10 +367,10 @@ class Migration(OpenMigration):
                 ),
             )
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return where the migration stands, by the journal and by the database itself, as plain data."""
         stage = self.retry(self.database, self.database.stage)
-        told: dict[str, Any] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
+        told: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
         if self.journal is not None:
             self._follow()
             told |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}

@@ -36,7 +36,7 @@ _NAME = "journal.json"
 PROGRESSIVE = "progressive"
 
 
-def seal(told: Mapping[str, Any]) -> str:
+def seal(told: Mapping[str, object]) -> str:
     """Return the SHA-256 of plain data, whatever the order of its keys."""
     text = json.dumps(told, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -100,8 +100,8 @@ class Journal:
     normalize: bool
     scale: bool
     modality: str | None
-    ranges: list[Any] | None = None
-    old_ranges: list[Any] | None = None
+    ranges: list[float | list[float]] | None = None
+    old_ranges: list[float | list[float]] | None = None
     state: str = "filling"
     cursor: Cursor | None = None
     rows: int = 0

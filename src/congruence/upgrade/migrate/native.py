@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import safetensors.numpy
 
 from congruence import persist
 from congruence._utils.ids import id_rows, id_texts
 from congruence.errors import CorruptFileError
 from congruence.maps import Map
-from congruence.upgrade.migrate.journal import PROGRESSIVE
-from congruence.upgrade.progressive import Progressive, Reading
+from congruence.upgrade.migrate.journal import PROGRESSIVE, make_folder
+from congruence.upgrade.progressive import Progressive, Reading, saving
+from congruence.upgrade.progressive._pieces import STATE, read_piece, write_piece
+from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive.refit import Correction, Refit
 from congruence.upgrade.progressive.texts import Scale, Texts, unit
 
@@ -36,26 +39,38 @@ class NativeRows:
     ----------
     ids : ndarray of str, shape (m,)
         Of rows that were re-embedded.
-    vectors : ndarray of float32, shape (m, d_new)
-        Of unit norm.
+    new : Received
+        Their vectors, of unit norm, in the same order; in memory or in files.
     refit : Refit
-    correction : Correction
-        The map as it was refitted.
+    maps : dict of int to Correction
+        Those by which rows are written; the last is the map now.
+    earlier : ndarray of str, shape (e,)
+        Ids of rows that are written by another map than the last.
+    slots : ndarray of uint8, shape (e,)
+        Key of their map.
     among : str or None
         The modality that is re-embedded; rows of others keep what the migration's own map gives.
     """
 
     ids: np.ndarray
-    vectors: np.ndarray
+    new: Received
     refit: Refit
-    correction: Correction
+    maps: dict[int, Correction]
+    earlier: np.ndarray
+    slots: np.ndarray
     among: str | None
 
     @classmethod
     def of(cls, plan: Progressive, among: str | None) -> NativeRows:
         """Return what a plan stands at."""
-        done = np.flatnonzero(plan.embedded)
-        return cls(plan.ids[done], plan.store()[done], plan._refit, plan.correction_, among)
+        written = plan._written
+        other = np.flatnonzero(written.slot != written.now)
+        ids, slots = plan.ids[other], written.slot[other]
+        return cls(plan.ids[plan._new.rows], plan._new, plan._refit, dict(written.maps), ids, slots, among)
+
+    def take(self, places: np.ndarray) -> np.ndarray:
+        """Return the vectors of some of ``ids``, by place, shape (b, d_new)."""
+        return self.new.take(self.new.rows[places])
 
     def replace(self, ids: pa.Array, rows: np.ndarray, modalities: pa.Array | None, out: np.ndarray) -> np.ndarray:
         """Put in what these rows are to hold.
@@ -75,10 +90,14 @@ class NativeRows:
         which = np.arange(len(rows))
         if self.among is not None and modalities is not None:
             which = np.flatnonzero([one == self.among for one in modalities.to_pylist()])
-        if len(which):
-            out[which] = self.refit.transform(np.ascontiguousarray(rows[which]), self.correction)
-        place = id_rows(self.ids, id_texts(ids.to_pylist()))
-        out[place >= 0] = self.vectors[place[place >= 0]]
+        names, now = id_texts(ids.to_pylist()), next(reversed(self.maps))
+        place = id_rows(self.earlier, names[which])
+        slots = np.where(place >= 0, self.slots[place] if len(self.slots) else now, now)
+        for slot in np.unique(slots).tolist():
+            here = which[slots == slot]
+            out[here] = self.refit.transform(np.ascontiguousarray(rows[here]), self.maps[slot])
+        place = id_rows(self.ids, names)
+        out[place >= 0] = self.take(place[place >= 0])
         return out
 
 
@@ -91,25 +110,25 @@ def save_plan(
     *,
     forecast: bool = False,
 ) -> None:
-    """Write a plan with the ids of its rows and the texts it was given: all that :func:`read_native` needs, and its picture. Raises StorageError."""
+    """Write what changed of a plan: all that :func:`read_native` needs, with the ids of its rows and the texts it was given, and its picture. Raises StorageError."""
     # A forecast looks at the rows like a batch does, so it comes before the state that counts these looks.
     picture = plan.picture(forecast=forecast) if plan.history_ else None
-    arrays, facts = plan.state()
-    whole = {f"plan.{name}": array.astype(np.uint8) if array.dtype == bool else array for name, array in arrays.items()}
-    names = json.dumps(plan.ids.tolist()).encode()
-    whole["ids"] = np.frombuffer(names, np.uint8)
-    whole["size"] = np.array([plan._refit.size])
+    path = folder / PROGRESSIVE
+    make_folder(path)
+    arrays = {"size": np.array([plan._refit.size])}
     if plan.texts is not None and texts is not None:
-        whole |= {"texts.old": texts[0], "texts.new": texts[1]}
-        whole |= {"texts.mean": plan.texts.scale.mean, "texts.spread": np.array([plan.texts.scale.spread])}
-    card = f"# A progressive migration\n\n{plan.meter()}\n"
-    persist.write_folder(
-        folder / PROGRESSIVE,
-        whole,
-        {"kind": KIND, "facts": facts, "among": among, "modality": modality, "picture": picture},
-        card,
-        force=True,
-    )
+        arrays |= {"texts.mean": plan.texts.scale.mean, "texts.spread": np.array([plan.texts.scale.spread])}
+        if not _is_there(plan, path, "texts"):
+            both = {"old": np.ascontiguousarray(texts[0]), "new": np.ascontiguousarray(texts[1])}
+            plan._pieces["texts"] = write_piece(path, safetensors.numpy.save(both), ".safetensors")
+    if not _is_there(plan, path, "ids"):
+        plan._pieces["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
+    config = {"kind": KIND, "among": among, "modality": modality, "picture": picture}
+    saving.write(plan, path, config, arrays, plan._pieces)
+
+
+def _is_there(plan: Progressive, path: Path, what: str) -> bool:
+    return what in plan._pieces and (path / plan._pieces[what]).exists()
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
@@ -125,48 +144,51 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     Returns
     -------
     (NativeRows, dict) or None
-        The dict has ``ids`` (all of the plan's rows), ``state`` (for :meth:`Progressive.from_state`), ``texts`` and ``new_texts``.
+        The dict has ``ids`` (all of the plan's rows), ``state`` and ``folder`` (for :func:`congruence.upgrade.progressive.saving.restore`), ``among``, ``texts``
+        and ``new_texts``.
 
     Raises
     ------
     CorruptFileError, FileError, VersionError
     """
     path = folder / PROGRESSIVE
-    if not path.is_dir():
+    if not _has_state(folder):
         return None
-    arrays, config = persist.read_folder(path)
+    arrays, config = persist.read_folder(path / STATE)
     try:
         if config["kind"] != KIND:
             raise ValueError("another kind of folder")
-        among, modality = config["among"], config["modality"]
-        names = id_texts(json.loads(arrays["ids"].tobytes().decode()))
-        plan = {name.removeprefix("plan."): array for name, array in arrays.items() if name.startswith("plan.")}
+        among, modality, facts = config["among"], config["modality"], config["facts"]
+        names = id_texts(json.loads(read_piece(path, facts["ids"])))
+        known: dict[str, Any] = {"ids": names, "state": (arrays, facts), "folder": path, "among": among}
         texts = None
-        if "texts.old" in arrays:
+        if "texts" in facts:
+            both = safetensors.numpy.load(read_piece(path, facts["texts"]))
             scale = Scale(arrays["texts.mean"], float(arrays["texts.spread"][0]))
-            texts = Texts(unit(arrays["texts.old"]), unit(arrays["texts.new"]), scale)
-        size = float(arrays["size"][0])
-        facts = config["facts"]
-        solved = {name.removeprefix("map."): array for name, array in plan.items() if name.startswith("map.")}
-        rows, vectors = plan["rows"], plan["vectors"]
-        if plan["role"].shape != (len(names),) or vectors.shape != (len(rows), mapping.d_out):
-            raise ValueError("arrays of other shapes")
-        if not np.isfinite(vectors).all() or (among is not None and not isinstance(among, str)):
-            raise ValueError("values that no plan has")
-        for name in ("due", "embedded"):
-            plan[name] = plan[name].astype(bool)
-        native = NativeRows(
-            names[rows], vectors, Refit(mapping.for_modality(modality), texts, size), Correction.restore(solved, facts["correction"]), among
-        )  # fmt: skip
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            texts = Texts(unit(both["old"]), unit(both["new"]), scale)
+            known |= {"texts": both["old"], "new_texts": both["new"]}
+        size, slot = float(arrays["size"][0]), arrays["slot"]
+        maps = {int(key): saving.read_map(path, name, told) for key, name, told in facts["maps"]}
+        new = Received(len(names), mapping.d_out, keep=False)
+        new.load(path, facts["vectors"])
+        if slot.shape != (len(names),) or not set(np.unique(slot).tolist()) <= set(maps):
+            raise ValueError("rows by maps that are not there")
+        if not (among is None or isinstance(among, str)):
+            raise ValueError("a modality that is no text")
+        other = np.flatnonzero(slot != next(reversed(maps)))
+        refit = Refit(mapping.for_modality(modality), texts, size)
+        native = NativeRows(names[new.rows], new, refit, maps, names[other], slot[other], among)
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
             f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. "
             "Restore it, or remove it: what was re-embedded must then be encoded again."
         ) from error
-    known: dict[str, Any] = {"ids": names, "state": (plan, facts), "among": among}
-    if texts is not None:
-        known |= {"texts": arrays["texts.old"], "new_texts": arrays["texts.new"]}
     return native, known
+
+
+def _has_state(folder: Path) -> bool:
+    """Say whether a journal's folder has a stage of a progressive migration; the first may have been interrupted while it was written."""
+    return persist.find_map(folder / PROGRESSIVE / STATE).is_dir()
 
 
 def read_stages(folder: Path) -> dict[str, Any] | None:
@@ -186,8 +208,8 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
     ------
     CorruptFileError, FileError, VersionError
     """
-    path = folder / PROGRESSIVE
-    if not path.is_dir():
+    path = folder / PROGRESSIVE / STATE
+    if not _has_state(folder):
         return None
     config = persist.read_folder(path)[1]
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from congruence import persist
+from congruence._utils.arrays import blocks
 from congruence.upgrade.migrate.journal import PROGRESSIVE
 from congruence.upgrade.migrate.native import NativeRows
 
@@ -61,6 +62,8 @@ class Paid:
 
 def keep_paid(folder: Path, native: NativeRows) -> None:
     """Turn a plan's folder into encoded rows: the plan goes, and what was paid for stays. Raises StorageError."""
-    if len(native.ids):
-        Paid(folder, native.vectors.shape[1]).add([str(one) for one in native.ids.tolist()], native.vectors)
+    kept = Paid(folder, native.new.width)
+    for part in blocks(len(native.ids), 4 * native.new.width):
+        names = [str(one) for one in native.ids[part].tolist()]
+        kept.add(names, native.take(np.arange(len(native.ids))[part]))
     shutil.rmtree(folder / PROGRESSIVE, ignore_errors=True)

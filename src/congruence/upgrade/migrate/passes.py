@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from congruence.databases import Block, Database, Side
 from congruence.errors import DatabaseUnavailableError, MigrationError, StorageError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
+
+if TYPE_CHECKING:
+    from congruence.databases import Cursor
 
 __all__ = [
     "Checksum",
@@ -141,7 +144,7 @@ def rows_a_block(dim: int) -> int:
     return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
 
 
-def read_on(database: Database, retry: Retry, after: Any, batch: int) -> Iterator[Block]:
+def read_on(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
     """Scan the old side, taken up again behind the last block after errors that may pass."""
     attempt = 0
     while True:
@@ -208,7 +211,7 @@ def repair(
     callback: Callable[[int], object] | None = None,
     *,
     write: bool = True,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare every row's new vector with what the map gives, write those that differ, and remove those whose rows are gone.
 
     Parameters
@@ -223,7 +226,7 @@ def repair(
     """
     reader = database.reader()
 
-    def walk() -> dict[str, Any]:
+    def walk() -> dict[str, object]:
         old = Checksum()
         written = removed = 0
         for block in run_ahead(reader.scan_pairs(batch=rows_a_block(dim))):

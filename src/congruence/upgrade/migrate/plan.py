@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from congruence.databases import Block, Database, DatabaseInfo, Stage
 from congruence.errors import CongruenceError, DatabaseUnavailableError, ParameterError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
 from congruence.upgrade.migrate.quantize import recall_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["SAMPLE", "Plan", "bytes_a_row", "make_plan", "read_verdict"]
 
@@ -134,7 +137,7 @@ def make_plan(
     mapper: RowMapper,
     info: DatabaseInfo,
     *,
-    certificate: Mapping[str, Any] | None = None,
+    certificate: Mapping[str, object] | None = None,
     encode_rate: float | None = None,
     price: float | None = None,
     measure: bool = True,
@@ -262,7 +265,7 @@ def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
     return f"{info.dim}-d, as the map expects; the database does not say of which model"
 
 
-def _look(mapper: RowMapper, sample: Block, note: Any) -> None:
+def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
     """Judge from the vectors alone whether the map's source made them."""
     detector = OriginDetector().fit(maps={"the map": mapper.map})
     vectors = mapper.rows(sample.vectors) if mapper.old.coded else sample.vectors

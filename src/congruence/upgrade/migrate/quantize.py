@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -171,19 +169,19 @@ class Quantizer:
             return f"int8: round(x / {self._steps()[0][0]:.6g}), within -128 to 127"
         return "int8: by the range of each component"
 
-    def told(self) -> list[Any] | None:
+    def told(self) -> list[float | list[float]] | None:
         """Return the ranges as plain data: two numbers, or two lists of them."""
         if self.ranges is None:
             return None
         return [float(row[0]) if np.ptp(row) == 0 else row.tolist() for row in self.ranges]
 
     @classmethod
-    def of_told(cls, element_type: str, dim: int, told: list[Any] | None) -> Quantizer:
+    def of_told(cls, element_type: str, dim: int, told: list[float | list[float]] | None) -> Quantizer:
         """Return one by what :meth:`told` gave. Raises ParameterError."""
         return cls(element_type, dim, told and [one if isinstance(one, list) else [one] * dim for one in told])
 
 
-def check_told(told: Any, dim: int | None = None) -> None:
+def check_told(told: object, dim: int | None = None) -> None:
     """Refuse what :meth:`Quantizer.told` cannot have given. Raises ValueError."""
     if told is None:
         return

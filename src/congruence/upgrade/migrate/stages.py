@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._inputs import as_embeddings
-from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.arrays import blocks
+from congruence._utils.ids import id_rows, id_texts, same_ids
+from congruence._utils.refusals import say_refusal
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix
 from congruence.embeddings import Embeddings
-from congruence.errors import CorruptFileError, MigrationError, ParameterError, ShapeError
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    MigrationError,
+    ParameterError,
+    ShapeError,
+    StorageError,
+)
 from congruence.upgrade.migrate._migration import Migration
 from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.paid import Paid
 from congruence.upgrade.migrate.passes import repair, rows_a_block
 from congruence.upgrade.progressive import Order, Progressive
+from congruence.upgrade.progressive._lazy import is_on_disk
+from congruence.upgrade.progressive.saving import restore
 
 __all__ = ["Encode", "reembed"]
 
 #: From the ids of rows to the new model's vectors of them, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
+
+#: Bytes of old vectors up to which they and mapped rows stay in memory; beyond, the old ones are copied to a file beside the journal.
+IN_MEMORY = 64 * 2**20
+
+#: Name of that file, which is removed as soon as it is open, where the system allows that.
+SCRATCH = "old-vectors.tmp"
+
+#: Re-embedded rows that a new plan is told of at a time.
+TOLD = 65_536
 
 #: Rows that are encoded between two writes to the disk: what a kill may cost.
 CHUNK = 256
@@ -88,7 +110,8 @@ def reembed(
 
     Notes
     -----
-    The old vectors of the rows to re-embed are held in memory, twice, and so are mapped ones.
+    Up to 64 MB of old vectors stay in memory, twice, and mapped ones as often. Larger tables are read into a file beside the journal, which needs 4 bytes × rows × dimensions of
+    room and is gone with the plan; in memory there are the ids, as texts, and what :class:`congruence.Progressive` keeps of a stream.
     """
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
@@ -116,8 +139,9 @@ def reembed(
             reading = plan.meter()
             journal.say(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             journal.write(migration.folder)
-            tell(str(reading))
-        if changed:
+            tell(f"{reading}; {len(update.remap):,} rows mapped again")
+        if changed or len(plan._written.maps) > 1:  # also where a kill came before
+            plan._written.settle(plan._mapped)
             table.keep(forecast=True)
             tell("bringing rows that moved little up to the last map")
             table.settle()
@@ -146,11 +170,13 @@ class _Table:
         self.among = found["among"] if found and among is None else among
         self.modality = self.among or migration.mapper.modality
         self.ids, old = _read_side(migration, self.among)
+        if found:
+            self.ids, old = _in_order(migration, self.ids, old, found["ids"])
         inputs: dict[str, Any] = {"texts": texts, "new_texts": new_texts}
         if texts is None and new_texts is None:
             inputs = {name: found.get(name) for name in inputs}
         store = Embeddings(old, ids=id_texts(self.ids.to_pylist()), allow_zero_rows=True)
-        self.plan = _open(migration, found, store, order, self.modality, inputs, random_state)
+        self.plan = _open(migration, known, store, order, self.modality, inputs, random_state)
         self.texts: tuple[np.ndarray, np.ndarray] | None = None
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
@@ -158,8 +184,9 @@ class _Table:
         self.paid = Paid(migration.folder, migration.mapper.dim)
         if not found:  # what a migration that was discarded has left
             names = np.array([one for one in self.plan.ids.tolist() if one in self.paid.rows], object)
-            if len(names):
-                self.plan.update(names, np.stack([self.paid.rows[one] for one in names.tolist()]))
+            for start in range(0, len(names), TOLD):
+                part = names[start : start + TOLD]
+                self.plan.update(part, np.stack([self.paid.rows[one] for one in part.tolist()]))
 
     def keep(self, *, forecast: bool = False) -> None:
         """Write the plan to the disk, and let the migration know what each row is to hold."""
@@ -170,12 +197,10 @@ class _Table:
     def put(self, rows: np.ndarray) -> None:
         """Write rows of the plan as they are to be now, a block at a time."""
         migration, plan = self.migration, self.plan
-        database, native, step = migration.database, NativeRows.of(plan, None), rows_a_block(migration.mapper.dim)
+        database, step = migration.database, rows_a_block(migration.mapper.dim)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            names, vectors = self.ids.take(pa.array(part)), plan.mapped(plan.ids[part])
-            place = id_rows(native.ids, plan.ids[part])
-            vectors[place >= 0] = native.vectors[place[place >= 0]]
+            names, vectors = self.ids.take(pa.array(part)), plan._stored(part)
             codes = migration.mapper.new.encode(vectors)
             migration.retry(database, lambda names=names, codes=codes: database.write(names, codes))  # type: ignore[misc]
         migration.retry(database, database.flush)
@@ -187,44 +212,92 @@ class _Table:
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:
-    """Return ids and old vectors of the rows to re-embed."""
+    """Return ids and old vectors of the rows to re-embed; many vectors as a view of a file."""
     ids: list[pa.Array] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
+    info, path = migration.info, migration.folder / SCRATCH
+    large = 4 * info.rows * info.dim > IN_MEMORY
 
-    def walk() -> None:
+    def walk(out: IO[bytes] | None) -> None:
         ids.clear()
         rows.clear()
-        for block in migration.database.scan("old", batch=rows_a_block(migration.info.dim)):
+        if out is not None:
+            out.seek(0)
+            out.truncate()
+        for block in migration.database.scan("old", batch=rows_a_block(info.dim)):
+            # A copy: a client's column would keep its whole batch, with all vectors.
+            names, vectors = block.ids.take(pa.array(np.arange(len(block.ids)))), block.vectors
             if among is None:
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
-                ids.append(block.ids)
-                rows.append(block.vectors)
             elif block.modalities is None:
                 raise ParameterError(
                     f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave it out."
                 )
             else:
                 kept = np.array([one == among for one in block.modalities.to_pylist()], bool)
-                ids.append(block.ids.filter(pa.array(kept)))
-                rows.append(block.vectors[kept])
+                names, vectors = names.filter(pa.array(kept)), vectors[kept]
+            ids.append(names)
+            vectors = np.ascontiguousarray(migration.mapper.rows(vectors), np.float32)
+            if out is None:
+                rows.append(vectors)
+            else:
+                out.write(vectors.tobytes())
 
-    migration.retry(migration.database, walk)
+    if large:
+        with _writing(path), open(path, "wb") as out:
+            migration.retry(migration.database, lambda: walk(out))
+    else:
+        migration.retry(migration.database, lambda: walk(None))
+    n = sum(map(len, ids))
     if len(seen) > 1:
         raise ParameterError(
             f"Got a table of {', '.join(sorted(seen))}; expected the one to re-embed. Pass among=…, for example among={sorted(seen)[0]!r}."
         )
-    old = np.concatenate(rows) if rows else np.empty((0, migration.info.dim), np.float32)
-    if len(old) < 2:
+    if n < 2:
         raise ParameterError(
-            f"Got {len(old)} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
+            f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
         )
-    return pa.concat_arrays(ids), migration.mapper.rows(old)
+    return pa.concat_arrays(ids), _opened(path, n, info.dim) if large else np.concatenate(rows)
+
+
+def _opened(path: Path, n: int, dim: int) -> np.ndarray:
+    rows = np.memmap(path, np.float32, "r", shape=(n, dim))
+    with suppress(OSError):  # some systems do not let go of a file that is open
+        path.unlink()
+    return rows
+
+
+def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    """Return rows in the order of a plan that knows the same ones: some databases give them in another order once they were written to."""
+    names = id_texts(ids.to_pylist())
+    place = id_rows(names, known)
+    if len(names) != len(known) or (place < 0).any() or (place == np.arange(len(place))).all():
+        return ids, old
+    if not is_on_disk(old):
+        return ids.take(pa.array(place)), old[place]
+    path = migration.folder / f"ordered-{SCRATCH}"
+    with _writing(path), open(path, "wb") as out:
+        for part in blocks(len(place), 4 * old.shape[1]):
+            out.write(old[place[part]].tobytes())
+    return ids.take(pa.array(place)), _opened(path, *old.shape)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Name the disk's refusal, and leave no file after an error. Raises StorageError."""
+    try:
+        yield
+    except BaseException as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, CongruenceError):
+            raise StorageError(say_refusal(error, f"from the disk while writing {path}")) from error
+        raise
 
 
 def _open(
     migration: Migration,
-    found: dict[str, Any],
+    known: tuple[NativeRows, dict[str, Any]] | None,
     store: Embeddings,
     order: str | Order,
     modality: str | None,
@@ -233,18 +306,17 @@ def _open(
 ) -> Progressive:
     """Go on with the plan that is there, or begin one; rows that others changed meanwhile begin a new one, which is told what was re-embedded."""
     mapping = migration.mapper.map.for_modality(modality)
-    if found and len(found["ids"]) == len(store) and bool((id_texts(store.ids) == found["ids"]).all()):
-        try:
-            return Progressive.from_state(found["state"], mapping, store, order=order, **inputs)
-        except CorruptFileError:
-            pass  # other vectors or texts than then
+    if known is None:
+        return Progressive(mapping, store, order=order, random_state=random_state, **inputs)
+    native, found = known
+    if same_ids(store.ids, found["ids"]):
+        with suppress(CorruptFileError):  # other vectors or texts than then
+            return restore(Progressive, found["state"], mapping, store, {"order": order, **inputs}, found["folder"])
     plan = Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-    if found:
-        arrays, _ = found["state"]
-        names = found["ids"][arrays["rows"]]
-        still = id_rows(plan.ids, names) >= 0
-        if still.any():
-            plan.update(names[still], arrays["vectors"][still])
+    still = np.flatnonzero(id_rows(plan.ids, native.ids) >= 0)
+    for start in range(0, len(still), TOLD):
+        part = still[start : start + TOLD]
+        plan.update(native.ids[part], native.take(part))
     return plan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_a_block
 from congruence.upgrade.migrate.quantize import recall_of
+
+if TYPE_CHECKING:
+    from congruence.databases import Side
 
 __all__ = ["Verification", "verify"]
 
@@ -174,7 +177,7 @@ def verify(
 
 def _exact(
     database: Database,
-    side: Any,
+    side: Side,
     queries: np.ndarray,
     k: int,
     distance: str | None,
@@ -213,7 +216,7 @@ def _similar(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> 
 
 def _as_near(
     database: Database,
-    side: Any,
+    side: Side,
     queries: np.ndarray,
     found: list[pa.Array],
     least: np.ndarray,

@@ -31,7 +31,9 @@ class Ledger:
         #: Rows whose turn has come in the order, whatever their role.
         self.due = np.zeros(n, bool)
         self.embedded = np.zeros(n, bool)
-        self.permutation = np.random.default_rng([random_state, 7]).permutation(n)
+        self.permutation = (
+            np.random.default_rng([random_state, 7]).permutation(n).astype(np.int32 if n < 2**31 else np.int64)
+        )
         self.place = 0
         self.drawn = 0
 

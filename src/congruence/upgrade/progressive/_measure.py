@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence.upgrade._estimate import Estimate
-from congruence.upgrade.progressive._ledger import Ledger
-from congruence.upgrade.progressive.meter import Reading, whole
+from congruence.upgrade.progressive._ledger import LEARN, Ledger
+from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive.meter import Reading, whole, whole_weighted
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
 __all__ = ["Rows", "losses", "picture", "read"]
+
+#: Without texts neighbors are looked for among so many times k random rows: always the same, so that stages can be compared.
+REFERENCES = 5
+
+#: Fewest re-embedded rows besides the meter's that say how low a cosine of a mapped row may be.
+FEWEST = 20
 
 
 class Rows:
@@ -22,33 +29,39 @@ class Rows:
     Parameters
     ----------
     book : Ledger
-    new : mapping of int to ndarray
+    new : Received
         New vectors by row.
     old, mapped : ndarray, shapes (n, d_old) and (n, d_new)
         Unit rows.
     texts : Texts or None
     labels : ndarray of int, shape (n,), or None
     k : int
+    weights : ndarray, shape (n,), or None
+        How often each row is asked for.
+    surprise : ndarray, shape (e,)
+        1 − cosine of each re-embedded row that is not the meter's with what the map had given before, in the order they came.
     """
 
     def __init__(
         self,
         book: Ledger,
-        new: Mapping[int, np.ndarray],
+        new: Received,
         old: np.ndarray,
         mapped: np.ndarray,
         texts: Texts | None,
         labels: np.ndarray | None,
         k: int,
+        weights: np.ndarray | None,
+        surprise: np.ndarray,
     ) -> None:
+        self.weights, self.surprise = weights, surprise
         self.book, self.new, self.old, self.mapped, self.texts, self.k = book, new, old, mapped, texts, k
         self.labels = labels if labels is not None and (labels >= 0).any() else None
         self.sample = book.measured
 
     def native(self, rows: np.ndarray) -> np.ndarray:
         """Return new vectors of re-embedded rows."""
-        found = [self.new[row] for row in rows.tolist()]
-        return np.stack(found) if found else np.empty((0, self.mapped.shape[1]), np.float32)
+        return self.new.take(rows)
 
     def kept(self) -> dict[str, np.ndarray]:
         """Return for each row of the sample what mapping keeps of it: 1 where nothing is lost."""
@@ -57,10 +70,8 @@ class Rows:
         against = None
         if self.texts is not None:
             against = self.texts.new
-        else:
-            references = np.flatnonzero(self.book.shown)
-            if len(references) > self.k:
-                against = self.native(references)
+        elif len(references := self.references()):
+            against = self.native(references)
         if against is not None:
             near = [nearest_texts(side @ against.T, self.k) for side in (theirs, ours)]
             if self.texts is not None:
@@ -69,13 +80,33 @@ class Rows:
         out["cosine"] = np.einsum("ij,ij->i", theirs, ours).astype(float)
         return out
 
-    def hits(self, rows: np.ndarray, vectors: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    def references(self) -> np.ndarray:
+        """Return the random rows, not the meter's, among which neighbors are looked for without texts: the first 5 k of the permutation; none before there are so many."""
+        book, wanted = self.book, REFERENCES * self.k
+        found = book.permutation[(book.role == LEARN)[book.permutation] & book.embedded[book.permutation]]
+        return np.asarray(found[:wanted] if len(found) >= wanted else found[:0])
+
+    def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
+        """Return the least and greatest value of a row.
+
+        Of a cosine the least is the lowest that the later half of the re-embedded rows had, which the order put first, or the meter's rows have. The provable bound −1 is
+        taken where fewer than 20 rows say it, or all say the same but for rounding.
+        """
+        if name != "cosine":
+            return 0.0, 1.0
+        later = 1 - self.surprise[len(self.surprise) // 2 :]
+        if len(later) < FEWEST or not len(kept):
+            return -1.0, 1.0
+        least = float(min(later.min(), kept.min()))
+        return (least if kept.max() - least > 1e-6 else -1.0), max(1.0, float(kept.max()))
+
+    def hits(self, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray) -> np.ndarray:
         """Say of rows whether their own text is nearest, and among the k nearest, shape (rows, 2); NaN where it is not known."""
         assert self.labels is not None
         label = self.labels[rows]
         out = np.full((len(rows), 2), np.nan)
-        for part in blocks(len(rows), 8 * len(texts)):
-            scores = vectors[part] @ texts.T
+        for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
+            scores = take(rows[part]) @ texts.T
             own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
             before = np.count_nonzero(scores > own, axis=1)
             out[part] = np.stack([before < 1, before < self.k], axis=1)
@@ -88,13 +119,13 @@ def read(rows: Rows) -> Reading:
     n, rest = len(rows.old), rows.book.rest
     known = n - rest
     reading = Reading(n, known, len(rows.sample))
+    waits = ~rows.book.embedded
     for name, kept in rows.kept().items():
-        store, still = whole(float(known), known, kept, rest, bounded=name != "cosine")
-        if name == "cosine":
-            store, still = (
-                Estimate(one.value, max(one.low, -1.0), min(one.high, 1.0), one.n) for one in (store, still)
-            )
-        reading.store[name], reading.mapped[name] = store, still
+        support = rows.support(name, kept)
+        reading.store[name], reading.mapped[name] = whole(float(known), known, kept, rest, support)
+        if rows.weights is not None:
+            parts = whole_weighted(kept, rows.sample, rows.weights, waits, support)
+            reading.store[f"weighted {name}"], reading.mapped[f"weighted {name}"] = parts
     if rows.labels is not None and rows.texts is not None:
         _add_hits(rows, reading)
     return reading
@@ -106,9 +137,9 @@ def _add_hits(rows: Rows, reading: Reading) -> None:
     assert rows.labels is not None
     book = rows.book
     done, waits = np.flatnonzero(book.embedded), np.flatnonzero(~book.embedded)
-    by_old = rows.hits(np.arange(len(rows.old)), rows.old, rows.texts.old)
-    by_new = rows.hits(done, rows.native(done), rows.texts.new)
-    by_map = rows.hits(waits, rows.mapped[waits], rows.texts.new)
+    by_old = rows.hits(np.arange(len(rows.old)), rows.old.__getitem__, rows.texts.old)
+    by_new = rows.hits(done, rows.native, rows.texts.new)
+    by_map = rows.hits(waits, rows.mapped.__getitem__, rows.texts.new)
     sample = np.isin(done, rows.sample) & np.isfinite(by_new[:, 0])
     n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
     for column, name in enumerate(("accuracy", f"recall@{rows.k}")):
@@ -117,25 +148,30 @@ def _add_hits(rows: Rows, reading: Reading) -> None:
         exact = [(old / n, n), ((new + map_) / n, n), (map_ / max(n_waits, 1), n_waits)]
         values = [Estimate(float(v), float(v), float(v), m) for v, m in exact]
         reading.old[name], reading.store[name], reading.mapped[name] = values
-        reading.new[name] = whole(float(new), n_done, by_new[sample, column], n_waits, bounded=True)[0]
+        reading.new[name] = whole(float(new), n_done, by_new[sample, column], n_waits, (0.0, 1.0))[0]
 
 
-def losses(rows: Rows) -> tuple[dict[str, np.ndarray], tuple[float, float] | None]:
-    """Return what mapping loses of each of the meter's rows, by metric, and the old model's accuracy with the most the new one's can be.
+def losses(
+    rows: Rows,
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]], tuple[float, float] | None]:
+    """Return what mapping loses of each of the meter's rows, by metric; the least and greatest of what it can keep; and the old model's accuracy with the most the new one's can be.
 
     The loss of accuracy is relative to the new model's.
     """
-    out = {name: 1 - kept for name, kept in rows.kept().items()}
+    kept = rows.kept()
+    out = {name: 1 - values for name, values in kept.items()}
+    support = {name: rows.support(name, values) for name, values in kept.items()}
     better = None
     if rows.labels is not None and rows.texts is not None:
         reading, texts = read(rows), rows.texts
         level = reading.new["accuracy"].value
         if level > 0:
-            ours = rows.hits(rows.sample, rows.mapped[rows.sample], texts.new)[:, 0]
-            theirs = rows.hits(rows.sample, rows.native(rows.sample), texts.new)[:, 0]
+            ours = rows.hits(rows.sample, rows.mapped.__getitem__, texts.new)[:, 0]
+            theirs = rows.hits(rows.sample, rows.native, texts.new)[:, 0]
             out["accuracy"] = (theirs - ours) / level
+            support["accuracy"] = 1 - 1 / level, 1 + 1 / level
             better = reading.old["accuracy"].value, reading.new["accuracy"].high
-    return out, better
+    return out, support, better
 
 
 def picture(history: list[Reading], name: str, forecast: Any) -> dict[str, Any]:

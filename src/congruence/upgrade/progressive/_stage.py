@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +11,17 @@ from congruence._utils.ids import as_ids, id_rows
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_width
 from congruence.errors import IdError, InputError, ShapeError
+from congruence.upgrade.progressive._lazy import Rows, row_blocks
 from congruence.upgrade.progressive._ledger import LEARN, WAITING, Ledger
-from congruence.upgrade.progressive._measure import Rows, losses, picture, read
+from congruence.upgrade.progressive._measure import Rows as Measured
+from congruence.upgrade.progressive._measure import losses, picture, read
+from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive._written import Written
 from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast, look_ahead
 from congruence.upgrade.progressive.learned import Race
 from congruence.upgrade.progressive.meter import Reading
-from congruence.upgrade.progressive.order import ORDERS, Order, View, quantiles
+from congruence.upgrade.progressive.order import ORDERS, Order, View, quantiles, ranks
 from congruence.upgrade.progressive.refit import Correction, Refit
 from congruence.upgrade.progressive.texts import Scale, Texts, read_facts
 
@@ -28,6 +32,9 @@ __all__ = ["Stage"]
 
 #: What to forecast for, as shares of the store.
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+#: Re-embedded rows that an order looks at, at most: beyond, so many of them drawn at random.
+SEEN = 16_384
 
 
 class Stage:
@@ -44,12 +51,11 @@ class Stage:
     history_: list[Reading]
     correction_: Correction
     order_: str
-    _old: np.ndarray
-    _unit: np.ndarray
-    _mapped: np.ndarray
-    _written: np.ndarray
-    _new: dict[int, np.ndarray]
-    _surprise: dict[int, float]
+    _old: Rows
+    _unit: Rows
+    _mapped: Rows
+    _written: Written
+    _new: Received
     _ledger: Ledger
     _refit: Refit
     _race: Race
@@ -57,6 +63,11 @@ class Stage:
     _chosen_at: int
     _resumed: bool
     _has_ids: bool
+    _inputs: str | None = None
+    _pieces: dict[str, str]
+
+    def _map(self) -> None:
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -82,17 +93,32 @@ class Stage:
     def mapped(self, ids: Ids | None = None) -> np.ndarray:
         """Return mapped rows as they are to be written, of some ids or of all rows, shape (m, d_new). Raises IdError."""
         if ids is None:
-            return self._written.copy()
+            return self._written.take(slice(0, len(self)))
         rows = id_rows(self.ids, as_ids(ids))
         if (rows < 0).any():
             raise IdError("Got ids that the store does not have; expected ids of the store. Pass ids=… of its rows.")
-        return np.asarray(self._written[rows])
+        return self._written.take(rows)
 
     def store(self) -> np.ndarray:
         """Return the whole store as it stands: new vectors where there are some, mapped ones elsewhere, shape (n, d_new)."""
-        out = self._written.copy()
-        for row, vector in self._new.items():
-            out[row] = vector
+        out = np.empty((len(self), self._mapped.shape[1]), np.float32)
+        start = 0
+        for _, rows in self.scan():
+            out[start : start + len(rows)] = rows
+            start += len(rows)
+        return out
+
+    def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the store as it stands, a block at a time: ids, and new vectors where there are some, mapped ones elsewhere."""
+        for part in row_blocks(self._old):
+            yield self.ids[part], self._stored(np.arange(len(self))[part])
+
+    def _stored(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows of the store as it stands, by number."""
+        native = self._ledger.embedded[rows]
+        out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
+        out[native] = self._new.take(rows[native])
+        out[~native] = self._written.take(rows[~native])
         return out
 
     @property
@@ -116,8 +142,18 @@ class Stage:
         """Return the quality of the store now, estimated from random rows to which fit and order are blind."""
         return self.history_[-1] if self.history_ else self._read()
 
-    def _rows(self) -> Rows:
-        return Rows(self._ledger, self._new, self._unit, self._mapped, self.texts, self.labels, self.n_neighbors)
+    def _rows(self) -> Measured:
+        return Measured(
+            self._ledger,
+            self._new,
+            self._unit,  # type: ignore[arg-type]  # Lazy does what is asked of an array
+            self._mapped,  # type: ignore[arg-type]
+            self.texts,
+            self.labels,
+            self.n_neighbors,
+            self.weights,
+            self._new.surprise[self._shown()],
+        )
 
     def _read(self) -> Reading:
         return read(self._rows())
@@ -158,18 +194,16 @@ class Stage:
                 check_positive(value, name)
         book = self._ledger
         measured = book.measured
-        values, old_new = losses(self._rows())
+        values, supports, old_new = losses(self._rows())
         known = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
         check_choice(known, values, "metric")
         waits = ~book.due & (book.role != LEARN)
         scores = self._score(self._view(1))
-        rank = 1 - quantiles(scores[waits])
-        ahead = np.zeros(len(self))
-        ahead[waits] = rank
+        ahead = 1 - ranks(scores[waits], scores[measured])
         loss = values[known]
         return look_ahead(
             1 - loss[np.isfinite(loss)],
-            ahead[measured[np.isfinite(loss)]],
+            ahead[np.isfinite(loss)],
             len(self),
             int(np.count_nonzero(book.embedded)),
             book.rest,
@@ -177,7 +211,7 @@ class Stage:
             meter_share=self.meter_share,
             target=target,
             further=further,
-            bounded=known != "accuracy",
+            support=supports[known],
             rate=rate,
             price=price,
             better=old_new if known == "accuracy" else None,
@@ -219,7 +253,11 @@ class Stage:
         return picture(self.history_, name, ahead)
 
     def _view(self, size: int) -> View:
-        native = self._shown()
+        place = self._shown()
+        if len(place) > SEEN:
+            some = np.random.default_rng([self.random_state, 9]).permutation(len(place))[:SEEN]
+            place = place[np.sort(some)]
+        native = self._new.rows[place]
         facts: tuple[Any, Any] = (None, None)
         if self.texts is not None:
             scale = Scale.of(self._mapped, self.texts.new)
@@ -227,8 +265,15 @@ class Stage:
                 read_facts(self._unit, self.texts.old, self.texts.scale, self.n_neighbors),
                 read_facts(self._mapped, self.texts.new, scale, self.n_neighbors),
             )
-        surprise = np.array([self._surprise[row] for row in native.tolist()])
-        return View(self._unit, self._mapped, native, surprise, size, self.random_state + self._views, *facts)
+        return View(
+            self._unit,  # type: ignore[arg-type]  # Lazy does what orders ask of an array
+            self._mapped,  # type: ignore[arg-type]
+            native,
+            self._new.surprise[place],
+            size,
+            self.random_state + self._views,
+            *facts,
+        )
 
     def _score(self, view: View) -> np.ndarray:
         if self.order == "auto":
@@ -242,6 +287,5 @@ class Stage:
         return scores if self.weights is None else quantiles(scores) * self.weights
 
     def _shown(self) -> np.ndarray:
-        """Return the rows that fit and order may see, in the order they came."""
-        shown = self._ledger.shown
-        return np.array([row for row in self._new if shown[row]], np.intp)
+        """Return the places, in the order they came, of the rows that fit and order may see."""
+        return np.flatnonzero(self._ledger.shown[self._new.rows])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence.upgrade.progressive.meter import rest_interval
+from congruence.upgrade.progressive._interval import rest_interval
 
 __all__ = ["Forecast", "look_ahead"]
 
@@ -92,7 +92,7 @@ def look_ahead(
     meter_share: float,
     target: float,
     further: Sequence[float],
-    bounded: bool = True,
+    support: tuple[float, float] = (0.0, 1.0),
     rate: float | None,
     price: float | None,
     better: tuple[float, float] | None = None,
@@ -113,8 +113,8 @@ def look_ahead(
     target : float
     further : sequence of float
         Shares of the store to forecast for.
-    bounded : bool, default=True
-        Values lie in [0, 1].
+    support : (float, float), default=(0, 1)
+        Least and greatest value of a row.
     rate, price : float, optional
         Rows a minute, and money a row.
     better : (float, float), optional
@@ -140,7 +140,7 @@ def look_ahead(
         some, left = kept(more)
         if left < 1:
             return 1.0, 1.0, 1.0
-        value, low, high = ((n_rows - left + left * one) / n_rows for one in rest_interval(some, int(left), bounded))
+        value, low, high = ((n_rows - left + left * one) / n_rows for one in rest_interval(some, int(left), support))
         return value, low, high
 
     def reached(ordered: bool) -> float | None:

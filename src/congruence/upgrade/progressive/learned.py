@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence.upgrade.progressive.order import ORDERS, View, quantiles
+from congruence.upgrade.progressive.order import ORDERS, View, ranks
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
 __all__ = ["Race"]
@@ -45,7 +45,8 @@ class Race:
         """Note how the candidates rank random rows that were just asked for."""
         if not len(rows):
             return
-        table = np.stack([quantiles(ORDERS[name](view))[rows] for name in self.names], axis=1)
+        found = (ORDERS[name](view) for name in self.names)
+        table = np.stack([ranks(scores, scores[rows]) for scores in found], axis=1)
         self.ranks.update(zip(rows.tolist(), table.tolist(), strict=True))
 
     def finish(self, new: Mapping[int, np.ndarray], mapped: np.ndarray, texts: Texts | None, k: int) -> None:

@@ -15,7 +15,7 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.upgrade.progressive.texts import TextFacts, overlap
 
-__all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "pick", "quantiles"]
+__all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "pick", "quantiles", "ranks"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,16 +95,20 @@ def _by_coverage(view: View) -> np.ndarray:
     taken = view.old[view.native].astype(np.float64)
     d = view.old.shape[1]
     inverse = np.linalg.inv(taken.T @ taken + 3.0 * np.eye(d))
-    return np.asarray(np.einsum("ij,ij->i", view.old @ inverse, view.old))
+    out = np.empty(len(view.old))
+    for part in blocks(len(out), 3 * 8 * d):
+        rows = view.old[part]
+        out[part] = np.einsum("ij,ij->i", rows @ inverse, rows)
+    return out
 
 
 def _by_distance(view: View) -> np.ndarray:
     """Distance from the nearest re-embedded row; before there is one, from the store's mean."""
     if not len(view.native):
         return np.asarray(-(view.old @ view.old.mean(axis=0)))
-    near = np.full(len(view.old), -np.inf)
-    for part in blocks(len(view.old), 4 * len(view.native)):
-        near[part] = (view.old[part] @ view.old[view.native].T).max(axis=1)
+    near, native = np.full(len(view.old), -np.inf), view.old[view.native]
+    for part in blocks(len(view.old), 4 * (len(native) + 3 * view.old.shape[1])):
+        near[part] = (view.old[part] @ native.T).max(axis=1)
     return np.asarray(-near)
 
 
@@ -132,7 +136,7 @@ def _by_residual(view: View) -> np.ndarray:
     gram = A @ A.T + np.eye(len(A)) if len(A) < A.shape[1] else A.T @ A + np.eye(A.shape[1])
     y = view.surprise - view.surprise.mean()
     coef = A.T @ np.linalg.solve(gram, y) if len(A) < A.shape[1] else np.linalg.solve(gram, A.T @ y)
-    return np.asarray((view.old - mean) @ coef)
+    return np.asarray(view.old @ coef - mean @ coef)
 
 
 #: Orders by name.
@@ -191,6 +195,12 @@ def quantiles(scores: np.ndarray) -> np.ndarray:
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(scores) / len(scores))
+
+
+def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """Return what :func:`quantiles` gives for some of the scores, by value, in less memory."""
+    ordered = np.sort(scores)
+    return (np.searchsorted(ordered, some, "left") + np.searchsorted(ordered, some, "right") + 1) / (2 * len(scores))
 
 
 def pick(

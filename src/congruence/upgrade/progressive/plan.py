@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.ids import as_ids, id_rows
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import (
@@ -23,13 +21,27 @@ from congruence._utils.validation import (
 )
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.maps import Map, TwoSidedMap
+from congruence.stores import Source
 from congruence.upgrade.progressive import saving
-from congruence.upgrade.progressive._given import near_cosine, read_labels, read_texts, read_weights
+from congruence.upgrade.progressive._front import take_front
+from congruence.upgrade.progressive._given import (
+    most_rows,
+    near_cosine,
+    open_store,
+    read_labels,
+    read_texts,
+    read_weights,
+    squared_norm,
+)
+from congruence.upgrade.progressive._lazy import RowsOnDisk, by_block
 from congruence.upgrade.progressive._ledger import LEARN, METER, SELECTED, WAITING, Ledger
+from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive._stage import Stage
+from congruence.upgrade.progressive._sums import Sums
+from congruence.upgrade.progressive._written import Update, Written
 from congruence.upgrade.progressive.learned import Race
 from congruence.upgrade.progressive.meter import Reading
-from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order, pick
+from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order
 from congruence.upgrade.progressive.refit import Correction, Refit
 from congruence.upgrade.progressive.texts import unit
 
@@ -39,25 +51,6 @@ __all__ = ["Progressive", "Update"]
 AGAIN = 1.5
 
 
-@dataclass(frozen=True, eq=False)
-class Update:
-    """What an update changed.
-
-    Attributes
-    ----------
-    remap : ndarray
-        Ids of rows that are mapped still and moved noticeably: write :meth:`Progressive.mapped` of them.
-    moved : ndarray, shape (len(remap),)
-        1 − cosine between what was written and what the map gives now.
-    n_waiting : int
-        Rows that are mapped still.
-    """
-
-    remap: np.ndarray
-    moved: np.ndarray
-    n_waiting: int
-
-
 class Progressive(Stage):
     """Re-embed a store progressively: map all of it at once, then encode the rows the map is least sure of, and refit.
 
@@ -65,14 +58,15 @@ class Progressive(Stage):
     ----------
     mapping : Map
         A first map from the old model to the new one, fitted on whatever there is: texts alone will do.
-    old : Embeddings or array_like, shape (n, d_old)
-        The store. Without ids, row numbers are the ids.
+    old : Embeddings, array_like or Source, shape (n, d_old)
+        The store. Without ids, row numbers are the ids. Larger than memory: an array or Embeddings over a memory-mapped file, a
+        :class:`congruence.stores.Source`, or with ``stream=True`` whatever gives rows by slice and by increasing numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
         The same texts by both models: a vocabulary, tags or a query log. Orders and map use them, and the meter says what they find.
     labels : array_like of int, shape (n,), optional
         Each row's own text, −1 where it is not known: the meter then gives accuracies too.
     weights : array_like, shape (n,), optional
-        How often rows are asked for: the order's rank of a row is multiplied by it.
+        How often rows are asked for: the order's rank of a row is multiplied by it, and the meter says too what the store is worth weighted by them.
     order : str, callable, or "auto", default="auto"
         A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto": "entropy" with texts and "residual" without, until
         random rows tell that another order finds what mapping spoils better.
@@ -87,6 +81,9 @@ class Progressive(Stage):
         k of ``overlap@k`` and ``recall@k``.
     modality : str, optional
         Of the store, for maps that keep means by modality.
+    stream : bool, optional
+        Rows are read and mapped a block at a time whenever they are needed, and the refit keeps sums; results are the same to rounding. By default for
+        rows on a disk. False reads them into memory, which is several times faster.
     random_state : int, default=0
 
     Attributes
@@ -106,8 +103,10 @@ class Progressive(Stage):
 
     Notes
     -----
-    The store, its mapped rows and the new vectors received are held in memory; texts are compared with it a block at a time. Rows are compared by their
-    cosine: mapped rows have unit norm, and so has what :meth:`store` returns.
+    Of an array in memory, unit rows, mapped rows and new vectors stay in memory, too. Of a stream there are 12 bytes a row besides the ids, sums of d² numbers, and
+    while a batch is chosen the orders' scores, with texts some 100 bytes a row at k = 10; new vectors until :meth:`save` has written them. Texts are
+    compared with rows a block at a time. Orders look at 16,384 re-embedded rows at most. Rows are compared by their cosine: mapped rows have unit norm, and so
+    has what :meth:`store` returns.
 
     Examples
     --------
@@ -131,7 +130,7 @@ class Progressive(Stage):
     def __init__(
         self,
         mapping: Map,
-        old: RowsLike,
+        old: RowsLike | Source | RowsOnDisk,
         *,
         texts: RowsLike | None = None,
         new_texts: RowsLike | None = None,
@@ -143,6 +142,7 @@ class Progressive(Stage):
         tolerance: float = 0.002,
         n_neighbors: int = 10,
         modality: str | None = None,
+        stream: bool | None = None,
         random_state: int = 0,
     ) -> None:
         if isinstance(order, str):
@@ -158,12 +158,11 @@ class Progressive(Stage):
             raise ParameterError(
                 f"Got a {type(mapping).__name__}, which maps both models into a third space; expected a map into the new model's. Pass an OrthogonalMap, for example."
             )
-        store = as_embeddings(old, "old")
-        mapping = mapping.for_modality(modality or store.space.modality)
-        check_width(store.dim, mapping.n_features_in_, "Progressive", mapping.d_target)
-        self.ids, self._has_ids, n = store.ids, store.has_ids, len(store)
-        self._old = np.asarray(store.vectors, np.float32)
-        self._unit = unit(self._old).astype(np.float32)
+        store = open_store(old, stream)
+        mapping = mapping.for_modality(modality or store.modality)
+        check_width(store.rows.shape[1], mapping.n_features_in_, "Progressive", mapping.d_target)
+        self.ids, self._has_ids, n = store.ids, store.has_ids, len(store.rows)
+        self._old, self._unit = store.rows, by_block(store.rows, unit, store.rows.shape[1])
         self.texts = read_texts(texts, new_texts, mapping, self._unit)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
             what = "labels" if labels is not None else f"order={order!r}"
@@ -175,19 +174,19 @@ class Progressive(Stage):
         self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
-        size = float(np.einsum("ij,ij->", self._old, self._old, dtype=np.float64) / n)
-        self._refit = Refit(mapping, self.texts, size)
+        self._refit = Refit(mapping, self.texts, squared_norm(self._old))
         self._ledger = Ledger(n, random_state)
-        self._new: dict[int, np.ndarray] = {}
-        self._surprise: dict[int, float] = {}
+        self._new = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
+        self._sums = None if isinstance(self._old, np.ndarray) else Sums(self._refit, self._old, self._new)
         self._near = near_cosine(self._unit, random_state)
         self._race = Race("entropy" if self.texts is not None else "residual", self.texts is not None)
         self._chosen_at, self._views, self._resumed = 0, 0, False
         self.correction_ = self._refit.first()
-        self._mapped = self._refit.transform(self._old, self.correction_)
-        self._written = self._mapped.copy()
+        self._map()
+        kept = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
+        self._written = Written(self._refit, self._old, self.correction_, kept)
         self.order_ = self._race.leader() if order == "auto" else order if isinstance(order, str) else "given"
-        self.history_ = []
+        self.history_, self._pieces = [], {}
 
     def __repr__(self) -> str:
         done = int(np.count_nonzero(self._ledger.embedded))
@@ -212,7 +211,7 @@ class Progressive(Stage):
         budget, share : optional
             Rows, or their share of the store, to have re-embedded in all, earlier ones counted.
         until : float, optional
-            Stop when the store's ``metric``, as the meter estimates it, is at least this.
+            Stop when the lower end of the meter's interval for the store's ``metric`` is at least this: its 97.5 % confidence bound, and not the estimate alone.
         metric : str, default="agreement"
             A key of :attr:`Reading.store`; without texts ``"cosine"`` is taken in place of the default.
 
@@ -227,7 +226,7 @@ class Progressive(Stage):
             A size, budget, share or target that is not positive; both a budget and a share; an unknown metric.
         """
         check_positive(size, "size", integer=True)
-        most = self._most(budget, share)
+        most = most_rows(len(self), budget, share)
         if until is not None:
             check_positive(until, "until")
         if self.texts is None and metric == "agreement":
@@ -239,23 +238,12 @@ class Progressive(Stage):
             room = most - int(np.count_nonzero(self._ledger.role))
             if until is not None and self.history_:
                 check_choice(metric, self.history_[-1].store, "metric")
-                if self.history_[-1].store[metric].value >= until:
+                if self.history_[-1].store[metric].low >= until:
                     return
             rows = self._next(min(size, room)) if room > 0 else np.empty(0, np.intp)
             if not len(rows):
                 return
             yield self.ids[rows]
-
-    def _most(self, budget: int | None, share: float | None) -> int:
-        if budget is not None and share is not None:
-            raise ParameterError(
-                f"Got budget={budget} and share={share}; expected one of the two. Leave out share=…, for example."
-            )
-        if budget is not None:
-            check_positive(budget, "budget", integer=True)
-        if share is not None:
-            check_positive(share, "share")
-        return min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
 
     def _next(self, size: int) -> np.ndarray:
         """Ask for so many more rows: random ones, and the first of the order."""
@@ -268,7 +256,9 @@ class Progressive(Stage):
         if self.order == "auto":
             self._race.enter(learn, view)
         eligible = ~book.due & (book.role != LEARN) & (book.role != SELECTED)
-        taken = pick(scores, eligible, book.role == METER, size - len(random), self._unit, view.native, self._near)
+        taken = take_front(
+            scores, eligible, book.role == METER, size - len(random), self._unit, view.native, self._near
+        )
         book.due[taken] = True
         selected = taken[book.role[taken] == WAITING]
         book.role[selected] = SELECTED
@@ -314,17 +304,14 @@ class Progressive(Stage):
             )
         Y = unit(Y).astype(np.float32)
         book = self._ledger
-        for row, vector in zip(rows.tolist(), Y, strict=True):
-            if row not in self._surprise:
-                self._surprise[row] = 1 - float(vector @ self._mapped[row])
-            self._new[row] = vector
+        if self._sums is not None:
+            self._sums.leave(rows[self._new.known(rows)])
+        self._new.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
         other = rows[book.role[rows] == WAITING]
         book.role[other], book.due[other] = SELECTED, True
         book.embedded[rows] = True
         if self.order == "auto":
-            self._race.finish(
-                {row: self._new[row] for row in rows.tolist()}, self._mapped, self.texts, self.n_neighbors
-            )
+            self._race.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
         self._fit()
         reading = self._read()
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
@@ -333,29 +320,35 @@ class Progressive(Stage):
         return self._changed()
 
     def _fit(self) -> None:
-        native = self._shown()
+        native = self._new.rows[self._shown()]
         if not len(native):
             return
         book = self._ledger
         random = book.role[native] == LEARN
-        weights = np.ones(len(native))
+        weight = 1.0
         if random.any():
             stands_for = (len(self) - int(book.due.sum())) / int(random.sum())
-            weights[random] = np.clip(stands_for, 1.0, self.clip)
+            weight = float(np.clip(stands_for, 1.0, self.clip))
         choose = len(native) >= AGAIN * self._chosen_at
-        new = np.stack([self._new[row] for row in native.tolist()]).astype(np.float64)
-        self.correction_ = self._refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
+        if self._sums is not None:
+            self._sums.follow(native, random)
+            self.correction_ = self._sums.fit(native[random], weight, self.correction_, choose=choose)
+        else:
+            new, weights = self._new.take(native).astype(np.float64), np.where(random, weight, 1.0)
+            self.correction_ = self._refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
         if choose:
             self._chosen_at = len(native)
-        self._mapped = self._refit.transform(self._old, self.correction_)
+        self._map()
+
+    def _map(self) -> None:
+        """Map all rows, or have them mapped when they are asked for."""
+        correction, width = self.correction_, self._refit.mapping.d_target
+        self._mapped = by_block(self._old, lambda rows: self._refit.transform(rows, correction), width)
 
     def _changed(self) -> Update:
-        waiting = np.flatnonzero(~self._ledger.embedded)
-        moved = 1 - np.einsum("ij,ij->i", self._mapped[waiting], self._written[waiting])
-        noticed = moved > self.tolerance
-        rows = waiting[noticed]
-        self._written[rows] = self._mapped[rows]
-        return Update(self.ids[rows], moved[noticed], len(waiting))
+        waits = ~self._ledger.embedded
+        rows, moved = self._written.advance(self.correction_, self._mapped, waits, self.tolerance)
+        return Update(self.ids[rows], moved, int(np.count_nonzero(waits)))
 
     # ------------------------------------------------------------------ saving
 
@@ -381,17 +374,18 @@ class Progressive(Stage):
         Returns
         -------
         Progressive
-            Rows count as written by the map as it is now.
 
         Raises
         ------
         CorruptFileError
             Damaged state, or that of another store, map or texts.
+        ParameterError
+            A parameter that the state holds.
         """
         return saving.restore(cls, state, mapping, old, inputs)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the state as a folder of safetensors and JSON, whole or not at all. Raises OutputExistsError, StorageError."""
+        """Write a folder: the state anew, whole or not at all, and beside it the new vectors and maps that came since the last time. Raises OutputExistsError, StorageError."""
         return saving.save(self, path, force=force)
 
     @classmethod

@@ -18,7 +18,8 @@ __all__ = ["FEWEST", "RIDGES", "Correction", "Refit"]
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 
 #: Fewest re-embedded rows that a correction is fitted on, and fewest random rows that choose it.
-FEWEST, FEWEST_CHOOSING = 4, 12
+FEWEST = 4
+FEWEST_CHOOSING = 12
 
 #: Folds of the choice, and the nearest texts that are compared.
 FOLDS, NEIGHBORS = 4, 10
@@ -77,8 +78,8 @@ class Refit:
 
     Parameters
     ----------
-    mapping : Map
-        From the old model to the new one, as used for the store's modality.
+    mapping : Map or None
+        From the old model to the new one, as used for the store's modality; None where every call is given ``mapped``.
     texts : Texts or None
     size : float
         Mean squared norm of the store's old rows.
@@ -92,36 +93,52 @@ class Refit:
     that each fold leaves out; the first choice stays unless another penalty is better by more than a standard error, and t unless leaving it out is by three.
     """
 
-    def __init__(self, mapping: Map, texts: Texts | None, size: float) -> None:
-        self.mapping, self.texts, self.size = mapping, texts, size
+    def __init__(self, mapping: Map | None, texts: Texts | None, size: float) -> None:
+        self._mapping, self.texts, self.size = mapping, texts, size
+
+    @property
+    def mapping(self) -> Map:
+        """The first map."""
+        assert self._mapping is not None
+        return self._mapping
 
     def first(self) -> Correction:
         """Return the correction before any row was re-embedded: texts alone."""
         return Correction(self.texts is not None, RIDGES[0])
 
-    def transform(self, rows: np.ndarray, correction: Correction) -> np.ndarray:
+    def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
         """Map old rows to unit rows of the new model, a block at a time.
 
         Parameters
         ----------
         rows : ndarray, shape (n, d_old)
         correction : Correction
+        mapped : ndarray, shape (n, d_new), optional
+            The rows as their first map gives them, where it is not one map for all: in cross-validation.
 
         Returns
         -------
         ndarray of float32, shape (n, d_new)
         """
-        out = np.empty((len(rows), self.mapping.d_target), np.float32)
+        out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
         width = 8 * (2 * rows.shape[1] + 3 * out.shape[1] + (2 * len(self.texts) if self.texts is not None else 0))
         for part in blocks(len(rows), width):
-            features, base = self._features(rows[part], correction.anchored)
+            features, base = self._features(rows[part], correction.anchored, None if mapped is None else mapped[part])
             if correction.coef is not None:
                 base = base + (features - correction.feature_mean) @ correction.coef + correction.residual_mean
             out[part] = normalize_rows(base)
         return out
 
     def fit(
-        self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, random: np.ndarray, last: Correction, *, choose: bool
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        weights: np.ndarray,
+        random: np.ndarray,
+        last: Correction,
+        *,
+        choose: bool,
+        mapped: np.ndarray | None = None,
     ) -> Correction:
         """Fit the correction on re-embedded rows.
 
@@ -136,6 +153,8 @@ class Refit:
         last : Correction
             Whose kind and penalty stay unless ``choose``.
         choose : bool
+        mapped : ndarray, shape (n, d_new), optional
+            As for :meth:`transform`.
 
         Returns
         -------
@@ -145,27 +164,31 @@ class Refit:
             return last
         kind = last
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
-            kind = self._choose(X, Y, weights, random)
-        features, base = self._features(X, kind.anchored)
+            kind = self._choose(X, Y, weights, random, mapped)
+        features, base = self._features(X, kind.anchored, mapped)
         mean, offset, coefs = _ridge(features, Y - base, weights, [kind.ridge * self.size])
         return Correction(kind.anchored, kind.ridge, mean, offset, coefs[0], kind.evidence)
 
-    def _features(self, rows: np.ndarray, anchored: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _features(
+        self, rows: np.ndarray, anchored: bool, mapped: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return what is regressed on, shape (n, p), and the base, shape (n, d_new), in float64."""
         rows = rows.astype(np.float64)
-        base = np.asarray(self.mapping.transform(rows))
+        base = np.asarray(self.mapping.transform(rows) if mapped is None else mapped)
         if not anchored or self.texts is None:
             return rows, base
         mixed = self.texts.mixtures(unit(rows))
         return np.hstack([rows, mixed]), base + mixed
 
-    def _choose(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
+    def _choose(
+        self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, random: np.ndarray, mapped: np.ndarray | None
+    ) -> Correction:
         fold = np.full(len(X), -1)
         fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # rows come in random order already
         kinds = (True, False) if self.texts is not None else (False,)
         kept = np.zeros((len(kinds), len(RIDGES), len(X)))
         for a, anchored in enumerate(kinds):
-            features, base = self._features(X, anchored)
+            features, base = self._features(X, anchored, mapped)
             for k in range(FOLDS):
                 test, train = fold == k, fold != k
                 mean, offset, coefs = _ridge(
@@ -174,7 +197,10 @@ class Refit:
                 for r, coef in enumerate(coefs):
                     moved = base[test] + (features[test] - mean) @ coef + offset
                     kept[a, r, test] = self._kept(normalize_rows(moved), Y[test])
-        table = kept[:, :, random]
+        return self.decide(kinds, kept[:, :, random])
+
+    def decide(self, kinds: tuple[bool, ...], table: np.ndarray) -> Correction:
+        """Return the kind of map and the penalty that keep most of random rows, shape (kinds, penalties, rows); not fitted yet."""
         a, r = 0, _leader(table[0], 1.0)
         if len(kinds) > 1:
             # Texts are given up only where that is sure: few random rows would mislead.

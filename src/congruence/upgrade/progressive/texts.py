@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
+from congruence.upgrade.progressive._lazy import Rows
 
 __all__ = ["SHARPNESS", "Scale", "TextFacts", "Texts", "nearest_texts", "overlap", "read_facts", "softmax", "unit"]
 
@@ -33,7 +34,7 @@ class Scale:
     spread: float
 
     @classmethod
-    def of(cls, rows: np.ndarray, texts: np.ndarray) -> Scale:
+    def of(cls, rows: Rows, texts: np.ndarray) -> Scale:
         """Measure the scale of unit rows, shape (n, d), by unit texts, shape (m, d)."""
         mean = texts @ rows.mean(axis=0, dtype=np.float64)
         some = rows[:: -(-len(rows) // _SAMPLE)]
@@ -89,12 +90,12 @@ class TextFacts:
     entropy: np.ndarray
 
 
-def read_facts(rows: np.ndarray, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
+def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
     """Read off the scores of unit rows, a block at a time.
 
     Parameters
     ----------
-    rows : ndarray, shape (n, d)
+    rows : ndarray or Lazy, shape (n, d)
     texts : ndarray, shape (m, d)
     scale : Scale
     k : int
@@ -105,9 +106,9 @@ def read_facts(rows: np.ndarray, texts: np.ndarray, scale: Scale, k: int) -> Tex
     TextFacts
     """
     n, m = len(rows), len(texts)
-    near = np.empty((n, k), np.int32)
-    margin, entropy = np.zeros(n), np.empty(n)
-    for part in blocks(n, 3 * 8 * m):
+    near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)
+    margin, entropy = np.zeros(n, np.float32), np.empty(n, np.float32)
+    for part in blocks(n, 8 * (3 * m + 4 * rows.shape[1])):
         scores = scale.scores(rows[part], texts)
         near[part] = nearest_texts(scores, k)
         if m > 1:
@@ -135,7 +136,10 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the share of each row's columns in ``a`` that are in ``b``, shapes (n, k)."""
-    return np.asarray((a[:, :, None] == b[:, None, :]).any(axis=2).mean(axis=1))
+    out = np.empty(len(a))
+    for part in blocks(len(a), a.shape[1] * b.shape[1]):
+        out[part] = (a[part, :, None] == b[part, None, :]).any(axis=2).mean(axis=1)
+    return out
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

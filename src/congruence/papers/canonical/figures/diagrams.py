@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from congruence.papers.canonical.anchors import (
@@ -24,7 +22,7 @@ RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows"
 
 def run_commuting(job: Job[Collection]) -> None:
     """Compare the direct path with the one through texts: the share of five images found by both."""
-    examples: list[dict[str, Any]] = []
+    examples: list[dict[str, object]] = []
     for collection, heldout, pair in usable(job):
         test = ~heldout.train
         own, pictures = (side[test] for side in both_rows(heldout, pair, "image"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def run_edits(job: Job[Collection]) -> None:
     The text is the caption nearest an image in the source, edited by name; without captions it is a class prompt of several templates, and the
     edited one is the same template with another class.
     """
-    examples: list[dict[str, Any]] = []
+    examples: list[dict[str, object]] = []
     for collection, heldout, pair in usable(job):
         _check_texts(job, heldout)
         test = ~heldout.train

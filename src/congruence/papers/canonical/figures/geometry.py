@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from congruence.papers.canonical.anchors import (
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.metrics import measure
 from congruence.papers.job import Job
+
+if TYPE_CHECKING:
+    from congruence.papers.canonical.baselines import ModalityMap
 
 __all__ = ["run_clouds", "run_gap", "run_kernels"]
 
@@ -138,7 +141,7 @@ def run_clouds(job: Job[Collection]) -> None:
 
 
 def _before_after(
-    heldout: Collection, pair: tuple[int, int], mapping: Any, points: int, seed: int
+    heldout: Collection, pair: tuple[int, int], mapping: ModalityMap, points: int, seed: int
 ) -> list[dict[str, Any]]:
     (a, b), (ta, tb) = [heldout.models[k].images for k in pair], [heldout.prototypes[k] for k in pair]
     raw: dict[str, np.ndarray] = {}

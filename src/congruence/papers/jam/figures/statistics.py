@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from congruence.papers.jam.data import JAMData
 from congruence.papers.jam.protocol import in_task, pair_name, tasks
 from congruence.papers.job import Job
 from congruence.train.autoencoder import autoencoder, count
+
+if TYPE_CHECKING:
+    from typing import SupportsFloat
 
 __all__ = ["cases", "measure_statistics", "run_sizes", "run_statistics"]
 
@@ -59,7 +62,7 @@ def measure_statistics(V: np.ndarray, T: np.ndarray, wanted: list[str]) -> dict[
     """Return the wanted statistical measures of paired rows, computed as the paper does."""
     V, T = (rows.astype(np.float64) for rows in (V, T))
     A, B = _leading(V), _leading(T)
-    every: dict[str, Callable[[], Any]] = {
+    every: dict[str, Callable[[], SupportsFloat]] = {
         "cca_linear": lambda: cca(V, T, components="first", rank=CCA_RANK),
         "cca_kernel": lambda: cca(V, T, components="first", rank=CCA_RANK, reduce="kernel"),
         "cka_linear": lambda: linear_cka(A, B, estimator="biased"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from congruence.papers.job import Job
 from congruence.papers.sotalign.baselines import choose
 from congruence.papers.sotalign.data import SOTAlignData
@@ -38,7 +36,7 @@ def run_teachers(job: Job[SOTAlignData]) -> None:
         for teacher in job["teachers"]:
             for divergence in job["divergences"]:
                 name = _ALONE[teacher] if divergence == "none" else "sotalign"
-                tried: dict[str, Any] | None = None
+                tried: dict[str, object] | None = None
                 if divergence != "none":
                     grid = [{"paper_alpha": a, "teacher": teacher, "divergence": divergence} for a in _ALPHAS]
                     tried = grid[0]

@@ -1,0 +1,224 @@
+"""Map a data set of many files with Ray on this machine, beside Ray's own read and write, and beside the local command.
+
+Each run is a process of its own, and the runs of a round follow each other in turn. Seconds by the clock mean something only on a machine that does nothing else; processor seconds are of
+the whole tree of processes, Ray's own included. Killed runs are ended with SIGKILL, the driver with its workers or a worker alone, at random moments, and
+begun again until they are whole; then every id must be there once.
+
+python benchmarks/bench_engines.py --rows 200000 --json OUT
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from machine_output import add_json, write_json
+
+WORKERS = 2
+
+
+def make(folder: Path, rows: int, dim: int, files: int) -> None:
+    """Write vectors that share one random block, so that making them costs little."""
+    from congruence import OrthogonalMap
+
+    rng = np.random.default_rng(0)
+    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    X = rng.standard_normal((2 * dim, dim))
+    OrthogonalMap().fit(X, X @ turn + 0.01).save(folder / "map")
+    (folder / "in").mkdir()
+    step = -(-rows // files)
+    block = rng.standard_normal((min(step, 20_000), dim), dtype=np.float32)
+    schema = pa.schema({"id": pa.int64(), "vector": pa.list_(pa.float32(), dim)})
+    for k in range(files):
+        low, high = k * step, min((k + 1) * step, rows)
+        with pq.ParquetWriter(
+            folder / f"in/part-{k:05d}.parquet", schema, compression="none", use_dictionary=False
+        ) as out:
+            for start in range(low, high, len(block)):
+                n = min(len(block), high - start)
+                lists = pa.FixedSizeListArray.from_arrays(pa.array(block[:n].reshape(-1)), dim)
+                out.write_table(pa.table([pa.array(np.arange(start, start + n)), lists], schema=schema))
+
+
+def start_ray() -> None:
+    import logging
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    import ray.data
+
+    ray.init(address="local", num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+
+
+def run(what: str, folder: Path) -> None:
+    """Do one job in this process, as a command does, and print what it took."""
+    from congruence._utils.process import start_command
+
+    start_command()
+    me = psutil.Process()
+    peak = [0]
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.05):
+            peak[0] = max(peak[0], me.memory_info().rss)
+
+    begun, first = time.perf_counter(), processor(me)
+    if what != "local":
+        start_ray()
+    started, before = time.perf_counter(), processor(me)
+    threading.Thread(target=watch, daemon=True).start()
+    out = folder / f"out-{what}"
+    base = me.memory_info().rss
+    if what == "local":
+        from congruence import load, transform_file
+        from congruence.stores import open_source
+
+        transform_file(load(folder / "map"), open_source(folder / "in"), out, force=True)
+    elif what == "ray":
+        from congruence import load
+        from congruence.engines import RayEngine, open_dataset, transform_dataset
+
+        transform_dataset(load(folder / "map"), open_dataset(str(folder / "in")), str(out), engine=RayEngine())
+    elif what == "plain":
+        import ray.data
+
+        ray.data.read_parquet(str(folder / "in")).write_parquet(str(out))
+    ended, after = time.perf_counter(), processor(me)
+    stop.set()
+    facts = {
+        "what": what,
+        "start_seconds": started - begun,
+        "start_processor": before - first,
+        "seconds": ended - started,
+        "processor": after - before,
+        "driver_mb": (peak[0] - base) / 2**20,
+    }
+    print(json.dumps(facts), flush=True)
+
+
+def processor(me: psutil.Process) -> float:
+    """Return the processor seconds of this process and all below it, the ended ones that were waited for included."""
+    total = 0.0
+    for one in [me, *me.children(recursive=True)]:
+        try:
+            times = one.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def call(what: str, folder: Path) -> dict:
+    command = [sys.executable, __file__, "--run", what, "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def is_worker(process: psutil.Process) -> bool:
+    """Say whether a process runs tasks: a machine's agents have such names too, and it ends with one of them."""
+    try:
+        name = next(iter(process.cmdline()), "")
+    except psutil.NoSuchProcess:
+        return False
+    return name.startswith("ray::") and "Agent" not in name
+
+
+def kill(folder: Path, whom: str, after: float) -> bool:
+    """Begin a run and kill it, or one of its workers, after so many seconds of work; return whether it ended by itself before."""
+    command = [sys.executable, __file__, "--run", "ray", "--folder", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    journal = folder / "out-ray.partial/journal"
+    while process.poll() is None and not journal.exists():
+        time.sleep(0.02)
+    time.sleep(after)
+    tree = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    if process.poll() is None and whom == "driver":
+        process.kill()
+        for one in tree:
+            if one.is_running():
+                one.kill()
+    elif process.poll() is None:
+        tasks = [one for one in tree if one.is_running() and is_worker(one)]
+        for one in tasks[:1]:
+            one.send_signal(signal.SIGKILL)
+    return process.wait() == 0
+
+
+def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
+    rng = np.random.default_rng(seed)
+    expected = pq.read_table(folder / "in", columns=["id"]).num_rows
+    found = []
+    for k in range(kills):
+        shutil.rmtree(folder / "out-ray", ignore_errors=True)
+        whom = ("driver", "worker")[k % 2]
+        after = float(rng.uniform(0, seconds))
+        whole = kill(folder, whom, after) or (folder / "out-ray").exists()  # killed after its last step
+        if not whole:
+            call("ray", folder)
+        ids = np.sort(pq.read_table(folder / "out-ray", columns=["id"]).column("id").to_numpy())
+        once = len(np.unique(ids))
+        found.append(
+            {
+                "killed": whom,
+                "after": after,
+                "ended_by_itself": whole,
+                "lost": expected - once,
+                "doubled": len(ids) - once,
+            }
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--files", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--run", choices=("local", "ray", "plain"))
+    add_json(parser)
+    options = parser.parse_args()
+    if options.run:
+        run(options.run, options.folder)
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as place:
+        folder = Path(place)
+        make(folder, options.rows, options.dim, options.files)
+        results = []
+        for _ in range(options.rounds):
+            for what in ("plain", "ray", "local"):
+                results.append(call(what, folder))
+                print(results[-1], flush=True)
+                shutil.rmtree(folder / f"out-{what}")
+        longest = max(one["seconds"] for one in results if one["what"] == "ray")
+        killed = faults(folder, options.kills, longest, 0) if options.kills else []
+        for one in killed:
+            print(one, flush=True)
+    write_json(
+        options, {"rows": options.rows, "dim": options.dim, "files": options.files, "runs": results, "kills": killed}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""What a progressive migration takes of memory and processor time: in memory, as a stream from a file, and over a LanceDB table.
+
+``python benchmarks/bench_progressive_memory.py --rows 100000 1000000``: rows of 64 random numbers in a ``.npy`` file, 100 texts, three batches of a
+thousandth of the rows, each followed by the refit, the meter and ``save``. Of LanceDB it is ``reembed`` on a table that was migrated and switched before: reading the old vectors,
+comparing, three batches, comparing. Each way runs in a process of its own; memory is the peak over what the process had after its imports and one read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from congruence import OrthogonalMap, reembed
+from congruence.databases import open_database
+from congruence.stores import open_source
+from congruence.upgrade.migrate import Migration
+from congruence.upgrade.progressive import Progressive
+
+WIDTH, TEXTS, BATCHES = 64, 100, 3
+
+#: Ways, and whether texts are used.
+WAYS = {"in memory": True, "stream": True, "stream, no texts": False, "LanceDB": True}
+
+
+def write(path: Path, n: int) -> None:
+    """Write a store's old vectors."""
+    rng = np.random.default_rng(0)
+    rows = np.lib.format.open_memmap(path, "w+", np.float32, (n, WIDTH))
+    for start in range(0, n, 65_536):
+        part = rng.standard_normal((min(65_536, n - start), WIDTH), np.float32)
+        rows[start : start + len(part)] = part / np.linalg.norm(part, axis=1, keepdims=True)
+    rows.flush()
+
+
+def models() -> tuple[np.ndarray, np.ndarray, OrthogonalMap]:
+    """Return the rotation between the models, texts of the old one, and the first map."""
+    rng = np.random.default_rng(1)
+    turn = np.linalg.qr(rng.standard_normal((WIDTH, WIDTH)))[0].astype(np.float32)
+    texts = rng.standard_normal((TEXTS, WIDTH)).astype(np.float32)
+    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+    return turn, texts, OrthogonalMap().fit(texts, texts @ turn)
+
+
+def encode(old: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """Return what the new model gives: not quite what any rotation does."""
+    noise = np.random.default_rng(len(old)).standard_normal(old.shape).astype(np.float32)
+    return old @ turn + 0.3 * np.abs(old) + 0.1 * noise
+
+
+def peak() -> float:
+    """Return the most memory that this process had, in megabytes; the limit that getrusage reports begins with what the parent had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def migrated(path: Path) -> None:
+    """Migrate a LanceDB table of the rows and switch it."""
+    import lancedb
+    import pyarrow as pa
+
+    rows = np.load(path, mmap_mode="r")
+
+    def batches():
+        for start in range(0, len(rows), 65_536):
+            part = np.array(rows[start : start + 65_536])
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), WIDTH)
+            yield pa.record_batch({"id": pa.array(np.arange(start, start + len(part))), "vector": vectors})
+
+    schema = next(batches()).schema
+    lancedb.connect(path.parent / "lance").create_table("items", batches(), schema=schema, mode="overwrite")
+    with Migration(
+        open_database(path.parent / "lance" / "items.lance"), models()[2], journal=path.parent / "journal"
+    ) as migration:
+        migration.run()
+        migration.verify()
+        migration.switch()
+
+
+def reembedded(path: Path) -> dict[str, float]:
+    """Re-embed rows of that table, and return megabytes and seconds."""
+    turn, texts, _ = models()
+    rows = np.load(path, mmap_mode="r")
+    with Migration(open_database(path.parent / "lance" / "items.lance"), journal=path.parent / "journal") as migration:
+        next(migration.database.scan(batch=16))
+        before, started, size = peak(), time.process_time(), len(rows) // 1000
+        given = {"texts": texts, "new_texts": texts @ turn, "size": size, "budget": BATCHES * size}
+        reembed(migration, lambda ids: encode(rows[[int(one) for one in ids]], turn), **given)
+        return {"megabytes": peak() - before, "seconds": time.process_time() - started}
+
+
+def follow(path: Path, way: str) -> dict[str, float]:
+    """Go through a few batches, and return megabytes, and seconds a batch."""
+    turn, texts, first = models()
+    source = open_source(path)
+    next(source.scan(0, 16))
+    before = peak()
+    given = {"texts": texts, "new_texts": texts @ turn} if WAYS[way] else {}
+    plan = Progressive(first, source if way.startswith("stream") else np.load(path), **given)
+    started, seconds = time.process_time(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for ids in plan.batches(len(plan) // 1000, budget=BATCHES * (len(plan) // 1000)):
+            plan.update(ids, encode(source.take(ids)[1], turn))
+            plan.save(Path(folder) / "plan", force=True)
+            seconds.append(time.process_time() - started)
+            started = time.process_time()
+    return {"megabytes": peak() - before, "seconds": float(np.median(seconds))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--json")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        path, way = Path(options.one[0]), options.one[1]
+        if way == "migrated":
+            migrated(path)
+        else:
+            print(json.dumps(reembedded(path) if way == "LanceDB" else follow(path, way)))
+        return
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "old.npy"
+        for n in options.rows:
+            write(path, n)
+            shutil.rmtree(path.parent / "journal", ignore_errors=True)
+            for way in ("in memory", "stream", "stream, no texts", "migrated", "LanceDB"):
+                done = subprocess.run([sys.executable, __file__, "--one", str(path), way], stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
+                if way == "migrated":
+                    continue
+                found.append({"rows": n, "way": way, **json.loads(done.stdout)})
+                print(found[-1], flush=True)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"results": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The photo sample: accuracy of the nearest class name among 1,500 photos, by what the map is fitted on and by the share that is re-embedded.
+
+``python benchmarks/photo_sample.py`` needs nothing but the package. The new model's class names are asked in every line but "old model". *Photo pairs*: random
+photos in both models, measured on the other photos; a map by ``congruence.fit``, as all are. *Re-embedded*: ``congruence.upgrade.Progressive`` as it is, worst
+first, a fifth of each batch random, batches of 2 %. Draws differ by random photos and random rows; the models are the same.
+
+Chosen after looking at these very models, among others: what bench_progressive.py names. ``--fresh ../shared/data/caltech101_unimodal.npz`` therefore trains pairs
+anew with seeds 10, 11, … (dual_encoders.py), which nothing was chosen on, and measures each in one draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import congruence
+from congruence.datasets import load_sample
+from congruence.embeddings import Embeddings, Space, normalize_rows
+from congruence.upgrade.progressive import Progressive
+from dual_encoders import Dual, load
+from machine_output import add_json, write_json
+
+PHOTOS = 1500
+PAIRS = (100, 500, 1000)
+SHARES = (0.0, 0.04, 0.08, 0.1, 0.12, 0.16)
+
+
+Side = dict[str, Embeddings]
+
+
+def sample_sides() -> tuple[Side, Side, np.ndarray]:
+    """Return the old and the new model's rows of the sample, and the class of each photo."""
+    sample = load_sample("photos")
+    return sample.source, sample.target, sample.class_of("image", sample.source["image"].ids)
+
+
+def fresh_sides(data: Path, seed: int) -> tuple[Side, Side, np.ndarray]:
+    """Train both models anew, and return what :func:`sample_sides` does; photos are drawn as examples/train_photos draws them."""
+    pair = load(data, seed)
+    kept = np.sort(np.random.default_rng([seed, 3]).permutation(len(pair.photos))[:PHOTOS])
+    photos = [pair.photos[k] for k in kept]
+
+    def side(model: Dual) -> Side:
+        names = normalize_rows(model.texts.mean(axis=1))
+        return {
+            "image": Embeddings(model.photos[kept], ids=photos, space=Space(modality="image")),
+            "text": Embeddings(names, ids=pair.classes, space=Space(modality="text")),
+        }
+
+    return side(pair.old), side(pair.new), np.array(pair.classes, object)[pair.label[kept]]
+
+
+def measure(old: Side, new: Side, own: np.ndarray, draws: int) -> dict[str, Any]:
+    photos, names, theirs = old["image"].vectors, old["text"].ids, new["text"].vectors
+
+    def score(vectors: np.ndarray, texts: np.ndarray = theirs, rows: Any = slice(None)) -> float:
+        return float((names[(vectors @ texts.T).argmax(axis=1)] == own[rows]).mean())
+
+    first = congruence.fit(old["text"], new["text"], means={"image": (old["image"], None)}, check=False)
+    words = first.for_modality("text").transform(old["text"].vectors)
+    found: dict[str, Any] = {
+        "old": score(photos, old["text"].vectors),
+        "new": score(new["image"].vectors),
+        "unmapped": score(photos),
+        "names": score(first.for_modality("image").transform(photos)),
+        "names of names": float(((words @ theirs.T).argmax(axis=1) == np.arange(len(names))).mean()),
+        "pairs": {n: [] for n in PAIRS},
+        "progressive": {share: [] for share in SHARES},
+    }
+    for draw in range(draws):
+        order = np.random.default_rng(draw).permutation(len(photos))
+        for n in PAIRS:
+            known, rest = order[:n], order[n:]
+            ids = old["image"].ids[known]
+            mapping = congruence.fit(old["image"].take(ids), new["image"].take(ids), check=False)
+            found["pairs"][n].append(score(mapping.transform(photos[rest]), rows=rest))
+        plan = Progressive(
+            first, old["image"], texts=old["text"], new_texts=new["text"], modality="image", random_state=draw
+        )
+        for share in SHARES:
+            for ids in plan.batches(round(0.02 * len(plan)), share=share) if share else ():
+                plan.update(ids, new["image"].take(ids).vectors)
+            found["progressive"][share].append(score(plan.store()))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--fresh", type=Path, help="caltech101_unimodal.npz: pairs trained anew instead of the sample")
+    parser.add_argument("--pairs", type=int, default=3, help="of models that are trained anew")
+    add_json(parser)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if given.fresh:
+        runs = [measure(*fresh_sides(given.fresh, seed), draws=1) for seed in range(10, 10 + given.pairs)]
+    else:
+        runs = [measure(*sample_sides(), draws=given.draws)]
+    for found in runs:
+        for name, value in found.items():
+            cells = value.items() if isinstance(value, dict) else [("", [value])]
+            for key, values in cells:
+                print(f"{name:16s} {key!s:6} {np.mean(values):.3f}", *(f"{one:.3f}" for one in values))
+    write_json(given, runs)
+
+
+if __name__ == "__main__":
+    main()

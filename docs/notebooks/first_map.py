@@ -1,0 +1,78 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Two spaces, one rotation
+#
+# Two models have encoded the same emoji, with other architectures, objectives, pictures and captions. Is what they learned the same up to a rotation? The sample comes with the package; nothing is downloaded.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+import congruence
+from congruence.datasets import load_sample
+
+sample = load_sample()  # the emoji
+old, new = sample.source, sample.target
+order = np.random.default_rng(0).permutation(old["image"].ids)
+anchors, asked = order[:800], order[800:]
+print(len(anchors), "emoji to fit on,", len(asked), "to ask")
+
+# %% [markdown]
+# ## Their axes have nothing in common, their angles do
+#
+# Left: the cosine of each emoji's vector by the one model with its vector by the other. Right: cosines *between* emoji, by the one model and by the other.
+
+# %%
+first, second = old["image"].take(asked).vectors, new["image"].take(asked).vectors
+rows, columns = np.random.default_rng(1).integers(0, len(asked), (2, 3000))
+inner = [(side[rows] * side[columns]).sum(1) for side in (first, second)]
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+left.hist((first * second).sum(1), bins=40)
+left.set(xlabel="cosine of an emoji with itself, across models", xlim=(-1, 1), yticks=[])
+right.plot(*inner, ".", markersize=2, alpha=0.5)
+right.set(xlabel="cosine of two emoji, old model", ylabel="the same, new model")
+print(f"correlation of the angles: {np.corrcoef(*inner)[0, 1]:.2f}")
+
+# %% [markdown]
+# ## Fit on pictures, ask with texts
+#
+# If a rotation maps the pictures, it maps the texts too, about their own mean. So fit on pictures, and count how many texts of unseen emoji find their own text by the other model.
+
+# %%
+mapping = congruence.fit(
+    old["image"].take(anchors),
+    new["image"].take(anchors),
+    means={"text": (old["text"].take(anchors).vectors, new["text"].take(anchors).vectors)},
+)
+scores = congruence.evaluate(mapping, {"text": old["text"].take(asked)}, {"text": new["text"].take(asked)})
+for one in scores.rows:
+    print(f"{one.metric:<10} {one.query} against {one.against}: {one.before:.3f} unmapped, {one.after:.3f} mapped")
+
+# %% [markdown]
+# ## What a cosine is worth
+#
+# A mapped row lies near the target's mean before any rotation is right, so a cosine is read beside two controls: every row at the target's mean, and a random rotation about the right means.
+
+# %%
+mapped = mapping.apply(old["text"].take(asked), modality="text").vectors
+target = new["text"].take(asked).vectors
+mean = target.mean(0) / np.linalg.norm(target.mean(0))
+turn = np.linalg.qr(np.random.default_rng(0).normal(size=(target.shape[1],) * 2))[0]
+turned = (mapped - mapped.mean(0)) @ turn + target.mean(0)
+turned /= np.linalg.norm(turned, axis=1, keepdims=True)
+
+figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
+for name, rows in (("mapped", mapped), ("constant", np.broadcast_to(mean, target.shape)), ("random rotation", turned)):
+    axis.hist((rows * target).sum(1), bins=40, alpha=0.6, label=name)
+axis.set(xlabel="cosine with the target's own vector", yticks=[])
+axis.legend()
+
+# %% [markdown]
+# The map is worth what lies to the right of both controls. The next notebook asks how many anchors that takes.

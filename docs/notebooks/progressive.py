@@ -1,0 +1,76 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Re-embed the worst rows first
+#
+# A map moves a whole store in minutes, and is wrong about some rows. Which? `Progressive` orders rows by how unsure the map is, refits on those that were re-embedded, and estimates the quality of the whole store from random rows.
+# The world is made up, so that the truth is known.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+from congruence import Progressive, fit
+from congruence.synthetic import upgrade_problem
+
+world = upgrade_problem(900, 32, 48, source_noise=0.9, target_noise=0.5, classes=40, random_state=0)
+names = np.arange(40)
+
+
+def class_texts(texts):
+    """One text a class."""
+    means = np.array([texts[world.labels == k].mean(0) for k in names])
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+
+old_texts, new_texts = class_texts(world.source_texts), class_texts(world.target_texts)
+
+
+def accuracy(images, texts):
+    """Share of images whose nearest text is their class."""
+    return np.mean(np.argmax(images @ texts.T, axis=1) == world.labels)
+
+
+anchors = np.arange(60)
+first = fit(world.source_images[anchors], world.target_images[anchors], modality="image", holdout=0)
+print(
+    f"old model {accuracy(world.source_images, old_texts):.3f}, new model {accuracy(world.target_images, new_texts):.3f}"
+)
+
+# %% [markdown]
+# ## By the map's own doubt, or at random
+
+# %%
+shares = {}
+for order in ("auto", "random"):
+    plan = Progressive(
+        first, world.source_images, texts=old_texts, new_texts=new_texts, modality="image", order=order, random_state=0
+    )
+    known, curve = [], [(0.0, accuracy(plan.mapped(), new_texts))]
+    for rows in plan.batches(size=90, share=0.5):
+        plan.update(rows, world.target_images[rows])
+        known = [*known, *rows]
+        store = plan.mapped()
+        store[known] = world.target_images[known]
+        curve.append((len(known) / 900, accuracy(store, new_texts)))
+    shares[order] = np.array(curve)
+
+figure, axis = plt.subplots(figsize=(7, 3.4), layout="constrained")
+for order, curve in shares.items():
+    axis.plot(*curve.T, marker="o", label=order)
+axis.axhline(accuracy(world.target_images, new_texts), linestyle=":", color="gray")
+axis.set(xlabel="share of the store re-embedded (dotted: all of it)", ylabel="accuracy")
+axis.legend()
+
+# %% [markdown]
+# ## Without labels
+#
+# A library has no labels. The meter reads random rows whose new vectors it has, and says how far the store agrees with the new model, with an interval.
+
+# %%
+print(plan.meter())

@@ -1,0 +1,294 @@
+"""``congruence demo --sample emoji``: the paper's claim on the emoji, and a table migrated by it, offline, in a few seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from congruence.datasets import Bundle
+    from congruence.embeddings import Embeddings
+    from congruence.maps import OrthogonalMap
+
+__all__ = ["fit_on_images", "round_trip", "run", "seen_and_unseen"]
+
+
+def run(
+    out: str,
+    *,
+    classes: int,
+    seed: int,
+    save_map: str | None,
+    report: bool,
+    migration: bool,
+    migration_page: str,
+    as_json: bool,
+) -> None:
+    """Fit on images of some classes, map texts with the same rotation, and measure on classes the map has never seen.
+
+    Then put the old model's vectors of pictures and captions in a LanceDB table, migrate it with the same map, and search it before and after.
+    """
+    from congruence._utils.atomic import check_output
+    from congruence.cli._base import number, print_json, print_table, progress, say
+    from congruence.cli._demo_table import has_lancedb, migrate_table, print_table_searches
+    from congruence.cli._scores import CONTROLS
+    from congruence.datasets import load_sample
+    from congruence.persist import check_map_output
+    from congruence.report import summarize, write_migration, write_report
+    from congruence.splits import Split
+
+    if save_map is not None:
+        check_map_output(save_map)
+    migrates = migration and has_lancedb()
+    if report:
+        check_output(out, force=True)
+        if migrates:
+            check_output(migration_page, force=True)
+    sample = load_sample("emoji")
+    with progress("fitting and measuring", 3 + migrates, as_json) as callback:
+        mapping = fit_on_images(sample, classes, seed)
+        table = seen_and_unseen(sample, mapping)
+        if callback:
+            callback(1)
+        closing = round_trip(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
+        if callback:
+            callback(1)
+        summary = summarize(mapping, sample, random_state=seed)
+        if save_map is not None:
+            mapping.save(save_map)
+        if report:
+            write_report(out, summary, force=True)
+        if callback:
+            callback(1)
+        moved = None
+        if migrates:
+            split = Split.from_dict(mapping.scores_["holdout"])
+            moved = migrate_table(sample, mapping, split, random_state=seed)
+            if report:
+                write_migration(
+                    migration_page,
+                    moved["summary"],
+                    moved["searches"],
+                    licenses=sample.info["licences"][:1],
+                    force=True,
+                )
+            if callback:
+                callback(1)
+    if as_json:
+        print_json(
+            {
+                "fitted_on_images_of": mapping.scores_["n_pairs"],
+                "models_alone": sample.info["each_model_alone"],
+                "table": table,
+                "few_anchors": summary["few_anchors"],
+                "round_trip": closing,
+                "commuting_overlap": summary["commuting"]["overlap"],
+                "report": out if report else None,
+                "migration": moved and {key: moved[key] for key in ("searches", "identical", "same_lists")},
+                "migration_page": migration_page if report and migrates else None,
+            }
+        )
+        return
+    for name, towers in sample.info["models"].items():
+        alone = sample.info["each_model_alone"][name]
+        print(
+            f"{name}: {towers}; its own retrieval of {len(sample.source['image'])} captions from pictures: "
+            + ", ".join(f"{alone[f'recall_at_{k}']:.3f} at {k}" for k in (1, 5, 10))
+        )
+    print(f"Pictures: {sample.info['images_of']}.\n")
+    print_table(
+        f"fitted on the images of {mapping.scores_['n_pairs']} classes; texts mapped by the same rotation",
+        ["", "seen: before", "after", "oracle", "unseen: before", "after", "oracle", "chance"],
+        [
+            [
+                line["measure"],
+                *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after", "oracle")),
+                number(line["unseen"]["chance"]),
+            ]
+            for line in table
+            if "cosine" not in line["measure"]
+        ],
+    )
+    print_table(
+        "mapped vectors and the target's own",
+        ["", "seen: before", "after", "unseen: before", "after", "constant", "random rotation"],
+        [
+            [
+                line["measure"],
+                *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after")),
+                *(number(line["unseen"][k]) for k in ("control_constant", "control_random_rotation")),
+            ]
+            for line in table
+            if "cosine" in line["measure"]
+        ],
+    )
+    print(f"{CONTROLS}\n")
+    curve = summary["few_anchors"]
+    print_table(
+        "unseen classes by number of anchor images",
+        ["", *map(str, curve["n"])],
+        [[line["name"], *map(number, line["mean"])] for line in curve["curves"]],
+    )
+    print_table(
+        "round trip on unseen classes: does a vector find itself, and its cosine with the start",
+        ["", "images, at 1", "cosine", "texts, at 1", "cosine"],
+        [
+            [line["path"], *(number(line[k]) for k in ("image_retrieval", "image", "text_retrieval", "text"))]
+            for line in closing
+        ],
+    )
+    print(summary["verdict"]["sentence"], summary["verdict"]["action"])
+    if moved is not None:
+        print_table_searches(moved)
+    elif migration:
+        say("\nWith LanceDB the demo also migrates a live table: pip install 'congruence[lancedb]'")
+    if report:
+        say(f"Report: {out}" + (f"; the migration in pictures: {migration_page}" if migrates else ""))
+
+
+def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
+    """Fit on the images of some classes; of texts only means are used, those of the same classes."""
+    import warnings
+
+    import congruence
+    from congruence.errors import DuplicateWarning, ParameterError
+
+    source, target = sample.source, sample.target
+    n = len(source["image"])
+    if not 2 <= classes < n:
+        raise ParameterError(
+            f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}. Pass --classes with such a number."
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DuplicateWarning)  # three pairs of emoji look alike: no news to a newcomer
+        mapping: OrthogonalMap = congruence.fit(
+            source["image"],
+            target["image"],
+            "orthogonal",  # what the page explains
+            holdout=n - classes,
+            random_state=seed,
+            means={"text": (source["text"], target["text"])},
+            check=False,  # right by construction, and the check takes longer than the fit
+        )
+    return mapping
+
+
+def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, Any]]:
+    """Measure before, after and oracle on classes the map was fitted on and on the others."""
+    from congruence.evaluation import evaluate
+    from congruence.splits import Split
+
+    split = Split.from_dict(mapping.scores_["holdout"])
+    measures = {
+        "image → its image, at 1": ("retrieval", "aligned image", "target image"),
+        "text → its text, at 1": ("retrieval", "aligned text", "target text"),
+        "mapped image → target's text, at 1": ("zero_shot", "aligned image", "target text"),
+        "target's image → mapped text, at 1": ("zero_shot", "target image", "aligned text"),
+    }
+    cosines = {
+        "image–image cosine": ("cosine", "aligned image", "target image"),
+        "text–text cosine": ("cosine", "aligned text", "target text"),
+    }
+    parts, groups = {}, {}
+    for name in ("seen", "unseen"):
+
+        def cut(rows: Embeddings, unseen: bool = name == "unseen") -> Embeddings:
+            return rows.take(split.held_out(rows.ids) == unseen)
+
+        sides = [{kind: cut(rows) for kind, rows in sample.side(side).items()} for side in ("source", "target")]
+        parts[name] = evaluate(mapping, *sides)
+        groups[name] = {modality: _own_group(sample, mapping, modality, *sides) for modality in ("image", "text")}
+    table = []
+    for measure, key in measures.items():
+        rows = {name: scores.get(*key) for name, scores in parts.items()}
+        table.append(
+            {"measure": measure, **{name: {**_columns(row), "chance": row.chance} for name, row in rows.items()}}
+        )
+    for modality in ("image", "text"):
+        measure = f"{modality} → another {modality} of its subgroup, at 1"
+        table.append({"measure": measure, **{name: found[modality] for name, found in groups.items()}})
+    for measure, key in cosines.items():
+        line: dict[str, Any] = {"measure": measure}
+        for name, scores in parts.items():
+            row = scores.get(*key)
+            controls = {k: getattr(row, k) for k in ("control_constant", "control_random_rotation")}
+            line[name] = {**_columns(row), **controls}
+        table.append(line)
+    return table
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    return {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
+
+
+def _own_group(
+    sample: Bundle,
+    mapping: OrthogonalMap,
+    modality: str,
+    source: dict[str, Embeddings],
+    target: dict[str, Embeddings],
+) -> dict[str, Any]:
+    """Share of items whose nearest other item in the target model belongs to their subgroup."""
+    import numpy as np
+
+    from congruence.evaluation.controls import chance_at_k
+    from congruence.metrics import class_retrieval
+
+    X, Y = source[modality].vectors, target[modality].vectors
+    labels = np.array([sample.labels[i] for i in source[modality].ids.tolist()])
+
+    def found(queries: np.ndarray) -> float:
+        return class_retrieval(queries, Y, labels, exclude_self=True)
+
+    moved = mapping.for_modality(modality).transform(X)
+    _, group, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    chance = chance_at_k((sizes - 1)[group], len(X) - 1)
+    return {"before": found(X), "after": found(moved), "oracle": found(Y), "classes": len(X), "chance": chance}
+
+
+def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Any) -> list[dict[str, Any]]:
+    """Compare ways back: the inverse, a map fitted the other way, and one fitted on other anchors.
+
+    The third is composition: two maps that share no anchor, one after the other, should be the identity. The last two lines are the
+    controls: every vector at the mean it started from, and a random rotation about that mean.
+    """
+    import numpy as np
+
+    from congruence.evaluation.controls import ControlRows
+    from congruence.maps import OrthogonalMap
+    from congruence.metrics import class_retrieval, paired_cosine
+
+    source, target = sample.source, sample.target
+    seen = ~split.held_out(source["image"].ids)
+    halves = np.flatnonzero(seen)[::2], np.flatnonzero(seen)[1::2]
+
+    def fit(rows: np.ndarray, back: bool) -> OrthogonalMap:
+        ours, theirs = (target, source) if back else (source, target)
+        fitted = OrthogonalMap().fit(ours["image"].vectors[rows], theirs["image"].vectors[rows], modality="image")
+        return fitted.recenter(
+            ours["text"].vectors[rows].mean(0), theirs["text"].vectors[rows].mean(0), modality="text"
+        )
+
+    ways = {
+        "its inverse": (mapping, mapping.inverse()),
+        "a map fitted backwards on the same anchors": (mapping, fit(np.flatnonzero(seen), back=True)),
+        "two maps that share no anchor": (fit(halves[0], back=False), fit(halves[1], back=True)),
+    }
+    lines = []
+    for path, (there, back) in ways.items():
+        line: dict[str, Any] = {"path": path}
+        for modality in ("image", "text"):
+            X = source[modality].vectors[~seen]
+            moved = back.for_modality(modality).transform(there.for_modality(modality).transform(X))
+            line[f"{modality}_retrieval"] = class_retrieval(moved, X, np.arange(len(X)))
+            line[modality] = paired_cosine(X, moved)
+        lines.append(line)
+    constant: dict[str, Any] = {"path": "constant"}
+    rotation: dict[str, Any] = {"path": "random rotation"}
+    for modality in ("image", "text"):
+        X = source[modality].vectors[~seen]
+        mean = mapping.modality_means_[modality][0]
+        rows = ControlRows(mean, np.linalg.norm(X - mean, axis=1), X.shape[1], in_sample=False)
+        controls = rows.score(lambda moved, X=X: paired_cosine(X, moved))  # type: ignore[misc]
+        constant[modality], rotation[modality] = controls.constant, controls.random_rotation
+        constant[f"{modality}_retrieval"] = rotation[f"{modality}_retrieval"] = 1 / len(X)  # chance
+    return [*lines, constant, rotation]

@@ -1,0 +1,123 @@
+"""The photo sample as an application has it: a table of photo vectors, and files of vectors by both models."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from congruence.datasets import Bundle
+    from congruence.embeddings import Embeddings
+
+__all__ = ["has_lancedb", "library_name", "why_not_replaced", "write_files", "write_library"]
+
+#: File that marks a folder as one of :func:`write_files`, and what it says.
+MARKER, FORMAT = "sample.json", "congruence-photo-sample"
+
+_NAMES = {
+    MARKER,
+    "photos.lance",
+    "photos.parquet",
+    *(f"{age}-{kind}.parquet" for age in ("old", "new") for kind in ("photos", "texts")),
+}
+
+
+def has_lancedb() -> bool:
+    """Say whether the extra ``lancedb`` is installed."""
+    return all(find_spec(name) is not None for name in ("lancedb", "lance"))
+
+
+def library_name() -> str:
+    """Return the name of the library: a LanceDB table, or a Parquet file without that extra."""
+    return "photos.lance" if has_lancedb() else "photos.parquet"
+
+
+def write_library(sample: Bundle, path: Path) -> Any:
+    """Write the photos with the old model's vectors as an application has them.
+
+    Parameters
+    ----------
+    sample : Bundle
+    path : Path
+        In a folder that exists; its name is :func:`library_name`.
+
+    Returns
+    -------
+    lancedb.Table or None
+        None for a Parquet file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = _table(sample, sample.source["image"], "image")
+    pictures = [sample.thumbnails[name] for name in rows["id"].to_pylist()]
+    rows = rows.append_column("picture", pa.array(pictures, pa.binary()))
+    if path.suffix == ".parquet":
+        pq.write_table(rows, path)
+        return None
+    from congruence._utils.optional import require
+
+    return require("lancedb", extra="lancedb").connect(str(path.parent)).create_table(path.stem, rows)
+
+
+def why_not_replaced(folder: Path) -> str | None:
+    """Say why a folder is not one of :func:`write_files`; None for such a one."""
+    from congruence._utils.atomic import has_marker
+
+    others = sorted(path.name for path in folder.iterdir() if path.name not in _NAMES)
+    if others:
+        return f"holds other things than the sample ({', '.join(others[:3])})"
+    return None if has_marker(folder / MARKER, FORMAT) else f"holds no {MARKER} that says that it is the sample"
+
+
+def write_files(sample: Bundle, folder: str | Path) -> list[str]:
+    """Write the sample as a folder, which may replace one of its own: the library, and both models' vectors of photos and class names as Parquet files.
+
+    Parameters
+    ----------
+    sample : Bundle
+    folder : path-like
+
+    Returns
+    -------
+    list of str
+        Names of the files.
+
+    Raises
+    ------
+    OutputExistsError, StorageError
+        A folder of other things is there, or it cannot be written.
+    """
+    import json
+
+    import pyarrow.parquet as pq
+
+    from congruence._utils.atomic import atomic_path
+
+    with atomic_path(folder, force=True, directory=True, foreign=why_not_replaced) as temporary:
+        (temporary / MARKER).write_text(json.dumps({"format": FORMAT, "format_version": 1}) + "\n", encoding="utf-8")
+        write_library(sample, temporary / library_name())
+        for age, side in (("old", sample.source), ("new", sample.target)):
+            for kind, words in (("image", "photos"), ("text", "texts")):
+                pq.write_table(_table(sample, side[kind], kind), temporary / f"{age}-{words}.parquet")
+        names = sorted(path.name for path in temporary.iterdir() if path.name != MARKER)
+    return names
+
+
+def _table(sample: Bundle, rows: Embeddings, kind: str) -> Any:
+    """Return rows with their ids, classes and vectors; the metadata names their model."""
+    import json
+
+    import numpy as np
+    import pyarrow as pa
+
+    vectors = rows.vectors.astype(np.float32)  # as most stores hold them; the sample has float16
+    table = pa.table(
+        {
+            "id": rows.ids.tolist(),
+            "class": sample.class_of(kind, rows.ids).tolist(),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
+        }
+    )
+    return table.replace_schema_metadata({"congruence.space": json.dumps(rows.space.to_dict())})

@@ -1,0 +1,302 @@
+"""``congruence demo``: a photo library moved to a new model, asked at each step, and moved back."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from congruence.cli._demo_files import has_lancedb, library_name, write_library
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from congruence.datasets import Bundle
+    from congruence.maps import Map
+    from congruence.upgrade.certify import Certificate
+    from congruence.upgrade.migrate import Migration
+
+__all__ = ["STEPS", "certified_ways", "certify_sample", "fit_on_names", "move_library", "print_story"]
+
+#: Searches that are shown, half of them those that the map alone harms most; photos of each.
+EXAMPLES, SHOWN = 6, 5
+
+#: Photos that both models encode for the certificate.
+ANCHORS = 200
+
+#: Steps of which :func:`move_library` tells its callback.
+STEPS = 4
+
+
+def fit_on_names(sample: Bundle) -> Map:
+    """Fit the map on the names of the classes in both models; of photos only the old model's mean is used."""
+    import congruence
+
+    return congruence.fit(
+        sample.source["text"], sample.target["text"], means={"image": (sample.source["image"], None)}, check=False
+    )
+
+
+def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
+    """Certify the move from some photos that both models have encoded, and the names of their classes."""
+    from congruence.upgrade.certify import certify, choose_anchors
+
+    labels = sample.classes["image"]
+    sides, queries = choose_anchors(
+        sample.side("source"), sample.side("target"), ANCHORS, by_class=True, random_state=random_state
+    )
+    return certify(*sides, queries=queries, labels=labels, random_state=random_state, data="photos")
+
+
+def certified_ways(certificate: Certificate) -> list[dict[str, Any]]:
+    """Return what the certificate expects of each way, with its interval."""
+    names = {
+        "keep": "keep the old model",
+        "map": "map the stored vectors",
+        "progressive": "map, and re-embed the worst {:.0%}",
+    }
+    ways = []
+    for road in certificate.roads:
+        score = road["score"]
+        value, low, high = (None, None, None) if score is None else (score.value, score.low, score.high)
+        name = names.get(road["road"], "re-embed everything").format(road["share"])
+        ways.append({"name": name, "value": value, "low": low, "high": high, "share": road["share"]})
+    return ways
+
+
+@dataclass
+class _Library:
+    """A table of photos, as an application has it: written once, then read and searched by the store's own client."""
+
+    sample: Bundle
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.live = has_lancedb()
+        self.path = self.folder / library_name()
+        self.table = write_library(self.sample, self.path)
+
+    @property
+    def words(self) -> str:
+        return "LanceDB table" if self.live else "Parquet file"
+
+    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return ids and vectors as readers see them now."""
+        import numpy as np
+        import pyarrow.parquet as pq
+
+        if self.live:
+            self.table.checkout_latest()
+            rows = self.table.search().select(["id", "embedding"]).to_arrow()
+        else:
+            rows = pq.read_table(self.path, columns=["id", "embedding"])
+        return np.array(rows["id"].to_pylist(), object), np.stack(rows["embedding"].to_numpy()).astype(np.float32)
+
+    def find(self, queries: np.ndarray, k: int) -> list[list[str]]:
+        """Return the ids of the ``k`` photos nearest to each text."""
+        if not self.live:
+            from congruence.metrics import nearest
+
+            ids, vectors = self.vectors()
+            return [ids[row].tolist() for row in nearest(queries, k, vectors)]
+        self.table.checkout_latest()
+        found = []
+        for query in queries:
+            asked = self.table.search(query, vector_column_name="embedding").distance_type("cosine")
+            found.append([str(row["id"]) for row in asked.select(["id", "_distance"]).limit(k).to_list()])
+        return found
+
+
+def move_library(
+    sample: Bundle,
+    mapping: Map,
+    *,
+    share: float = 0.1,
+    random_state: int = 0,
+    callback: Callable[[int], object] | None = None,
+) -> dict[str, Any]:
+    """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each step.
+
+    Parameters
+    ----------
+    sample : Bundle
+        The sample ``photos``: the new model's vectors of photos stand for encoding them.
+    mapping : Map
+        From the old model to the new one.
+    share : float, default=0.1
+        Of the photos to re-embed.
+    random_state : int, default=0
+        Chooses random rows of the plan, and half of the searches that are shown.
+    callback : callable, optional
+        Called with 1 after each of :data:`STEPS` steps.
+
+    Returns
+    -------
+    dict
+        As :func:`congruence.report.render_story` takes it, but for ``certificate``.
+
+    Raises
+    ------
+    MigrationError
+        What was written does not verify.
+    """
+    import numpy as np
+
+    from congruence.databases import open_database
+    from congruence.upgrade.migrate import Migration
+    from congruence.upgrade.migrate.stages import reembed
+
+    old, new = sample.source, sample.target
+    queries = {side: rows["text"].vectors.astype(np.float32) for side, rows in (("old", old), ("new", new))}
+    names = old["text"].ids
+    step = callback or (lambda count: None)
+    with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
+        library = _Library(sample, Path(folder))
+
+        def search(name: str, note: str, model: str) -> dict[str, Any]:
+            ids, vectors = library.vectors()
+            found = library.find(queries[model], SHOWN)
+            return {"name": name, "note": note, "found": found, **_score(sample, names, queries[model], ids, vectors, found)}  # fmt: skip
+
+        ways = [
+            search("before", "the old model's texts, its vectors", "old"),
+            search("only the encoder changed", "the new model's texts, the old model's vectors", "new"),
+        ]
+        step(1)
+        with Migration(open_database(str(library.path)), mapping, journal=Path(folder) / "journal", modality="image") as migration:  # fmt: skip
+            migration.run()
+            _switch(migration)
+            ways.append(search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new"))
+            step(1)
+            if not library.live:  # files are complete, so they are re-embedded before they change places
+                migration.rollback()
+            stages = [{"share": 0.0, "value": ways[-1]["accuracy"]}]
+            budget = round(share * len(old["image"]))
+            for part in range(1, 6):
+                plan = reembed(
+                    migration, lambda ids: new["image"].take(ids).vectors, texts=old["text"], new_texts=new["text"],
+                    size=max(1, round(budget / 5)), budget=round(budget * part / 5), random_state=random_state,
+                )  # fmt: skip
+                if library.live:
+                    ids, vectors = library.vectors()
+                    accuracy = _score(sample, names, queries["new"], ids, vectors, [])["accuracy"]
+                    stages.append({"share": float(plan.embedded.mean()), "value": accuracy})
+            embedded = int(plan.embedded.sum())
+            if not library.live:
+                _switch(migration)
+            ways.append(
+                search("re-embedded", f"{embedded:,} photos encoded by the new model, the others mapped", "new")
+            )
+            if not library.live:
+                stages.append({"share": float(plan.embedded.mean()), "value": ways[-1]["accuracy"]})
+            step(1)
+            told = migration.rollback()
+            ways.append(search("rolled back", "the old model's texts, its vectors again", "old"))
+            step(1)
+        library.table = None
+    own = _score(sample, names, queries["new"], new["image"].ids, new["image"].vectors, [])
+    return {
+        "rows": len(old["image"]),
+        "names": len(names),
+        "store": library.words,
+        "models": dict(sample.info["models"]),
+        "photos_of_each_model": sample.info["photos_of_each_model"],
+        "share": embedded / len(old["image"]),
+        "embedded": embedded,
+        "ways": [{key: way[key] for key in ("name", "note", "accuracy", "first")} for way in ways],
+        "new_model": own["accuracy"],
+        "stages": stages,
+        "examples": _examples(sample, names, ways[:4], random_state),
+        "identical": told["identical"],
+        "same_lists": ways[0]["found"] == ways[-1]["found"],
+        "licences": list(sample.info["licences"]),
+    }
+
+
+def _switch(migration: Migration) -> None:
+    """Verify and switch. Raises MigrationError."""
+    from congruence.errors import MigrationError
+
+    found = migration.verify()
+    if not found.passed:
+        raise MigrationError(
+            f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected them to. Report this, please."
+        )
+    migration.switch()
+
+
+def _score(
+    sample: Bundle, names: np.ndarray, queries: np.ndarray, ids: np.ndarray, vectors: np.ndarray, found: list[list[str]]
+) -> dict[str, float | None]:
+    """Return the share of photos whose nearest name is that of their class, and of names that find a photo of theirs first."""
+    import numpy as np
+
+    own = sample.class_of("image", ids)
+    accuracy = float((names[(vectors.astype(np.float32) @ queries.T).argmax(axis=1)] == own).mean())
+    classes = sample.classes["image"]
+    hits = [classes[one[0]] == name for one, name in zip(found, names.tolist(), strict=True)] if found else []
+    return {"accuracy": accuracy, "first": float(np.mean(hits)) if hits else None}
+
+
+def _examples(sample: Bundle, names: np.ndarray, ways: list[dict[str, Any]], random_state: int) -> list[dict[str, Any]]:
+    """Return the searches to show: those that the map alone harms most, and random ones, of classes with enough photos."""
+    import numpy as np
+
+    from congruence.report.examples import data_uri
+
+    classes = sample.classes["image"]
+    sizes = {name: 0 for name in names.tolist()}
+    for one in classes.values():
+        sizes[one] += 1
+    enough = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
+
+    def right(way: dict[str, Any], k: int) -> int:
+        return sum(classes[photo] == names[k] for photo in way["found"][k])
+
+    harmed = sorted(enough, key=lambda k: right(ways[2], k) - right(ways[0], k))[: EXAMPLES // 2]
+    others = [k for k in np.random.default_rng(random_state).permutation(enough).tolist() if k not in harmed]
+    return [
+        {
+            "text": str(names[k]),
+            "harmed": k in harmed,
+            "ways": [
+                {
+                    "name": way["name"],
+                    "right": right(way, k),
+                    "found": [
+                        {
+                            "text": classes[photo],
+                            "picture": data_uri(sample.thumbnails.get(photo)),
+                            "wanted": classes[photo] == names[k],
+                        }
+                        for photo in way["found"][k]
+                    ],
+                }
+                for way in ways
+            ],
+        }
+        for k in [*harmed, *others[: EXAMPLES - len(harmed)]]
+    ]
+
+
+def print_story(told: dict[str, Any]) -> None:
+    """Print what happened, step by step."""
+    from congruence.cli._base import number, print_table, say
+
+    say(f"{told['rows']:,} photos that neither model has seen, in a {told['store']}; searched by {told['names']} class names, which both models know.")  # fmt: skip
+    say(f"Certificate, from {ANCHORS} photos encoded by both models: {told['certificate']['headline']}.")
+    print()
+    print_table(
+        "the library at each step",
+        ["", "photos nearest to their name", "first photo found is right"],
+        [
+            *([way["name"], number(way["accuracy"]), number(way["first"])] for way in told["ways"]),
+            ["all encoded anew (not done here)", number(told["new_model"]), "–"],
+        ],
+    )
+    if told["store"].startswith("Parquet"):
+        say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
+    same = "bit for bit the old vectors, and the same results" if told["identical"] and told["same_lists"] else "NOT the same"  # fmt: skip
+    say(f"Rolled back: {same}.")

@@ -1,0 +1,139 @@
+"""What commands share that can run on more than one machine: their options, and what they say about a finished job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Embeddings, Space
+    from congruence.engines import DataSetReport, Engine
+    from congruence.maps import Map
+
+ENGINES = ("local", "ray")
+
+ENGINE_HELP = "local (this process), or ray: a task for each fragment of a Parquet or Lance data set."
+ADDRESS_HELP = "Of a running Ray cluster: auto, host:port or ray://host:port; by default RAY_ADDRESS, or else one on this machine that ends with the command."
+WORKERS_HELP = "Most tasks at a time, with --engine ray."
+GPUS_HELP = "Share of a GPU that each task asks for, with --engine ray."
+SAMPLE_HELP = "Rows to draw, by id and the same from all data sets, with --engine ray."
+BAD_ROWS_HELP = "Parquet file for rows without a usable vector, which are left out; without it the first one ends the command. Data sets only."
+
+
+def runs_apart(engine: str, inputs: str, out: str, given: Mapping[str, Any]) -> bool:
+    """Say whether work is cut by fragments: for another engine than this process, and for URLs. Raises ParameterError."""
+    from congruence._utils.validation import check_choice
+    from congruence.errors import ParameterError
+
+    check_choice(engine, ENGINES, "--engine")
+    apart = engine != "local" or "://" in inputs or "://" in out or bool(given.get("--bad-rows"))
+    for flag, value in given.items():
+        if value and engine == "local" and flag != "--bad-rows":
+            raise ParameterError(
+                f"Got {flag} for --engine local; expected --engine ray. Leave out {flag}, or pass --engine ray."
+            )
+    return apart
+
+
+def make_engine(engine: str, address: str | None, workers: int | None, gpus: float) -> Engine:
+    """Return the engine that the options name."""
+    from congruence._utils.validation import check_positive
+    from congruence.engines import LocalEngine, RayEngine
+
+    if engine == "local":
+        return LocalEngine()
+    if workers is not None:
+        check_positive(workers, "workers", integer=True)
+    check_positive(gpus, "gpus", zero=True)
+    return RayEngine(address, workers=workers, gpus=gpus)
+
+
+def print_dataset(title: str, report: DataSetReport, *, as_json: bool) -> None:
+    """Print what became of a data set."""
+    from congruence.cli._base import number, print_json, print_table
+
+    if as_json:
+        print_json(report.to_dict())
+        return
+    rows = [["engine", report.engine], ["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
+    rows.append(["norms", "1" if report.normalized else "as mapped"])
+    rows.append(["fragments", str(report.fragments)])
+    if report.resumed:
+        rows.append(["from an earlier run", str(report.resumed)])
+    if report.bad_rows:
+        rows.append(["left out", f"{report.bad_rows}, see {report.bad_rows_file}"])
+    rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
+    print_table(title, ["", ""], rows)
+
+
+def fit_apart(
+    specs: tuple[str, str],
+    ids: tuple[str | None, str | None],
+    spaces: tuple[Space, Space],
+    method: str,
+    *,
+    engine: Engine,
+    needs_rows: list[str],
+    modality: str | None,
+    check: bool,
+    strict: bool,
+    allow_zero_rows: bool,
+    parameters: dict[str, Any],
+) -> Map:
+    """Fit a map from moments of fragments. Raises ParameterError for options that need the rows themselves."""
+    from congruence.engines import fit_dataset, open_pairs
+    from congruence.errors import ParameterError
+
+    if needs_rows:
+        raise ParameterError(
+            f"Got {needs_rows[0]} for data sets that are read once, by fragments; expected options that sums of products suffice for. Leave out {needs_rows[0]}, or "
+            "fit on local files with --engine local."
+        )
+    columns: list[str | bool | None] = [False if one == "none" else one for one in ids]
+    pairs = open_pairs(*specs, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows)
+    return fit_dataset(pairs, method, engine=engine, modality=modality, check=check, strict=strict, **parameters)
+
+
+def read_apart(
+    specs: Mapping[str, Mapping[str, str | None]],
+    ids: str | None,
+    models: Mapping[str, str | None],
+    *,
+    engine: Engine,
+    sample: int,
+    random_state: int,
+    needs_rows: list[str],
+) -> dict[str, dict[str, Embeddings]]:
+    """Read a sample of data sets, of the same items in all of them: by side, then by modality.
+
+    Raises
+    ------
+    ParameterError
+        Options that name rows by their numbers, while the sample is not all of them.
+    """
+    from congruence._utils.validation import check_positive
+    from congruence.embeddings import Space
+    from congruence.engines import open_dataset, read_sample
+    from congruence.errors import ParameterError
+
+    check_positive(sample, "sample", integer=True)
+    data = {
+        side: {
+            kind: open_dataset(spec, ids=ids, space=Space(models.get(side), None, kind))
+            for kind, spec in given.items()
+            if spec is not None
+        }
+        for side, given in specs.items()
+    }
+    most = max((one.rows for side in data.values() for one in side.values()), default=1)
+    share = min(1.0, sample / most)
+    if share < 1 and needs_rows:
+        raise ParameterError(
+            f"Got {needs_rows[0]} for a sample of {sample} of {most} rows; expected all rows, in whose order its entries stand. Leave out {needs_rows[0]}, or pass --sample {most}."
+        )
+    return {
+        side: {
+            kind: read_sample(one, engine=engine, share=share, random_state=random_state) for kind, one in given.items()
+        }
+        for side, given in data.items()
+    }

@@ -1,0 +1,102 @@
+"""What is used of databases' clients, for annotations; nothing here runs.
+
+The clients are extras, and most have no types: these say which of their methods are called, and what comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+__all__ = ["Collection", "CollectionClient", "Cursor", "Row", "SQLConnection"]
+
+#: A row of a result: what its columns hold is the query's affair.
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Result(Protocol):
+    """Rows that a statement gave."""
+
+    def fetchone(self) -> Row | None: ...
+    def fetchall(self) -> list[Row]: ...
+    def __iter__(self) -> Iterator[Row]: ...
+
+
+class SQLConnection(Protocol):
+    """A connection of SQLite, or of DuckDB where no more is asked of it."""
+
+    def execute(self, statement: str, values: Sequence[object] = ..., /) -> Result: ...
+    def executemany(self, statement: str, values: Iterable[Sequence[object]], /) -> object: ...
+
+
+class Copy(Protocol):
+    """A COPY that is under way."""
+
+    def write(self, data: bytes, /) -> None: ...
+
+
+class Transactions(Protocol):
+    """A connection, for its transactions."""
+
+    def transaction(self) -> AbstractContextManager[object]: ...
+
+
+class Cursor(Protocol):
+    """A cursor of psycopg."""
+
+    @property
+    def connection(self) -> Transactions: ...
+    def execute(self, query: object, params: Sequence[object] | None = None, /) -> Result: ...
+    def copy(self, statement: object, /) -> AbstractContextManager[Copy]: ...
+
+
+class Collection(Protocol):
+    """A collection of Chroma."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def metadata(self) -> Mapping[str, Any] | None: ...
+    @property
+    def configuration_json(self) -> Mapping[str, Any]: ...
+    def count(self) -> int: ...
+    def get(
+        self,
+        ids: list[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        include: list[str] = ...,
+    ) -> Mapping[str, Any]: ...
+    def query(
+        self,
+        query_embeddings: np.ndarray,
+        n_results: int,
+        where: Mapping[str, Any] | None = None,
+        include: list[str] = ...,
+    ) -> Mapping[str, Any]: ...
+    def add(
+        self,
+        ids: list[str],
+        embeddings: np.ndarray,
+        metadatas: list[Any] | None = None,
+        documents: list[Any] | None = None,
+        uris: list[Any] | None = None,
+    ) -> None: ...
+    def update(self, ids: list[str], embeddings: np.ndarray) -> None: ...
+    def delete(self, ids: list[str]) -> object: ...
+    def modify(self, name: str) -> None: ...
+
+
+class CollectionClient(Protocol):
+    """A client of Chroma, on a folder or a server."""
+
+    def get_max_batch_size(self) -> int: ...
+    def get_collection(self, name: str, embedding_function: None) -> Collection: ...
+    def list_collections(self) -> Sequence[Collection]: ...
+    def create_collection(
+        self, name: str, embedding_function: None, configuration: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> Collection: ...
+    def delete_collection(self, name: str) -> None: ...

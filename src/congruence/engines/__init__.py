@@ -1,0 +1,27 @@
+"""Many files on one machine or many: work cut by fragments, journaled, and run by Ray, Spark, Daft, Dask or this process."""
+
+from congruence.engines._base import Engine
+from congruence.engines.batch import MapBatch
+from congruence.engines.dataset import DataSet, Fragment, open_dataset
+from congruence.engines.fit import fit_dataset
+from congruence.engines.local import LocalEngine
+from congruence.engines.pairs import PairedData, open_pairs
+from congruence.engines.ray import RayEngine
+from congruence.engines.sample import read_sample
+from congruence.engines.transform import DataSetReport, transform_dataset
+
+__all__ = [
+    "DataSet",
+    "DataSetReport",
+    "Engine",
+    "Fragment",
+    "LocalEngine",
+    "MapBatch",
+    "PairedData",
+    "RayEngine",
+    "fit_dataset",
+    "open_dataset",
+    "open_pairs",
+    "read_sample",
+    "transform_dataset",
+]

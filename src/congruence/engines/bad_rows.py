@@ -1,0 +1,67 @@
+"""Rows whose vectors cannot be used: found in a batch, and put aside with the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.stores import Columns
+
+__all__ = ["REASONS", "find_bad", "quarantine_schema", "quarantined"]
+
+#: Why a row is left out, by the code that :func:`find_bad` gives it; 0 is a good row.
+REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity", "all zeros")
+
+
+def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
+    """Return why each row cannot be used.
+
+    Parameters
+    ----------
+    column : pyarrow.Array of lists, length n
+    dim : int
+        Width that vectors should have.
+    allow_zero_rows : bool, default=False
+
+    Returns
+    -------
+    ndarray of int8, shape (n,)
+        Places in :data:`REASONS`.
+    """
+    code = np.zeros(len(column), np.int8)
+    code[column.is_null().to_numpy(zero_copy_only=False)] = 1
+    if not pa.types.is_fixed_size_list(column.type):
+        lengths = column.value_lengths().fill_null(dim).to_numpy(zero_copy_only=False)
+        code[(code == 0) & (lengths != dim)] = 2
+    rows = np.flatnonzero(code == 0)
+    values = column.take(pa.array(rows)).flatten()
+    if values.null_count:
+        missing = values.is_null().to_numpy(zero_copy_only=False).reshape(-1, dim).any(axis=1)
+        code[rows[missing]] = 3
+        rows = rows[~missing]
+        values = column.take(pa.array(rows)).flatten()
+    block = values.to_numpy(zero_copy_only=False).reshape(-1, dim)
+    finite = np.isfinite(block).all(axis=1)
+    code[rows[~finite]] = 4
+    if not allow_zero_rows and dim > 1:
+        code[rows[finite & ~block.any(axis=1)]] = 5
+    return code
+
+
+def quarantine_schema(columns: Columns) -> pa.Schema:
+    """Return the columns of a quarantine: where a row stood, why it was left out, and its own columns."""
+    own = [pa.field("fragment", pa.string()), pa.field("row", pa.int64()), pa.field("reason", pa.string())]
+    taken = set(columns.schema.names)
+    own = [field.with_name(f"bad_{field.name}") if field.name in taken else field for field in own]
+    return pa.schema([*own, *columns.schema])
+
+
+def quarantined(piece: pa.RecordBatch, code: np.ndarray, start: int, name: str, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the bad rows of a batch as a quarantine holds them; ``start`` is the number of its first row in its file."""
+    rows = np.flatnonzero(code)
+    own = [
+        pa.array([name] * len(rows), pa.string()),
+        pa.array(rows + start, pa.int64()),
+        pa.array([REASONS[k] for k in code[rows]], pa.string()),
+    ]
+    return pa.record_batch([*own, *piece.take(pa.array(rows)).columns], schema=schema)

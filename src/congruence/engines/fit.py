@@ -1,0 +1,153 @@
+"""Fit a map on any number of rows: moments of fragments, merged in a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from congruence.compare.pairing import check_pairing, warn_pairing
+from congruence.embeddings import has_unit_rows
+from congruence.engines._base import Engine
+from congruence.engines.dataset import Fragment
+from congruence.engines.pairs import PairedData
+from congruence.errors import ParameterError
+from congruence.linalg.moments import CrossMoments
+from congruence.maps import LinearMap, Map, OrthogonalMap
+
+__all__ = ["fit_dataset"]
+
+#: Pairs of the first fragment by which pairing is checked.
+_CHECKED = 2000
+
+#: Methods that are fitted from moments.
+METHODS = ("auto", "orthogonal", "linear")
+
+
+def fit_dataset(
+    pairs: PairedData,
+    method: str = "auto",
+    *,
+    engine: Engine,
+    modality: str | None = None,
+    check: bool = True,
+    strict: bool = False,
+    **parameters: Any,
+) -> Map:
+    """Fit a map in one pass over two data sets.
+
+    Each task sums the moments of a fragment in float64, and sums are merged in a tree whose shape depends on the number of fragments alone, so that a second run
+    gives the same numbers. They differ from those of one fit on all rows by rounding: at most about n · 1.1e-16 of the sums of absolute products, in
+    practice 1e-13 (tests/engines).
+
+    Parameters
+    ----------
+    pairs : PairedData
+        See :func:`congruence.engines.open_pairs`.
+    method : {"auto", "orthogonal", "linear"}, default="auto"
+        "auto" is a rotation about the means: what it is chosen by in :func:`congruence.fit` needs the rows.
+    engine : Engine
+    modality : str, optional
+    check : bool, default=True
+        Compare the alignment of the first pairs with random re-pairing.
+    strict : bool, default=False
+        Raise instead of warning when the check fails.
+    **parameters
+        The map's own.
+
+    Returns
+    -------
+    Map
+
+    Raises
+    ------
+    ParameterError
+        A method that needs more than moments.
+    InputError
+        Rows that cannot be used, with the name of their fragment; anchors that do not vary together.
+
+    Warns
+    -----
+    PairingWarning
+    """
+    if method not in METHODS:
+        raise ParameterError(
+            f"Got method={method!r} for an engine; expected one of {', '.join(METHODS)}, which moments suffice for. Pass one of these, or fit on a sample without engine=…."
+        )
+    scores: dict[str, object] = {"n_pairs": pairs.source.rows}
+    if check:
+        X, Y = _first(pairs)
+        report = check_pairing(X, Y)
+        warn_pairing(report, strict=strict)
+        scores["pairing"] = report.to_dict()
+    linear = method == "linear"
+    work = _MomentsWork(pairs.alone(), linear)
+    state = _unpack(engine.reduce(work, _merge_moments, pairs.fragments))
+    unit = bool(state["unit"][0]), bool(state["unit"][1])
+    moments = CrossMoments.from_state(state)
+    model: Map
+    if linear:
+        model = LinearMap.from_moments(moments, normalized=unit, **parameters)
+    else:
+        model = OrthogonalMap.from_moments({modality or "": moments}, normalized=unit, **parameters)
+    known = pairs.source.space, pairs.target.space
+    model.source_space_ = replace(known[0], dim=pairs.source.dim, normalized=unit[0], modality=modality)
+    model.target_space_ = replace(known[1], dim=pairs.target.dim, normalized=unit[1], modality=modality)
+    model.scores_ = scores
+    return model
+
+
+@dataclass(frozen=True)
+class _MomentsWork:
+    """Sums the moments of one fragment: what is sent to the workers."""
+
+    pairs: PairedData
+    gram: bool
+
+    def __call__(self, fragment: Fragment) -> bytes:
+        """Return the moments of a fragment, and whether its rows have unit norm."""
+        moments = CrossMoments(self.pairs.source.dim, self.pairs.target.dim, gram=self.gram)
+        unit = np.ones(2)
+        for x, y in self.pairs.blocks(fragment):
+            kept = x.any(axis=1) & y.any(axis=1)  # rows of zeros come this far only where they are allowed
+            x, y = (x, y) if kept.all() else (x[kept], y[kept])
+            if len(x):
+                moments.update(x, y)
+                unit *= [has_unit_rows(x), has_unit_rows(y)]
+        return _pack({**moments.state(), "unit": unit})
+
+
+def _merge_moments(states: Sequence[bytes]) -> bytes:
+    """Return the moments of several fragments together."""
+    first, *others = (_unpack(one) for one in states)
+    moments, unit = CrossMoments.from_state(first), first["unit"]
+    for one in others:
+        moments = moments.merge(CrossMoments.from_state(one))
+        unit = unit * one["unit"]
+    return _pack({**moments.state(), "unit": unit})
+
+
+def _first(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
+    sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for x, y in pairs.blocks(pairs.fragments[0]):
+        sides[0].append(x)
+        sides[1].append(y)
+        if sum(map(len, sides[0])) >= _CHECKED:
+            break
+    return np.concatenate(sides[0])[:_CHECKED], np.concatenate(sides[1])[:_CHECKED]
+
+
+def _pack(arrays: dict[str, np.ndarray]) -> bytes:
+    import safetensors.numpy
+
+    packed: bytes = safetensors.numpy.save({name: np.ascontiguousarray(one) for name, one in arrays.items()})
+    return packed
+
+
+def _unpack(content: bytes) -> dict[str, np.ndarray]:
+    import safetensors.numpy
+
+    arrays: dict[str, np.ndarray] = safetensors.numpy.load(content)
+    return arrays

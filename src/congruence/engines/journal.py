@@ -1,0 +1,259 @@
+"""Which fragments are finished: written beside the output, so that a killed driver resumes and no row is written twice.
+
+A job is a plan, sealed when it begins, and receipts of finished fragments, gathered by the driver and put down in sealed segments of many. A fragment
+counts once, however often it was done: its output has a name of its own, which a second attempt replaces, and its first receipt is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from congruence.engines.dataset import Fragment
+from congruence.engines.places import Place
+from congruence.errors import CorruptFileError, OutputExistsError, VersionError
+
+__all__ = ["Journal", "Plan", "Receipt"]
+
+FORMAT, FORMAT_VERSION = "congruence-fragments", 1
+
+#: Receipts, and seconds, after which a segment is written: what a killed driver does again. An object store bills each.
+MOST_RECEIPTS = 256
+SECONDS, _SECONDS_LOCAL = 20.0, 1.0
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """That a fragment's output is in its place.
+
+    Attributes
+    ----------
+    fragment : str
+    rows : int
+        Written.
+    bad : int
+        Left out, and written to the quarantine.
+    size : int
+        Bytes of the output's file.
+    path : str
+        Of the output's file in its folder; empty where the format keeps its own list.
+    lance : list
+        Metadata of fragments of a Lance data set, to be committed.
+    """
+
+    fragment: str
+    rows: int
+    bad: int = 0
+    size: int = 0
+    path: str = ""
+    lance: list[Any] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a job does, by which a later run knows that it is the same job.
+
+    Attributes
+    ----------
+    journey : str
+        "transform", "embed", …
+    identity : mapping
+        Plain data: digests and options of all on which the output depends.
+    fragments : tuple of Fragment
+    """
+
+    journey: str
+    identity: Mapping[str, Any]
+    fragments: tuple[Fragment, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "journey": self.journey,
+            "identity": dict(self.identity),
+            "fragments": [one.to_dict() for one in self.fragments],
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the plan."""
+        return _digest(self.to_dict())
+
+
+class Journal:
+    """The receipts of one job.
+
+    Parameters
+    ----------
+    place : Place
+        Folder of the journal.
+    plan : Plan
+
+    Attributes
+    ----------
+    finished : dict of str to Receipt
+        By the fragment's name.
+    resumed : int
+        Fragments that an earlier run had finished.
+    again : int
+        Attempts whose receipt came after another of the same fragment.
+    damaged : int
+        Segments whose seal was broken; their fragments are done again.
+    """
+
+    def __init__(self, place: Place, plan: Plan) -> None:
+        self.place, self.plan, self._digest = place, plan, plan.digest
+        self.finished: dict[str, Receipt] = {}
+        self.resumed = self.again = self.damaged = 0
+        self._names = {one.name for one in plan.fragments}
+        self._waiting: list[Receipt] = []
+        self._segment, self._run = 0, uuid.uuid4().hex[:8]  # two runs must not overwrite each other's segments
+        self._seconds = _SECONDS_LOCAL if place.local else SECONDS
+        self._flushed = time.monotonic()
+
+    def open(self, *, restart: bool = False) -> Journal:
+        """Begin the job, or take up what an earlier run of it has finished.
+
+        Parameters
+        ----------
+        restart : bool, default=False
+            Forget another job's journal that stands here.
+
+        Raises
+        ------
+        OutputExistsError
+            The journal is of another job: other fragments, another map or other options.
+        CorruptFileError, VersionError
+        """
+        content = self.place.child("plan.json").read()
+        if content is not None:
+            stored = self._unseal(content, "plan.json")
+            if stored is not None and stored.get("digest") == self._digest:
+                self._read_segments()
+                return self
+            if not restart:
+                if stored is None:
+                    raise CorruptFileError(
+                        f"Got a journal whose plan is damaged, {self.place.shown}; expected an intact one. Remove the folder, or pass force=True to begin anew."
+                    )
+                raise OutputExistsError(
+                    f"Got the journal of another job at {self.place.shown}; expected that of this one: the fragments, the map or the options differ. "
+                    "Pass force=True to begin anew, or another output."
+                )
+            self.place.remove()
+        self.place.child("plan.json").write(_seal({"digest": self._digest, "plan": self.plan.to_dict()}))
+        return self
+
+    def keep(self, sizes: Mapping[str, int]) -> None:
+        """Forget receipts whose file is not there, or of another size than it had.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Of the files of the output, by path.
+        """
+        for name, one in list(self.finished.items()):
+            if one.path and sizes.get(one.path) != one.size:
+                del self.finished[name]
+        self.resumed = len(self.finished)
+
+    def pending(self) -> list[Fragment]:
+        """Return the fragments without a receipt."""
+        return [one for one in self.plan.fragments if one.name not in self.finished]
+
+    def add(self, receipt: Receipt) -> bool:
+        """Note that a fragment is finished; return False for one that was."""
+        if receipt.fragment not in self._names or receipt.fragment in self.finished:
+            self.again += 1
+            return False
+        self.finished[receipt.fragment] = receipt
+        self._waiting.append(receipt)
+        if len(self._waiting) >= MOST_RECEIPTS or time.monotonic() - self._flushed >= self._seconds:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write the receipts that wait. Raises StorageError."""
+        if self._waiting:
+            self._segment += 1
+            facts = {"digest": self._digest, "receipts": [one.to_dict() for one in self._waiting]}
+            self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(_seal(facts))
+            self._waiting = []
+        self._flushed = time.monotonic()
+
+    @property
+    def rows(self) -> int:
+        """Rows written so far."""
+        return sum(one.rows for one in self.finished.values())
+
+    @property
+    def bad(self) -> int:
+        """Rows left out so far."""
+        return sum(one.bad for one in self.finished.values())
+
+    def receipts(self) -> list[Receipt]:
+        """Return the receipts in the order of the plan."""
+        return [self.finished[one.name] for one in self.plan.fragments if one.name in self.finished]
+
+    def _read_segments(self) -> None:
+        names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}-[0-9a-f]{8}\.json", name)]
+        with ThreadPoolExecutor(16) as pool:
+            contents = list(pool.map(lambda name: self.place.child(name).read(), names))
+        for name, content in zip(names, contents, strict=True):
+            self._segment = max(self._segment, int(name.split("-")[1]))
+            facts = None if content is None else self._unseal(content, name)
+            receipts = None if facts is None or facts.get("digest") != self._digest else _as_receipts(facts)
+            if receipts is None:
+                self.damaged += 1
+                continue
+            for one in receipts:
+                if one.fragment in self._names:
+                    self.finished.setdefault(one.fragment, one)
+        self.resumed = len(self.finished)
+
+    def _unseal(self, content: bytes, name: str) -> dict[str, Any] | None:
+        """Return what a sealed file holds, or None where the seal is broken. Raises VersionError."""
+        try:
+            whole = json.loads(content)
+            facts, seal, version = whole["facts"], whole["seal"], whole["format_version"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise VersionError(
+                f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}. Resume with the version of congruence that began the job."
+            )
+        return facts if isinstance(facts, dict) and seal == _digest(facts) else None
+
+
+def _as_receipts(facts: Mapping[str, Any]) -> list[Receipt] | None:
+    """Return the receipts of a segment; None where they are not what was written."""
+    kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
+    rows = facts.get("receipts")
+    if not isinstance(rows, list):
+        return None
+    for one in rows:
+        if not isinstance(one, dict) or set(one) != set(kinds):
+            return None
+        if any(type(one[name]) is not kind for name, kind in kinds.items()) or min(one["rows"], one["bad"]) < 0:
+            return None
+    return [Receipt(**one) for one in rows]
+
+
+def _digest(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _seal(facts: Mapping[str, Any]) -> bytes:
+    whole = {"format": FORMAT, "format_version": FORMAT_VERSION, "seal": _digest(facts), "facts": facts}
+    return json.dumps(whole).encode()

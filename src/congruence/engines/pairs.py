@@ -1,0 +1,138 @@
+"""Two columns of vectors whose rows belong together: of one data set, or of two that are cut alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.validation import RowNames, check_rows
+from congruence.embeddings import Space
+from congruence.engines.dataset import DataSet, Fragment, open_dataset, split_spec
+from congruence.errors import IdError, ParameterError
+
+__all__ = ["PairedData", "open_pairs"]
+
+#: Bytes of source vectors in a block.
+_BLOCK_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class PairedData:
+    """Source and target vectors, row by row.
+
+    Attributes
+    ----------
+    source, target : DataSet
+    partner : dict of str to Fragment
+        The target's fragment for the name of the source's.
+    allow_zero_rows : bool
+    """
+
+    source: DataSet
+    target: DataSet
+    partner: dict[str, Fragment]
+    allow_zero_rows: bool = False
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The source's fragments."""
+        return self.source.fragments
+
+    def alone(self) -> PairedData:
+        """Return what a worker needs."""
+        return replace(self, source=self.source.alone(), target=self.target.alone())
+
+    def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the vectors of a fragment and their partners'.
+
+        Raises
+        ------
+        IdError
+            Both sides have ids, and those of a row differ.
+        NotFiniteError, ZeroRowError, ShapeError
+        """
+        ours, theirs = self.source.open(fragment), self.target.open(self.partner[fragment.name])
+        rows = max(256, _BLOCK_BYTES // (4 * max(self.source.dim, self.target.dim)))
+        names = self.source.path_of(fragment), self.target.path_of(self.partner[fragment.name])
+        row = 0
+        # Equal sizes are asked for; a reader may cut a block at a row group, so what is left over waits for its partner.
+        mine, yours = ours.scan(batch=rows), theirs.scan(batch=rows)
+        left: list[tuple[pa.Array | None, np.ndarray] | None] = [None, None]
+        while True:
+            for k, reader in enumerate((mine, yours)):
+                if left[k] is None:
+                    left[k] = next(reader, None)
+            if left[0] is None or left[1] is None:
+                return
+            (ids, x), (other, y) = left[0], left[1]
+            n = min(len(x), len(y))
+            _check_same_ids(ids, other, n, fragment.start + row, names)
+            for block, name, tokens in ((x[:n], names[0], ids), (y[:n], names[1], other)):
+                check_rows(
+                    block, name, ids=RowNames(tokens, fragment.start + row), allow_zero_rows=self.allow_zero_rows
+                )
+            yield x[:n], y[:n]
+            row += n
+            left = [
+                None if len(block) == n else (None if tokens is None else tokens[n:], block[n:])
+                for tokens, block in ((ids, x), (other, y))
+            ]
+
+
+def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: int, names: tuple[str, str]) -> None:
+    if ids is None or other is None:
+        return
+    a, b = ids[:n], other[:n]
+    if not a.equals(b.cast(a.type)):
+        at = next(k for k in range(n) if str(a[k]) != str(b[k]))
+        raise IdError(
+            f"Got id {str(a[at])!r} in row {row + at} of {names[0]} and {str(b[at])!r} in {names[1]}; expected the same rows in the same order. "
+            "Join both models' vectors into one table by id, and pass its two columns."
+        )
+
+
+def open_pairs(
+    source: str,
+    target: str,
+    *,
+    ids: str | bool | None = None,
+    target_ids: str | bool | None = None,
+    spaces: tuple[Space, Space] = (Space(), Space()),
+    allow_zero_rows: bool = False,
+) -> PairedData:
+    """Open two columns of one data set, or two data sets with as many rows in each of their files.
+
+    Parameters
+    ----------
+    source, target : str
+        ``path:column``; see :func:`open_dataset`.
+    ids, target_ids : str or False, optional
+        Columns of ids. Where both sides have ids, they are compared row by row.
+    spaces : (Space, Space), optional
+    allow_zero_rows : bool, default=False
+
+    Returns
+    -------
+    PairedData
+
+    Raises
+    ------
+    ParameterError
+        The two are cut otherwise, so that rows cannot be paired without sorting them.
+    FileError, CorruptFileError
+    """
+    together = split_spec(source)[0] == split_spec(target)[0]
+    most = {} if together else {"fragment_bytes": 2**62}  # whole files, which the two sides have in common
+    first = open_dataset(source, ids=ids, space=spaces[0], **most)
+    second = open_dataset(target, ids=target_ids if target_ids is not None else ids, space=spaces[1], **most)
+    sizes = [[one.rows for one in data.fragments] for data in (first, second)]
+    if sizes[0] != sizes[1]:
+        raise ParameterError(
+            f"Got {first.rows} rows in {len(sizes[0])} fragments of {first.place.shown} and {second.rows} in {len(sizes[1])} of {second.place.shown}; expected as "
+            "many in each, in the same order. Join both models' vectors into one table by id, and pass its two columns."
+        )
+    partner = {a.name: b for a, b in zip(first.fragments, second.fragments, strict=True)}
+    return PairedData(first, second, partner, allow_zero_rows)

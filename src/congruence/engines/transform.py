@@ -1,0 +1,297 @@
+"""Map a data set of many files, a fragment a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike
+
+from congruence._utils.ahead import run_ahead
+from congruence._utils.validation import RowNames
+from congruence.engines._base import Engine
+from congruence.engines.bad_rows import find_bad, quarantine_schema, quarantined
+from congruence.engines.batch import store_as
+from congruence.engines.dataset import DataSet, Fragment
+from congruence.engines.journal import Journal, Plan, Receipt
+from congruence.engines.outputs import Output, map_digest, write_fragment, write_parquet
+from congruence.engines.places import Place
+from congruence.errors import InputError, OutputExistsError
+from congruence.maps import Map
+from congruence.stores import Columns
+from congruence.stores.fragments import TableFragment
+from congruence.stores.layout import TableLayout
+from congruence.upgrade.blocks import BlockMap
+
+__all__ = ["DataSetReport", "transform_dataset"]
+
+
+@dataclass(frozen=True)
+class DataSetReport:
+    """What :func:`transform_dataset` did.
+
+    Attributes
+    ----------
+    output, engine : str
+    rows, dim : int
+        Size of what was written.
+    dtype : str
+    fragments, resumed : int
+        Of the data set, and of these what an earlier run had finished.
+    bad_rows : int
+        Rows that were left out.
+    bad_rows_file : str or None
+    normalized : bool
+        The mapped rows were scaled to unit norm.
+    seconds : float
+        Of this run.
+    """
+
+    output: str
+    engine: str
+    rows: int
+    dim: int
+    dtype: str
+    fragments: int
+    resumed: int
+    bad_rows: int
+    bad_rows_file: str | None
+    normalized: bool
+    seconds: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as plain data."""
+        return asdict(self)
+
+
+def transform_dataset(
+    mapping: Map,
+    data: DataSet,
+    output: str,
+    *,
+    engine: Engine,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    dtype: DTypeLike | None = None,
+    force: bool = False,
+    check: bool = True,
+    allow_zero_rows: bool = False,
+    side: str | None = None,
+    column_out: str | None = None,
+    bad_rows: str | None = None,
+    callback: Callable[[int], object] | None = None,
+) -> DataSetReport:
+    """Map a data set into another, fragment by fragment; after an interruption the same call resumes.
+
+    Every fragment of the output has the name of the fragment it was read from, and its rows in their order. Blocks are those of
+    :func:`congruence.transform_file`, so that with equal threads of the linear algebra the numbers are the same to the bit.
+
+    Parameters
+    ----------
+    mapping : Map
+    data : DataSet
+        See :func:`congruence.engines.open_dataset`.
+    output : str
+        A folder for Parquet, or a ``.lance`` data set; local, or a URL.
+    engine : Engine
+    modality, normalize, dtype, check, allow_zero_rows, side, column_out
+        As for :func:`congruence.transform_file`.
+    force : bool, default=False
+        Replace an output that an engine wrote, and forget the journal of another job.
+    bad_rows : str, optional
+        Parquet file for rows without a usable vector; without it the first one stops the job.
+    callback : callable, optional
+        Called with the number of rows of each finished fragment.
+
+    Returns
+    -------
+    DataSetReport
+
+    Raises
+    ------
+    SpaceMismatchError, DirectionError, ModalityError, ParameterError, OutputExistsError
+        Before anything is written.
+    NotFiniteError, ZeroRowError, ShapeError, IdError, CorruptFileError, StorageError
+        With the name of the fragment; what is finished stays for the next run.
+    """
+    started = time.perf_counter()
+    out = Output.of(output)
+    out.prepare(data.place, force=force)
+    function = BlockMap(
+        mapping,
+        replace(data.space, dim=data.dim),
+        data.dtype,
+        modality=modality,
+        normalize=normalize,
+        dtype=dtype,
+        side=side,
+        check=check,
+        allow_zero_rows=allow_zero_rows,
+        device="auto",
+    )
+    layout = TableLayout(
+        data.columns,
+        dim=function.dim,
+        dtype=function.dtype,
+        has_ids=data.has_ids,
+        id_type=data.id_type,
+        space=function.space,
+        column_out=column_out,
+        path=out.place.shown,
+    )
+    identity = {
+        "source": data.place.shown,
+        "version": data.version,
+        "output": out.place.shown,
+        "map": map_digest(function.mapped.state()),
+        "kind": function.mapped.kind,
+        "column": data.columns.vector,
+        "column_out": column_out,
+        "dtype": function.dtype.name,
+        "unit": function.unit,
+        "head": function.head,
+        "bad_rows": bad_rows is not None,
+        "allow_zero_rows": allow_zero_rows,
+    }
+    quarantine = _quarantine(bad_rows, force=force)
+    with out.held():
+        journal = Journal(out.journal, Plan("transform", identity, data.fragments)).open(restart=force)
+        journal.keep(out.sizes())
+        if callback is not None and journal.resumed:
+            callback(journal.rows + journal.bad)
+        work = _TransformWork(
+            data.alone(), function, layout, out, function.rows_of_block(data.row_bytes), bad_rows is not None
+        )
+        _run_journal(engine, work, journal, callback)
+        if quarantine is not None:
+            _collect(out, journal, quarantine, data.columns)
+        out.publish(journal, layout.schema)
+    return DataSetReport(
+        out.place.shown,
+        engine.name,
+        journal.rows,
+        function.dim,
+        function.dtype.name,
+        len(data.fragments),
+        journal.resumed,
+        journal.bad,
+        None if quarantine is None or not journal.bad else quarantine.shown,
+        function.unit,
+        time.perf_counter() - started,
+    )
+
+
+def _run_journal(
+    engine: Engine,
+    work: Callable[[Fragment], dict[str, Any]],
+    journal: Journal,
+    callback: Callable[[int], object] | None,
+) -> None:
+    """Run what is pending and note what is finished; whatever ends the run, the receipts so far are written."""
+    pending = journal.pending()
+    try:
+        for result in engine.run(work, pending) if pending else ():
+            receipt = Receipt(**result)
+            if journal.add(receipt) and callback is not None:
+                callback(receipt.rows + receipt.bad)
+    finally:
+        journal.flush()
+
+
+@dataclass(frozen=True)
+class _TransformWork:
+    """Maps one fragment: what is sent to the workers.
+
+    Attributes
+    ----------
+    data : DataSet
+        Without its fragments.
+    function : BlockMap
+    layout : TableLayout
+    output : Output
+    block : int
+        Rows of a block.
+    quarantine : bool
+        Put bad rows aside rather than stop.
+    """
+
+    data: DataSet
+    function: BlockMap
+    layout: TableLayout
+    output: Output
+    block: int
+    quarantine: bool
+
+    def __call__(self, fragment: Fragment) -> dict[str, Any]:
+        """Map a fragment, write it, and return its receipt as plain data."""
+        source = self.data.open(fragment)
+        aside: list[pa.RecordBatch] = []
+        receipt = write_fragment(
+            self.output, fragment.name, self.layout, self._batches(source, fragment, aside), kept=True
+        )
+        bad = sum(len(one) for one in aside)
+        if aside:
+            place = self.output.quarantine.child(f"{fragment.name}.parquet")
+            write_parquet(place, aside[0].schema, iter(aside))
+        return {**receipt.to_dict(), "bad": bad}
+
+    def _batches(
+        self, source: TableFragment, fragment: Fragment, aside: list[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        name = self.data.path_of(fragment)
+        first = True
+        for row, piece in run_ahead(source.tables(self.block)):
+            start = fragment.start + row
+            try:
+                ids, block = source.block(piece, start)
+                self.function.check_block(block, name, RowNames(ids, start), first=first)
+            except InputError:
+                if not self.quarantine:
+                    raise
+                piece = self._put_aside(piece, start, name, aside)
+                if not len(piece):
+                    continue
+                ids, block = source.block(piece, start)
+                self.function.check_block(block, name, RowNames(ids, start), first=first)
+            first = False
+            yield self.layout.fill(ids, self._stored(block), piece)
+
+    def _stored(self, block: np.ndarray) -> np.ndarray:
+        return store_as(self.function(block), self.function.dtype, self.output.place.shown)
+
+    def _put_aside(self, piece: pa.RecordBatch, start: int, name: str, aside: list[pa.RecordBatch]) -> pa.RecordBatch:
+        columns = self.data.columns
+        code = find_bad(piece.column(columns.vector), self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
+        if code.any():
+            aside.append(quarantined(piece, code, start, name, quarantine_schema(columns)))
+        return piece.filter(pa.array(code == 0))
+
+
+def _quarantine(bad_rows: str | None, *, force: bool) -> Place | None:
+    """Return the place of the rows that are left out. Raises OutputExistsError."""
+    if bad_rows is None:
+        return None
+    place = Place.of(bad_rows)
+    if place.exists() and not force:
+        raise OutputExistsError(
+            f"Got a path for bad_rows that exists, {place.shown}; expected a new one. Pass force=True to replace it."
+        )
+    return place
+
+
+def _collect(out: Output, journal: Journal, quarantine: Place, columns: Columns) -> None:
+    """Put the rows that were left out together, a fragment after the other, in one file."""
+    import pyarrow.parquet as pq
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for one in journal.receipts():
+            if one.bad:
+                with out.quarantine.child(f"{one.fragment}.parquet").open() as file:
+                    yield from pq.ParquetFile(file).iter_batches()
+
+    if journal.bad:
+        write_parquet(quarantine, quarantine_schema(columns), batches())

@@ -1,0 +1,78 @@
+"""The front matter of a model card, as the Hugging Face Hub reads it: library, tags, and the scores of held-out pairs as results.
+
+JSON is YAML, so that names and numbers of a file are written as JSON, and nothing in them can add a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TypeGuard
+
+from congruence._utils.display import visible
+
+#: What the Hub's metadata calls a score of a fit, and how it is shown.
+_METRICS = {
+    "held_out_retrieval_at_1": ("recall_at_1", "recall at 1", "held_out_retrieval_chance"),
+    "held_out_recall_at_10": ("recall_at_10", "recall at 10", "held_out_recall_at_10_chance"),
+    "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant"),
+}
+
+#: What the second number of each is.
+_CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
+
+
+def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
+    """Return the lines of the front matter.
+
+    Parameters
+    ----------
+    name : str
+        Of the map: ``old → new``.
+    tags : tuple of str
+        Beside those that all have.
+    scores : mapping, optional
+        Of the fit. Scores of held-out pairs become results, each with its control; others are left out.
+
+    Returns
+    -------
+    list of str
+    """
+    results = _results(scores or {})
+    lines = ["---", "library_name: congruence", f"tags: {_text(['congruence', 'embeddings', 'alignment', *tags])}"]
+    if results:
+        lines += [
+            f"metrics: {_text([one['type'] for one in results])}",
+            "model-index:",
+            f"- name: {_text(visible(name))}",
+        ]
+        pairs = scores.get("held_out_pairs") if scores else None
+        count = f"{pairs:,} pairs" if isinstance(pairs, int) else "pairs"
+        lines += [
+            "  results:",
+            '  - task: {"type": "feature-extraction", "name": "Find an item by its mapped vector"}',
+            f"    dataset: {_text({'type': 'held-out-pairs', 'name': f'{count} that the fit did not see'})}",
+            "    metrics:",
+            *(f"    - {_text(one)}" for one in results),
+        ]
+    return [*lines, "---"]
+
+
+def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the scores of held-out pairs; a record that holds anything else than numbers gives none."""
+    found = []
+    for key, (kind, label, control) in _METRICS.items():
+        value, beside = scores.get(key), scores.get(control)
+        if _is_number(value):
+            more = f" ({_CONTROLS.get(control, 'chance')}: {beside:.3f})" if _is_number(beside) else ""
+            found.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{more}"})
+    return found
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

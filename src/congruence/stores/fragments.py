@@ -1,0 +1,192 @@
+"""A part of a large table as a source of its own: a stretch of row groups of a Parquet file, or a fragment of a Lance data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.errors import CorruptFileError
+from congruence.stores._base import check_all_rows, reading
+from congruence.stores._table import TableSource
+
+__all__ = ["LanceFragment", "ParquetFragment", "SchemaSource", "TableFragment"]
+
+#: What Arrow and Lance raise about damaged files.
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, RuntimeError)
+
+
+class TableFragment(TableSource):
+    """A part of a table, whose rows are read with all their columns and whose vectors are taken out in a second step."""
+
+    def tables(self, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield stretches of at most ``batch`` rows with all columns, and the numbers of their first rows in the fragment."""
+        yield from self._pieces(None, 0, batch)
+
+    def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
+        """Return ids and vectors of rows.
+
+        Raises
+        ------
+        ShapeError
+            A vector is missing, or not as wide as the first; rows are numbered from ``start``.
+        IdError
+            An id is missing.
+        """
+        return self._block(piece, start)
+
+
+class ParquetFragment(TableFragment):
+    """Row groups of a Parquet file that may lie on another machine.
+
+    Parameters
+    ----------
+    opens : callable
+        Returns the open file.
+    name : str
+        For messages.
+    groups : (int, int) or None
+        First row group and the one after the last; all by default.
+    key, ids : str, optional
+        Columns of vectors and ids, as of :class:`~congruence.stores.parquet.ParquetSource`.
+    buffer : int, default=1_048_576
+        Bytes of a column that are read at a time: of an object store each is a request.
+
+    Attributes
+    ----------
+    group_sizes : list of (int, int)
+        Rows and uncompressed bytes of every row group of the file.
+    """
+
+    def __init__(
+        self,
+        opens: Callable[[], pa.NativeFile],
+        name: str,
+        *,
+        groups: tuple[int, int] | None = None,
+        key: str | None = None,
+        ids: str | bool | None = None,
+        buffer: int = 2**20,
+    ) -> None:
+        self._opens, self._name, self._buffer = opens, name, buffer
+        with opens() as handle, self._file_of(handle) as file:
+            count = file.num_row_groups
+            self.group_sizes = [
+                (one.num_rows, one.total_byte_size) for one in (file.metadata.row_group(k) for k in range(count))
+            ]
+            self._groups = range(*(groups or (0, count)))
+            chosen = [self.group_sizes[k] for k in self._groups if k < count]
+            if len(chosen) < len(self._groups):
+                raise CorruptFileError(
+                    f"Got {count} row groups in {name}; expected at least {self._groups.stop}, as when the work was planned. Run it again from the beginning with force=True."
+                )
+            rows = sum(one[0] for one in chosen)
+            self._describe(name, file.schema_arrow, rows, key, ids)
+            self.files = ()
+            first = None
+            if self.dim < 0:
+                batches = file.iter_batches(batch_size=1, columns=[self._key], row_groups=self._groups)
+                first = next(batches, None)
+            self._measure(None if first is None else first.column(0))
+            self._row_bytes = int(sum(one[1] for one in chosen) // self.n)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes in memory with all its columns, as the footer tells."""
+        widest: int = max(self._row_bytes, super().row_bytes)
+        return widest
+
+    def _file_of(self, handle: pa.NativeFile) -> Any:
+        import pyarrow.parquet as pq
+
+        with reading(self._name, *_DAMAGE):
+            return pq.ParquetFile(handle, pre_buffer=False, buffer_size=self._buffer)
+
+    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        row = 0
+        with self._opens() as handle, self._file_of(handle) as file, reading(self._name, *_DAMAGE):
+            for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=self._groups, use_threads=False):
+                stop = row + len(piece)
+                if stop > after:
+                    piece = piece.slice(max(after - row, 0))
+                    yield stop - len(piece), piece
+                row = stop
+            check_all_rows(row, self.n, self._name)
+
+
+class LanceFragment(TableFragment):
+    """One fragment of a version of a Lance data set.
+
+    Parameters
+    ----------
+    data : lance.LanceDataset
+    number : int
+        Id of the fragment.
+    name : str
+        For messages.
+    key, ids : str, optional
+        Columns of vectors and ids.
+    """
+
+    def __init__(
+        self, data: Any, number: int, name: str, *, key: str | None = None, ids: str | bool | None = None
+    ) -> None:
+        self._data = data.get_fragment(number)
+        if self._data is None:
+            raise CorruptFileError(
+                f"Got no fragment {number} in {name}; expected it, as when the work was planned. Run it again from the beginning with force=True."
+            )
+        self._name = name
+        with reading(name, *_DAMAGE):
+            self._describe(name, data.schema, self._data.count_rows(), key, ids)
+            self.files = ()
+            head = self._data.take(list(range(min(self.n, 16))))
+            self._measure(head.column(self._key).combine_chunks() if self.dim < 0 else None)
+            self._row_bytes = int(head.nbytes // len(head))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes in memory with all its columns, judged on the first few."""
+        widest: int = max(self._row_bytes, super().row_bytes)
+        return widest
+
+    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        row = 0
+        with reading(self._name, *_DAMAGE):
+            for piece in self._data.to_batches(columns=names, batch_size=batch, batch_readahead=1):
+                stop = row + len(piece)
+                if stop > after:
+                    piece = piece.slice(max(after - row, 0))
+                    yield stop - len(piece), piece
+                row = stop
+            check_all_rows(row, self.n, self._name)
+
+
+class SchemaSource(TableFragment):
+    """Batches that come from elsewhere, described by their schema: rows are not read but given.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    name : str
+        For messages.
+    dim : int
+        Width of the vectors where the schema does not tell.
+    key, ids : str, optional
+        Columns of vectors and ids.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, name: str, *, dim: int, key: str | None = None, ids: str | bool | None = None
+    ) -> None:
+        self._describe(name, schema, 1, key, ids)
+        self.dim = self.dim if self.dim >= 0 else dim
+
+    def vectors(self, column: pa.Array) -> np.ndarray:
+        """Turn a column of lists into a matrix. Raises ShapeError for missing and ragged rows."""
+        return self._vectors(column, 0, None)
+
+    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        yield from ()

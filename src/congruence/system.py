@@ -1,0 +1,207 @@
+"""What this installation is made of: versions, extras, threads, memory and devices, as a bug report needs them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from congruence._utils.memory import free_memory, say_size
+from congruence._version import __version__
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+__all__ = ["SystemInfo", "system_info"]
+
+#: Variables that change how many threads run, which devices are seen, and whether models may be downloaded. Keys and tokens are none of them.
+VARIABLES = (
+    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    *("CUDA_VISIBLE_DEVICES", "PYTORCH_ENABLE_MPS_FALLBACK", "HF_HUB_OFFLINE", "NO_COLOR", "PYTHONUTF8"),
+)
+
+#: Extras for working on the library itself.
+_DEVELOPMENT = {"test", "docs"}
+
+
+@dataclass(frozen=True)
+class SystemInfo:
+    """What this installation is made of; nothing in it names a user, a host or a path.
+
+    Attributes
+    ----------
+    version : str
+        Of congruence.
+    python : str
+        Implementation and version.
+    platform : str
+        Operating system, its release and the machine's architecture.
+    packages : dict of str to str or None
+        Version of each package that congruence requires; None where it is missing.
+    outdated : dict of str to str
+        The requirement of each package that is installed in a version it does not allow, extras included.
+    extras : dict of str to list of str
+        What each extra lacks, as requirements; an empty list where it is complete.
+    threads : dict of str to int or str
+        ``cpus`` this process may use, and the threads of each native library that is loaded with NumPy and SciPy.
+    memory : int or None
+        Bytes that this process can still take; None where the system does not tell.
+    devices : list of str
+        What torch computes on here: ``cpu``, and each CUDA or MPS device by name. Empty without torch.
+    variables : dict of str to str
+        Those of ``VARIABLES`` that are set.
+    """
+
+    version: str
+    python: str
+    platform: str
+    packages: dict[str, str | None]
+    outdated: dict[str, str]
+    extras: dict[str, list[str]]
+    threads: dict[str, int | str]
+    memory: int | None
+    devices: list[str]
+    variables: dict[str, str]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain data, as ``congruence info --json`` prints it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """Return lines to paste into a bug report."""
+        complete = [name for name, missing in self.extras.items() if not missing]
+        lines = {
+            "congruence": self.version,
+            "python": self.python,
+            "platform": self.platform,
+            **{name: version or "MISSING" for name, version in self.packages.items()},
+            "outdated": ", ".join(self.outdated.values()) or "nothing",
+            "extras": ", ".join(complete) or "none",
+            "without": ", ".join(name for name in self.extras if name not in complete) or "nothing",
+            "threads": ", ".join(f"{name} {count}" for name, count in self.threads.items()),
+            "free memory": "unknown" if self.memory is None else say_size(self.memory),
+            "devices": ", ".join(self.devices) or "no torch",
+            **self.variables,
+        }
+        width = max(map(len, lines))
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())
+
+
+def system_info(*, devices: bool = True) -> SystemInfo:
+    """Return versions, extras, threads, memory and devices of this installation.
+
+    Parameters
+    ----------
+    devices : bool, default=True
+        Ask torch, where it is installed, for its devices; importing it takes seconds.
+
+    Returns
+    -------
+    SystemInfo
+
+    Examples
+    --------
+    >>> import congruence
+    >>> facts = congruence.system_info(devices=False)
+    >>> facts.version == congruence.__version__
+    True
+    """
+    needed = _requirements()
+    outdated = {}
+    for requirement in needed:
+        found = _version(requirement.name)
+        if found is not None and not requirement.specifier.contains(found, prereleases=True):
+            outdated[requirement.name] = f"{requirement.name} {found} (expected {requirement.specifier})"
+    return SystemInfo(
+        version=__version__,
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        packages={one.name: _version(one.name) for one in needed if _applies(one, "")},
+        outdated=outdated,
+        extras=_extras(needed),
+        threads=_threads(),
+        memory=free_memory(),
+        devices=_devices() if devices else [],
+        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+    )
+
+
+def _requirements() -> list[Requirement]:
+    """Return what the installed distribution requires, extras included; nothing where the sources run without being installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import Requirement  # which matplotlib requires
+
+    try:
+        return [Requirement(line) for line in requires("congruence") or []]
+    except PackageNotFoundError:
+        return []
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _extras(needed: list[Requirement]) -> dict[str, list[str]]:
+    """Return the requirements that each extra lacks on this platform."""
+    names = {name for one in needed for name in re.findall(r"extra == \"([^\"]+)\"", str(one.marker or ""))}
+    return {
+        extra: sorted(
+            f"{one.name}{one.specifier}"
+            for one in needed
+            if not _applies(one, "") and _applies(one, extra) and _lacks(one)
+        )
+        for extra in sorted(names - _DEVELOPMENT)
+    }
+
+
+def _lacks(requirement: Requirement) -> bool:
+    found = _version(requirement.name)
+    return found is None or not requirement.specifier.contains(found, prereleases=True)
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _threads() -> dict[str, int | str]:
+    """Count the processors that this process may use, and the threads of the native libraries of NumPy and SciPy."""
+    import numpy  # noqa: F401  # loads its BLAS
+    import scipy.linalg  # noqa: F401  # which may have one of its own
+    from threadpoolctl import threadpool_info  # which scikit-learn requires
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found: dict[str, int | str] = {"cpus": usable}
+    for pool in threadpool_info():
+        label = " ".join(str(pool[key]) for key in ("internal_api", "version", "architecture") if pool.get(key))
+        found[label] = int(pool["num_threads"])
+    return found
+
+
+def _devices() -> list[str]:
+    """Name what torch computes on; one that cannot be asked says why, since that is what a bug report is about."""
+    if _version("torch") is None:
+        return []
+    try:
+        import torch
+
+        found = ["cpu"]
+        for number in range(torch.cuda.device_count()):
+            facts = torch.cuda.get_device_properties(number)
+            found.append(f"cuda:{number} {facts.name}, {say_size(facts.total_memory)}, CUDA {torch.version.cuda}")
+        if torch.backends.mps.is_available():
+            found.append("mps")
+        return found
+    except (
+        Exception
+    ) as error:  # a broken installation of torch fails in many ways, and the rest of the report is still wanted
+        print(f"note: torch did not say its devices: {error!r}", file=sys.stderr)
+        return [f"torch fails: {type(error).__name__}"]

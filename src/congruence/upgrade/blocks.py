@@ -1,0 +1,201 @@
+"""What maps a block of rows, checked and prepared once, for this process or for another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from congruence._utils.arrays import as_dtype
+from congruence._utils.validation import RowNames, check_rows
+from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
+from congruence.errors import ParameterError
+from congruence.maps import AffineMap, Map, TwoSidedMap
+from congruence.upgrade._blocks import block_function
+
+__all__ = ["BlockMap"]
+
+#: What the drivers of NVIDIA, of WSL and of AMD put there.
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+#: Bytes of source vectors in a block: a few of them are under way at a time.
+BLOCK_BYTES = 8 * 2**20
+
+
+class BlockMap:
+    """A map as it is applied to blocks of rows: with the side, means, precision and norm of one journey.
+
+    It can be pickled, which is how engines send it to their workers; what is prepared for products is prepared again there.
+
+    Parameters
+    ----------
+    mapping : Map
+        Fitted.
+    space : Space
+        Of the vectors, as far as it is known; ``dim`` must be set.
+    source_dtype : dtype
+        In which the vectors are stored: float16, float32 or float64.
+    modality : str, optional
+        Which of the map's means to use; that of ``space`` by default.
+    normalize : {"auto", True, False}, default="auto"
+        Scale mapped rows to unit norm (:meth:`~congruence.maps.Map.gives_unit_rows`).
+    dtype : dtype, optional
+        In which mapped vectors are stored; ``source_dtype`` by default.
+    side : {"source", "target"}, optional
+        Of a two-sided map.
+    check : bool, default=True
+        Refuse vectors whose space is known to differ.
+    allow_zero_rows : bool, default=False
+    device : str, optional
+        "cpu" or "cuda": compute products of affine maps with torch on that device; "auto" does so on a GPU if the process sees one. By
+        default NumPy computes them.
+
+    Attributes
+    ----------
+    space : Space
+        Of the mapped vectors.
+    expected : Space
+        That the vectors must come from.
+    dim_in, dim : int
+        Widths.
+    source_dtype, dtype, compute : numpy.dtype
+        Stored before, stored after, and computed in.
+    unit : bool
+        Mapped rows are scaled to unit norm.
+    head : str or None
+        Of a two-sided map: which of them maps the rows.
+
+    Raises
+    ------
+    SpaceMismatchError, DirectionError, ModalityError
+        The vectors are of another space.
+    ParameterError
+        ``side`` is missing where the vectors could belong to either, or is "target" for a map without a second head.
+    """
+
+    def __init__(
+        self,
+        mapping: Map,
+        space: Space,
+        source_dtype: DTypeLike,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        dtype: DTypeLike | None = None,
+        side: str | None = None,
+        check: bool = True,
+        allow_zero_rows: bool = False,
+        device: str | None = None,
+    ) -> None:
+        assert space.dim is not None
+        wanted = modality or space.modality
+        self.mapped = mapping.for_modality(wanted)
+        # A width that does not fit is caught here too, before any work.
+        given = replace(space, modality=wanted) if check else Space(dim=space.dim)
+        self.expected, arrives, self.head = _sides(self.mapped, given, side)
+        self.source_dtype = as_dtype(source_dtype)
+        self.compute = as_dtype("float64" if self.source_dtype == np.float64 else "float32")
+        self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype
+        self.unit = self.mapped.gives_unit_rows(normalize)
+        self.dim_in, self.dim = space.dim, self.mapped.d_out
+        self.space = replace(arrives, dim=self.dim, modality=wanted, normalized=True if self.unit else None)
+        self.check, self.allow_zero_rows, self.device = check, allow_zero_rows, device
+        self._function: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def rows_of_block(self, row_bytes: int | None = None) -> int:
+        """Return how many rows a block has, so that every journey computes the same products.
+
+        Parameters
+        ----------
+        row_bytes : int, optional
+            Of a row of the table with all its columns, where these are read too.
+        """
+        rows = max(256, BLOCK_BYTES // (self.dim_in * self.compute.itemsize))
+        return rows if row_bytes is None else max(1, min(rows, BLOCK_BYTES // row_bytes))
+
+    def check_block(self, block: np.ndarray, name: str, names: RowNames | None = None, *, first: bool = False) -> None:
+        """Refuse rows that hold NaN, infinity or nothing but zeros; of the first block, also unit rows where the map's had other norms.
+
+        Raises
+        ------
+        NotFiniteError, ZeroRowError, SpaceMismatchError
+        """
+        check_rows(block, name, ids=names, allow_zero_rows=self.allow_zero_rows)
+        if first and self.check:
+            check_space(Space(normalized=has_unit_rows(block)), self.expected, Space(), modality=False)
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        """Map rows.
+
+        Parameters
+        ----------
+        block : ndarray, shape (b, d_source)
+
+        Returns
+        -------
+        ndarray of dtype ``compute``, shape (b, d_out)
+        """
+        if self._function is None:
+            self._function = self._prepare()
+        out = self._function(block.astype(self.compute, copy=False))
+        return normalize_rows(out) if self.unit else out
+
+    def _prepare(self) -> Callable[[np.ndarray], np.ndarray]:
+        if self.head is not None:
+            return self.mapped.transform if self.head == "source" else self.mapped.transform_target
+        if self.device is not None and isinstance(self.mapped, AffineMap) and (self.device != "auto" or _sees_gpu()):
+            return _torch_function(self.mapped, self.compute, "cuda" if self.device == "auto" else self.device)
+        return block_function(self.mapped, self.compute)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_function": None}
+
+
+def _sides(mapped: Map, given: Space, side: str | None) -> tuple[Space, Space, str | None]:
+    """Return the space the vectors must come from, the one they arrive in, and which head maps them if there are two."""
+    if isinstance(mapped, TwoSidedMap):
+        if mapped.side_of(given, side) == "source":
+            return mapped.source_space_, mapped.joint_space(), "source"
+        return mapped.target_space_, mapped.joint_space(), "target"
+    if side not in (None, "source"):
+        raise ParameterError(
+            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it maps. Leave out side=…, or use the inverse map."
+        )
+    check_space(given, mapped.source_space_, mapped.target_space_, modality=False)
+    return mapped.source_space_, mapped.target_space_, None
+
+
+def _sees_gpu() -> bool:
+    """Say whether torch is installed and sees a GPU; engines hide those that a task did not ask for.
+
+    Importing torch takes seconds: a machine of Linux without a driver's device does without.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return False
+    if sys.platform == "linux" and not any(map(os.path.exists, _GPU_DEVICES)):
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only where it is told to."""
+    import torch
+
+    matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)
+    offset = torch.from_numpy(mapped.offset.astype(compute)).to(device)
+
+    def apply(block: np.ndarray) -> np.ndarray:
+        rows = torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device)
+        out: np.ndarray = torch.addmm(offset, rows, matrix).cpu().numpy()
+        return out
+
+    return apply

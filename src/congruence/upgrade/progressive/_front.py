@@ -1,0 +1,44 @@
+"""The front of an order: the few rows of a large store from which a batch is taken."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence.upgrade.progressive._lazy import Rows
+from congruence.upgrade.progressive.order import pick
+
+__all__ = ["take_front"]
+
+
+def take_front(
+    scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: Rows, native: np.ndarray, near: float
+) -> np.ndarray:
+    """Return what :func:`pick` takes of all rows, from those that it can take only.
+
+    Parameters
+    ----------
+    scores, eligible, free, n, old, native, near
+        As of :func:`pick`; ``old`` may be on a disk.
+
+    Returns
+    -------
+    ndarray of int
+    """
+    # Of near-duplicates pick looks at four times as many rows as it takes; rows that are free come in between.
+    most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
+    first = _highest(scores, eligible, most)
+    some = np.union1d(first, native)
+    here = np.isin(some, first)
+    taken = pick(scores[some], here, free[some], n, old[some], np.searchsorted(some, native), near)
+    return np.asarray(some[taken])
+
+
+def _highest(scores: np.ndarray, eligible: np.ndarray, most: int) -> np.ndarray:
+    """Return the eligible rows with the highest scores, of equal ones the first, in any order."""
+    rows = np.flatnonzero(eligible)
+    if most >= len(rows):
+        return rows
+    found = scores[rows]
+    least = np.partition(found, len(found) - most)[len(found) - most]
+    above = rows[found > least]
+    return np.concatenate([above, rows[found == least][: most - len(above)]])

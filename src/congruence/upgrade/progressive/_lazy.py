@@ -1,0 +1,133 @@
+"""Rows that are read, and mapped, whenever they are asked for: of stores larger than memory, in the place of an array."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from congruence._utils.arrays import BLOCK_BYTES, blocks
+from congruence.stores import Source
+
+__all__ = ["Lazy", "Rows", "RowsOnDisk", "as_rows", "by_block", "is_on_disk", "row_blocks"]
+
+
+class RowsOnDisk(Protocol):
+    """What rows are read from: a memory-mapped array, an HDF5 or Zarr data set."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+class Lazy:
+    """A matrix of float32 of which no more than a block is in memory.
+
+    Takes an array's place where rows are read by slice or number, multiplied by a vector or a few columns, or averaged.
+
+    Parameters
+    ----------
+    read : callable
+        From a slice without a step, or from row numbers, to rows, shape (b, d_in).
+    shape : (int, int)
+    make : callable, optional
+        From rows as they are read to the rows of this matrix, shape (b, d).
+    """
+
+    def __init__(
+        self,
+        read: Callable[[slice | np.ndarray], np.ndarray],
+        shape: tuple[int, int],
+        make: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> None:
+        self.read, self.make, self.shape = read, make, shape
+        self._mean: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: slice | int | np.integer | np.ndarray | list[int]) -> np.ndarray:
+        if isinstance(key, (int, np.integer)):
+            return np.asarray(self[np.array([key])][0])
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            key = slice(start, max(start, stop)) if step == 1 else np.arange(start, stop, step)
+        else:
+            key = np.asarray(key)
+            key = np.flatnonzero(key) if key.dtype == bool else key
+        rows = np.asarray(self.read(key), np.float32)
+        return rows if self.make is None else np.asarray(self.make(rows), np.float32)
+
+    def __matmul__(self, other: np.ndarray) -> np.ndarray:
+        out = np.empty((len(self), *other.shape[1:]), np.result_type(np.float32, other))
+        for part in row_blocks(self):
+            out[part] = self[part] @ other
+        return out
+
+    def mean(self, axis: int = 0, dtype: object = None) -> np.ndarray:
+        """Return the mean row in float64, shape (d,); computed once."""
+        if self._mean is None:
+            total = np.zeros(self.shape[1])
+            for part in row_blocks(self):
+                total += self[part].sum(axis=0, dtype=np.float64)
+            self._mean = total / len(self)
+        return self._mean
+
+
+#: Rows in memory, or on a disk.
+Rows: TypeAlias = "np.ndarray | Lazy"
+
+
+def row_blocks(rows: Rows) -> list[slice]:
+    """Cut rows into blocks of which a few in double precision fit into memory."""
+    return list(blocks(len(rows), 8 * 4 * rows.shape[1], budget=BLOCK_BYTES))
+
+
+def as_rows(source: Source | RowsOnDisk) -> Lazy:
+    """Return a file, or anything that gives rows by slice and by increasing numbers, as a matrix of float32."""
+    if isinstance(source, Source):
+        return Lazy(_reader(source), (source.n, source.dim))
+
+    def read(key: slice | np.ndarray) -> np.ndarray:
+        if isinstance(key, slice):
+            return np.asarray(source[key])
+        # HDF5 takes increasing numbers only, and a disk is read in its order.
+        wanted, place = np.unique(key, return_inverse=True)
+        return np.asarray(source[wanted])[place]
+
+    return Lazy(read, (int(source.shape[0]), int(source.shape[1])))
+
+
+def _reader(source: Source) -> Callable[[slice | np.ndarray], np.ndarray]:
+    def read(key: slice | np.ndarray) -> np.ndarray:
+        if not isinstance(key, slice):
+            return source.take(key)[1]
+        found, wanted = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
+        if wanted:
+            for _, block in source.scan(key.start, min(wanted, 65_536)):
+                found.append(block[:wanted])
+                wanted -= len(found[-1])
+                if not wanted:
+                    break
+        return np.concatenate(found)
+
+    return read
+
+
+def is_on_disk(array: object) -> bool:
+    """Say whether an array is a view of a memory-mapped file."""
+    while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
+def by_block(rows: Rows, make: Callable[[np.ndarray], np.ndarray], width: int) -> Rows:
+    """Return what ``make`` gives for rows: an array of float32 for one in memory, and for others something that makes rows when they are asked for."""
+    if isinstance(rows, Lazy):
+        return Lazy(rows.read, (len(rows), width), make)
+    out = np.empty((len(rows), width), np.float32)
+    for part in row_blocks(rows):
+        out[part] = make(rows[part])
+    return out

@@ -1,0 +1,128 @@
+"""The demo: a photo library is moved to a new model and back, and the page tells what was measured."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from congruence.cli import _demo_files, _demo_story
+from congruence.datasets import load_sample
+from congruence.upgrade.certify import certify
+
+
+@pytest.fixture(scope="module")
+def photos():
+    return load_sample("photos")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Leave out the certificate's learning curve, which is no part of the story."""
+    monkeypatch.setattr(
+        "congruence.upgrade.certify.certify", lambda *sides, **given: certify(*sides, **given, repeats=1)
+    )
+
+
+def check(told, photos):
+    """What the story claims, by the sample's own vectors."""
+    ways = {way["name"]: way for way in told["ways"]}
+    names, own = photos.source["text"].ids, photos.class_of("image", photos.source["image"].ids)
+
+    def right(images, texts):
+        return (
+            names[(images.vectors.astype(np.float32) @ texts.vectors.T.astype(np.float32)).argmax(axis=1)] == own
+        ).mean()
+
+    old, new = photos.source, photos.target
+    assert ways["before"]["accuracy"] == pytest.approx(right(old["image"], old["text"]))
+    assert ways["only the encoder changed"]["accuracy"] == pytest.approx(right(old["image"], new["text"]))
+    assert told["new_model"] == pytest.approx(right(new["image"], new["text"]))
+    assert ways["only the encoder changed"]["accuracy"] < 0.02
+    assert ways["mapped"]["accuracy"] < ways["before"]["accuracy"] < ways["re-embedded"]["accuracy"]
+    assert ways["re-embedded"]["accuracy"] > told["new_model"] - 0.01
+    assert told["embedded"] == 150
+    assert told["identical"]
+    assert told["same_lists"]
+    assert ways["rolled back"] == {**ways["before"], "name": "rolled back", "note": ways["rolled back"]["note"]}
+
+
+@pytest.mark.heavy
+def test_a_library_is_moved_and_the_page_tells_it(here, quick, photos, tmp_path):
+    pytest.importorskip("lancedb")
+    pytest.importorskip("lance")
+    done = here("demo", "--json", "-o", tmp_path / "p.html", "--save-map", tmp_path / "map")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["store"] == "LanceDB table"
+    check(told, photos)
+    assert [round(stage["share"], 2) for stage in told["stages"]] == [0, 0.02, 0.04, 0.06, 0.08, 0.1]
+    assert told["certificate"]["headline"]
+    assert told["certificate"]["roads"][0]["name"] == "keep the old model"
+    page = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert page.count("data:image/webp") == (6 + 1) * 4 * 5  # one search is told step by step
+    assert told["certificate"]["headline"][1:] in page
+    assert "CC BY 4.0" in page
+    assert "the old vectors are there again bit for bit" in page
+    assert "a map alone does not pay here" in page
+    assert (tmp_path / "map" / "model.safetensors").exists()
+
+
+def test_without_lancedb_the_library_is_a_parquet_file(monkeypatch, capsys, photos):
+    for module in (_demo_files, _demo_story):
+        monkeypatch.setattr(module, "has_lancedb", lambda: False)
+    told = _demo_story.move_library(photos, _demo_story.fit_on_names(photos))
+    assert told["store"] == "Parquet file"
+    check(told, photos)
+    harmed = [one for one in told["examples"] if one["harmed"]]
+    assert all(one["ways"][2]["right"] < one["ways"][0]["right"] for one in harmed)
+    told["certificate"] = {"headline": "map now"}
+    _demo_story.print_story(told | {"same_lists": False})
+    out = capsys.readouterr().out
+    assert "pip install 'congruence[lancedb]'" in out
+    assert "NOT the same" in out
+
+
+def test_the_sample_is_written_as_files_of_both_models(here, monkeypatch, photos, tmp_path):
+    from congruence import read_embeddings
+
+    monkeypatch.setattr(_demo_files, "has_lancedb", lambda: False)
+    assert here("demo", "--files", tmp_path / "library").code == 0
+    texts = read_embeddings(tmp_path / "library" / "new-texts.parquet")
+    np.testing.assert_array_equal(texts.vectors, photos.target["text"].vectors.astype(np.float32))
+    assert texts.space.model == "effnet-mpnet"
+    assert texts.space.modality == "text"
+    assert here("demo", "--files", tmp_path / "library").code == 0  # its own is replaced
+    (tmp_path / "library" / "mine.txt").write_text("kept")
+    refused = here("demo", "--files", tmp_path / "library")
+    assert refused.code == 2
+    assert "mine.txt" in refused.err
+    assert (tmp_path / "library" / "mine.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--classes", 30), "--classes"),
+        (("--no-migration",), "--no-migration"),
+        (("--sample", "emoji", "--files", "x"), "--files"),
+        (("--sample", "emoji", "--share", ".2"), "--share"),
+        (("--sample", "pictures"), "photos"),
+        (("--share", "0"), "--share"),
+    ],
+)
+def test_options_of_the_other_sample_are_refused(here, given, words):
+    done = here("demo", *given)
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_the_four_commands_of_an_upgrade_come_first(here, monkeypatch):
+    for width in ("40", "80", "120"):
+        monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", int(width))
+        out = here("--help").out
+        places = [out.index(f"│ {name} ") for name in ("certify", "fit", "migrate", "bridge", "demo", "similarity")]
+        assert places == sorted(places)
+        assert max(map(len, out.splitlines())) <= int(width)
+        assert "…" not in out

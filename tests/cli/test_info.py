@@ -1,0 +1,138 @@
+"""``congruence info``, ``--version`` and the completion of shells."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import congruence
+from congruence import system
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Give this package metadata of its own, and choose which packages are there."""
+    needs = [
+        "numpy>=2.1",
+        "scipy>=1.14",
+        "nothing-like-it>=1",
+        'faiss-cpu>=1.9; extra == "faiss"',
+        'other>=3; extra == "faiss"',
+        'numpy>=2.1; extra == "pandas"',
+        'pytest>=8; extra == "test"',
+        "never>=1; sys_platform == 'other'",
+    ]
+    there = {"numpy": "2.4.0", "scipy": "1.2", "faiss-cpu": "1.9.0"}
+
+    def version(name):
+        if name not in there:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    return there
+
+
+def test_it_says_what_is_missing_outdated_and_complete(installed):
+    facts = congruence.system_info(devices=False)
+    assert facts.version == congruence.__version__
+    assert facts.packages == {"numpy": "2.4.0", "scipy": "1.2", "nothing-like-it": None}
+    assert facts.outdated == {"scipy": "scipy 1.2 (expected >=1.14)"}
+    assert facts.extras == {"faiss": ["other>=3"], "pandas": []}
+    text = str(facts)
+    assert re.search(r"^nothing-like-it +MISSING$", text, flags=re.M)
+    assert re.search(r"^without +faiss$", text, flags=re.M)
+    assert facts.devices == []
+
+
+def test_sources_that_are_not_installed_still_report(monkeypatch):
+    def requires(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", requires)
+    facts = congruence.system_info(devices=False)
+    assert facts.packages == {} == facts.extras
+    assert str(facts)
+
+
+def test_the_command_prints_the_same_as_text_and_as_json(here, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("QDRANT_API_KEY", "s3cret")
+    told = json.loads(here("info", "--json", "--no-devices").out)
+    assert told["version"] == congruence.__version__
+    assert told["variables"]["OMP_NUM_THREADS"] == "1"
+    assert told["threads"]["cpus"] >= 1
+    assert told["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
+    shown = here("info", "--no-devices").out
+    assert re.search(rf"^congruence +{re.escape(congruence.__version__)}$", shown, flags=re.M)
+    for text in (shown, json.dumps(told)):
+        assert "s3cret" not in text
+        assert str(Path.home()) not in text.replace(str(Path.home()), "", 0) or str(Path.home()) == "/"
+
+
+def test_devices_are_named_and_a_broken_torch_is_a_line_of_the_report(monkeypatch, capsys):
+    class Cuda:
+        def device_count(self):
+            return 1
+
+        def get_device_properties(self, number):
+            return type("Facts", (), {"name": "NVIDIA H200", "total_memory": 140 * 2**30})
+
+    class Torch:
+        cuda = Cuda()
+        version = type("Version", (), {"cuda": "12.8"})
+        backends = type("Backends", (), {"mps": type("Mps", (), {"is_available": staticmethod(lambda: False)})})
+
+    monkeypatch.setattr(system, "_version", lambda name: "2.9")
+    monkeypatch.setitem(sys.modules, "torch", Torch())
+    assert system._devices() == ["cpu", "cuda:0 NVIDIA H200, 140.0 GiB, CUDA 12.8"]
+    monkeypatch.setitem(sys.modules, "torch", object())
+    assert system._devices() == ["torch fails: AttributeError"]
+    assert "torch did not say its devices" in capsys.readouterr().err
+
+
+def test_version(here):
+    assert here("--version").out.strip() == congruence.__version__
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["congruence", "cert"], "certify"),
+        (["congruence", "certify", "--anch"], "--anchors"),
+        (["congruence", "frame", "ta"], None),
+        (["congruence", "frame", "ma"], "map"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_shell_completes_commands_and_options(here, monkeypatch, words, expected):
+    monkeypatch.setenv("_CONGRUENCE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    assert here().out.split() == ([expected] if expected else [])
+
+
+def test_bash_loads_the_script(here, monkeypatch, tmp_path):
+    monkeypatch.setenv("_CONGRUENCE_COMPLETE", "source_bash")
+    script = here().out
+    (tmp_path / "congruence.sh").write_text(script)
+    done = subprocess.run(
+        ["bash", "-ec", f"source {tmp_path / 'congruence.sh'}; complete -p congruence"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "_congruence_completion congruence" in done.stdout
+
+
+def test_help_offers_completion(here):
+    said = here("--help").out
+    assert "--install-completion" in said
+    assert "--show-completion" in said

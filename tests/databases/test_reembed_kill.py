@@ -1,0 +1,131 @@
+"""A progressive re-embedding of a DuckDB file killed with SIGKILL, again and again until it is through; old vectors read from a file of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from congruence import OrthogonalMap, load
+from congruence.databases import open_database
+from congruence.embeddings import normalize_rows
+from congruence.upgrade.migrate import Migration, stages
+from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.progressive import _received, saving
+
+#: Nothing of the database is open in this process when it forks.
+CONTEXT = multiprocessing.get_context("fork")
+
+N, D, E = 240, 6, 8
+BUDGET, CHUNK = 48, 8
+
+
+def go(folder, at, seen):
+    """Re-embed a fifth, from wherever it stands; die at step ``at``."""
+    count = 0
+
+    def watched(call):
+        def run(*arguments, **options):
+            nonlocal count
+            for part in (0, 1):
+                if count == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                count += 1
+                seen.value = count
+                if not part:
+                    result = call(*arguments, **options)
+            return result
+
+        return run
+
+    def encode(ids):
+        with open(folder / "asked.txt", "a") as stream:
+            stream.writelines(f"{one}\n" for one in ids)
+        return truth[[int(one) for one in ids]]
+
+    truth = np.load(folder / "truth.npy")
+    stages.IN_MEMORY, stages.CHUNK = 0, CHUNK
+    Journal.write = watched(Journal.write)
+    _received.write_piece = saving.write_piece = watched(saving.write_piece)
+    saving.persist.write_folder = watched(saving.persist.write_folder)
+    database = open_database(folder / "photos.duckdb")
+    database.write = watched(database.write)
+    with Migration(database, load(folder / "map"), journal=folder / "journal") as migration:
+        stages.reembed(migration, encode, size=16, budget=BUDGET)
+        assert migration.verify().passed
+
+
+def fork(folder, at=-1):
+    seen = CONTEXT.Value("i", 0)
+    process = CONTEXT.Process(target=go, args=(folder, at, seen))
+    process.start()
+    process.join(120)
+    return process.exitcode, seen.value
+
+
+def contents(folder):
+    import duckdb
+
+    with duckdb.connect(str(folder / "photos.duckdb")) as connection:
+        found = connection.execute("SELECT id, vector FROM items ORDER BY id").fetchnumpy()
+    assert found["id"].tolist() == list(range(N))
+    return np.stack(found["vector"]).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def switched(tmp_path_factory):
+    """A migrated and switched table."""
+    duckdb = pytest.importorskip("duckdb")
+    folder = tmp_path_factory.mktemp("first")
+    rng = np.random.default_rng(0)
+    old = normalize_rows((rng.normal(size=(N, D)) + 1).astype(np.float32))
+    new = normalize_rows((old @ np.linalg.qr(rng.normal(size=(E, E)))[0][:D] + 0.3).astype(np.float32))
+    OrthogonalMap().fit(old[:100], new[:100]).save(folder / "map")
+    np.save(folder / "truth.npy", normalize_rows(new + 0.2 * rng.normal(size=new.shape).astype(np.float32)))
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(old.reshape(-1)), D)
+    rows = pa.table({"id": np.arange(N), "vector": vectors})
+    with duckdb.connect(str(folder / "photos.duckdb")) as connection:
+        connection.register("rows", rows)
+        connection.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, vector FLOAT[{D}])")
+        connection.execute("INSERT INTO items SELECT * FROM rows")
+    process = CONTEXT.Process(target=migrate, args=(folder,))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    return folder
+
+
+def migrate(folder):
+    with Migration(
+        open_database(folder / "photos.duckdb"), load(folder / "map"), journal=folder / "journal"
+    ) as migration:
+        migration.run()
+        assert migration.verify().passed
+        migration.switch()
+
+
+def test_killed_again_and_again_it_ends_as_an_unbroken_run(switched, tmp_path):
+    copy, folder = shutil.copytree(switched, tmp_path / "copy"), switched  # a journal is of one place
+    code, total = fork(folder)
+    assert code == 0
+    assert total > 30
+    wanted, truth = contents(folder), np.load(switched / "truth.npy")
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    own = np.flatnonzero(np.abs(wanted - truth).max(axis=1) < 1e-6)
+    assert len(own) == BUDGET
+    kills = np.linspace(0, total // 2, 5).astype(int).tolist()
+    for at in kills:
+        assert fork(folder, at)[0] in (-signal.SIGKILL, 0)  # 0: it had less left to do than the first run
+    assert fork(folder)[0] == 0
+    np.testing.assert_allclose(contents(folder), wanted, atol=1e-6)
+    asked = (folder / "asked.txt").read_text().split()
+    assert set(map(int, asked)) == set(own.tolist())
+    assert len(asked) <= BUDGET + CHUNK * len(kills)  # a chunk that was encoded and not on the disk yet
+    assert not list((folder / "journal").glob("*.tmp"))
+    assert not list((folder / "journal" / "progressive").glob(".*.tmp"))

@@ -1,0 +1,60 @@
+"""A small data set of several files, and engines that fail as machines do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from congruence import OrthogonalMap
+from congruence.engines import LocalEngine
+from congruence.synthetic import rigid_problem
+
+FILES, ROWS, WIDTH, OUT = 4, 300, 24, 32
+P = rigid_problem(FILES * ROWS, WIDTH, OUT, noise=0.1, random_state=0)
+X, Y = P.X.astype("f4"), P.Y.astype("f4")
+
+
+def make_map():
+    return OrthogonalMap().fit(P.X[:400], P.Y[:400])
+
+
+def table(start=0, stop=None, vectors=X):
+    block = np.ascontiguousarray(vectors[start:stop])
+    n = len(block)
+    return pa.table(
+        {
+            "id": pa.array(np.arange(start, start + n)),
+            "vector": pa.FixedSizeListArray.from_arrays(block.ravel(), block.shape[1]),
+            "title": [f"row {k}" for k in range(start, start + n)],
+        }
+    )
+
+
+def write_parts(folder, vectors=X, group=100):
+    folder.mkdir(parents=True)
+    for k in range(FILES):
+        part = table(k * ROWS, (k + 1) * ROWS, vectors)
+        pq.write_table(part, folder / f"part-{k}.parquet", row_group_size=group)
+    return folder
+
+
+def read_parts(folder):
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.rglob("[!_]*.parquet"))])
+
+
+class Killed(BaseException):
+    """The driver is gone: nothing after it runs but what a dead process leaves on the disk."""
+
+
+class Dying(LocalEngine):
+    """A driver that ends after some results; its workers may have written one more."""
+
+    def __init__(self, after, *, unseen=True):
+        self.after, self.unseen = after, unseen
+
+    def run(self, work, fragments):
+        for k, result in enumerate(super().run(work, fragments)):
+            if k == self.after:
+                raise Killed
+            yield result

@@ -1,0 +1,92 @@
+"""The examples of docs/spark.md, docs/daft.md and docs/dask.md, run as printed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from engine_data import FILES, OUT, ROWS, WIDTH, X, make_map, write_parts
+
+from congruence import Space
+from congruence.upgrade.blocks import BlockMap
+
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MAP = make_map()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a page's Python beside a data set ``vectors`` and a map ``map``, and return what it wrote to ``mapped``, by id."""
+    write_parts(tmp_path / "vectors")
+    MAP.save(tmp_path / "map")
+    monkeypatch.chdir(tmp_path)
+
+    def page(name):
+        (code,) = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(encoding="utf-8"), flags=re.S)
+        exec(compile(code, name, "exec"), {})
+        files = sorted(Path("mapped").rglob("*.parquet"))
+        rows = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        return rows.take(np.argsort(rows.column("id").to_numpy()))
+
+    return page
+
+
+def check(rows):
+    assert rows.column("id").to_pylist() == list(range(FILES * ROWS))
+    assert rows.column("title").to_pylist()[7] == "row 7"
+    got = np.stack(rows.column("vector").to_numpy())
+    expected = np.concatenate(
+        [BlockMap(MAP, Space(dim=WIDTH), "f4")(X[k * ROWS : (k + 1) * ROWS]) for k in range(FILES)]
+    )
+    assert got.shape == (FILES * ROWS, OUT)
+    np.testing.assert_array_equal(got, expected)  # each file is a block here
+
+
+def test_dask(run):
+    rows = run("dask.md")
+    check(rows)
+    assert rows.schema.field("vector").type == pa.list_(pa.field("element", pa.float32()), OUT)
+
+
+def test_daft(run):
+    check(run("daft.md"))
+
+
+def has_java() -> bool:
+    """Say whether there is a Java that Spark can start with."""
+    java = shutil.which("java")
+    if java is None:
+        return False
+    return "jdk.incubator.vector" in subprocess.run([java, "--list-modules"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_java(), reason="no Java 17 with the module that Spark 4 needs")
+def test_spark(run, monkeypatch):
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "512m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:CICompilerCount=1",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        rows = run("spark.md")
+    finally:
+        spark.stop()
+    check(rows)

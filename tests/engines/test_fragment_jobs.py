@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from engine_data import FILES, OUT, ROWS, WIDTH, Dying, Killed, X, Y, make_map, read_parts, table, write_parts
+from s3_server import s3_server
+
+from congruence import CCAMap, LinearMap, MLPMap, Space
+from congruence.engines import LocalEngine, MapBatch, open_dataset, transform_dataset
+from congruence.engines.journal import Journal, Plan
+from congruence.engines.places import Place
+from congruence.errors import (
+    DirectionError,
+    FileError,
+    NotFiniteError,
+    OutputExistsError,
+    ParameterError,
+    ShapeError,
+    StorageError,
+    ZeroRowError,
+)
+from congruence.stores import open_source, read_embeddings
+from congruence.upgrade.blocks import BlockMap
+from congruence.upgrade.transform import transform_file
+
+MAP = make_map()
+HERE = LocalEngine()
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    return write_parts(tmp_path_factory.mktemp("parts") / "in")
+
+
+# ------------------------------------------------------------------ the batch callable
+
+
+def test_a_batch_is_the_block_of_the_local_command_to_the_bit(tmp_path):
+    pq.write_table(table(), tmp_path / "in.parquet")
+    transform_file(MAP, open_source(tmp_path / "in.parquet"), tmp_path / "out.parquet")
+    batch = pickle.loads(pickle.dumps(MapBatch(MAP, table().schema)))
+    got = batch(table().combine_chunks())
+    assert got.schema == batch.schema == pq.read_schema(tmp_path / "out.parquet")
+    assert got.equals(pq.read_table(tmp_path / "out.parquet"))
+    (one,) = batch.over(table().to_batches())
+    assert one.equals(got.to_batches()[0])
+    assert len(batch(table().slice(0, 0))) == 0
+
+
+def test_a_batch_in_the_types_that_an_engine_chose_is_the_same():
+    large = pa.large_list(pa.float32())
+    other = table().set_column(1, "vector", table().column("vector").cast(large)).select(["title", "vector", "id"])
+    batch = MapBatch(MAP, table().schema)
+    assert batch(other).equals(batch(table()))
+    assert pa.types.is_large_list(MapBatch(MAP, other.schema).schema.field("vector").type)
+
+
+@pytest.mark.parametrize(
+    "mapping", [LinearMap(), MLPMap(hidden=8, max_epochs=2), CCAMap()], ids=["linear", "mlp", "cca"]
+)
+def test_every_map_survives_the_way_to_a_worker(mapping):
+    mapping.fit(X[:400].astype("f8"), Y[:400].astype("f8"))
+    for side in ("source", "target") if isinstance(mapping, CCAMap) else ("source",):
+        rows = table(0, 50, X if side == "source" else Y)
+        batch = MapBatch(mapping, rows.schema, side=side, dtype="f8")
+        got = pickle.loads(pickle.dumps(batch))(rows).column("vector").combine_chunks().flatten().to_numpy()
+        head = mapping.transform if side == "source" else mapping.transform_target
+        np.testing.assert_allclose(got.reshape(50, -1), head((X if side == "source" else Y)[:50]), atol=1e-5)
+
+
+def test_products_on_a_device_are_those_of_numpy():
+    space = Space(dim=WIDTH)
+    for dtype, tolerance in (("f4", 1e-6), ("f8", 1e-14)):
+        ours = BlockMap(MAP, space, dtype)(X.astype(dtype))
+        device = pickle.loads(pickle.dumps(BlockMap(MAP, space, dtype, device="cpu")))(X.astype(dtype))
+        assert device.dtype == ours.dtype
+        np.testing.assert_allclose(device, ours, atol=tolerance * np.abs(ours).max())
+
+
+def test_torch_is_imported_where_there_is_a_gpu(monkeypatch):
+    """ "auto" takes torch's product only on a GPU; without one, and where the engine hides it, torch is not even imported."""
+    import builtins
+
+    from congruence.upgrade import blocks
+
+    imported = []
+    real = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", lambda name, *a, **k: imported.append(name) or real(name, *a, **k))
+    space = Space(dim=WIDTH)
+    for devices, hidden in (((), None), ((__file__,), "")):
+        monkeypatch.setattr(blocks, "_GPU_DEVICES", devices)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if hidden is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert np.array_equal(BlockMap(MAP, space, "f4", device="auto")(X), BlockMap(MAP, space, "f4")(X))
+    assert "torch" not in imported
+
+
+def test_a_batch_refuses_what_the_local_command_refuses():
+    bad = X[:10].copy()
+    bad[3] = np.nan
+    with pytest.raises(NotFiniteError, match="'3'"):
+        MapBatch(MAP, table().schema)(table(0, 10, bad))
+    bad[3] = 0
+    with pytest.raises(ZeroRowError, match="'3'"):
+        MapBatch(MAP, table().schema)(table(0, 10, bad))
+    with pytest.raises(DirectionError):
+        MapBatch(MAP, table(0, 10, Y).schema)
+
+
+# ------------------------------------------------------------------ data sets
+
+
+def test_a_data_set_is_mapped_as_by_the_local_command_to_the_bit(parts, tmp_path):
+    data = open_dataset(str(parts))
+    assert [one.rows for one in data.fragments] == [ROWS] * FILES
+    report = transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE)
+    transform_file(MAP, open_source(parts), tmp_path / "reference")
+    assert read_parts(tmp_path / "out").equals(read_parts(tmp_path / "reference"))
+    assert (report.rows, report.dim, report.fragments, report.resumed) == (FILES * ROWS, OUT, FILES, 0)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "reference"]
+    assert pq.read_table(tmp_path / "out").num_rows == FILES * ROWS  # readers of folders pass over the manifest
+    assert len(read_embeddings(tmp_path / "out")) == FILES * ROWS
+
+
+def test_files_are_cut_between_row_groups_and_folders_mirrored(parts, tmp_path):
+    (tmp_path / "in/day=1").mkdir(parents=True)
+    (tmp_path / "in/day=1/a.parquet").write_bytes((parts / "part-0.parquet").read_bytes())
+    data = open_dataset(f"{tmp_path / 'in'}:vector", fragment_bytes=1)
+    assert [(one.name, one.rows, one.start) for one in data.fragments] == [
+        (f"day=1/a-{k:05d}", 100, 100 * k) for k in range(3)
+    ]
+    transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE, column_out="new", dtype="f2")
+    got = pa.concat_tables(pq.read_table(p, partitioning=None) for p in sorted((tmp_path / "out/day=1").iterdir()))
+    assert got.select(["id", "vector", "title"]).equals(table(0, ROWS))
+    assert got.schema.field("new").type == pa.list_(pa.float16(), OUT)
+
+
+def test_lance_in_and_out(parts, tmp_path):
+    import lance
+
+    whole = read_parts(parts)
+    lance.write_dataset(whole, tmp_path / "in.lance", max_rows_per_file=500)
+    data = open_dataset(str(tmp_path / "in.lance"))
+    assert [one.rows for one in data.fragments] == [500, 500, 200]
+    lance.dataset(tmp_path / "in.lance").delete("id = 7")  # a later version: not what was planned
+    with pytest.raises(Killed):
+        transform_dataset(MAP, data, str(tmp_path / "out.lance"), engine=Dying(1))
+    assert not (tmp_path / "out.lance").exists()
+    report = transform_dataset(MAP, data, str(tmp_path / "out.lance"), engine=HERE)
+    assert report.resumed == 1
+    got = lance.dataset(tmp_path / "out.lance")
+    assert got.version == 1
+    assert (
+        len(list((tmp_path / "out.lance/data").iterdir())) == 3
+    )  # what the attempt left that was not journaled is gone
+    assert got.to_table().column("id").to_pylist() == list(range(FILES * ROWS))
+    transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / "out"), engine=HERE)
+    assert read_parts(tmp_path / "out").column("vector").equals(got.to_table().column("vector"))
+
+
+def test_columns_must_agree_and_places_be_apart(parts, tmp_path):
+    write_parts(tmp_path / "in")
+    pq.write_table(table(0, 9).drop(["title"]), tmp_path / "in/part-2.parquet")
+    with pytest.raises(ParameterError, match=r"part-2\.parquet"):
+        open_dataset(str(tmp_path / "in"))
+    data = open_dataset(str(parts))
+    for name in (parts, parts / "sub", parts.parent):
+        with pytest.raises(ParameterError, match="what is read"):
+            transform_dataset(MAP, data, str(name), engine=HERE)
+    with pytest.raises(ParameterError, match="folder of Parquet"):
+        transform_dataset(MAP, data, str(tmp_path / "out.npy"), engine=HERE)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/thesis.txt").touch()
+    with pytest.raises(OutputExistsError, match="no engine wrote"):
+        transform_dataset(MAP, data, str(tmp_path / "theirs"), engine=HERE, force=True)
+    assert (tmp_path / "theirs/thesis.txt").exists()
+
+
+# ------------------------------------------------------------------ interruptions
+
+
+@pytest.mark.parametrize("after", [0, 2, FILES])
+def test_a_killed_driver_resumes_and_no_row_is_there_twice(parts, tmp_path, after):
+    data = open_dataset(str(parts))
+    out = tmp_path / "out"
+    seen = []
+    if after < FILES:
+        with pytest.raises(Killed):
+            transform_dataset(MAP, data, str(out), engine=Dying(after))
+        assert not out.exists()
+    report = transform_dataset(MAP, data, str(out), engine=HERE, callback=seen.append)
+    assert report.resumed == (after if after < FILES else 0)
+    assert sum(seen) == FILES * ROWS
+    assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
+    assert not (tmp_path / "out.partial").exists()
+    with pytest.raises(OutputExistsError):
+        transform_dataset(MAP, data, str(out), engine=HERE)
+    transform_dataset(MAP, data, str(out), engine=HERE, force=True, dtype="f8")
+    assert pq.read_table(out).schema.field("vector").type.value_type == pa.float64()
+
+
+def test_another_jobs_journal_is_not_taken_up(parts, tmp_path):
+    data = open_dataset(str(parts))
+    out = str(tmp_path / "out")
+    with pytest.raises(Killed):
+        transform_dataset(MAP, data, out, engine=Dying(2))
+    for options in ({"dtype": "f8"}, {"normalize": True}, {"column_out": "new"}):
+        with pytest.raises(OutputExistsError, match="another job"):
+            transform_dataset(MAP, data, out, engine=HERE, **options)
+    assert transform_dataset(MAP, data, out, engine=HERE, dtype="f8", force=True).resumed == 0
+
+
+def test_a_receipt_is_worth_its_file_and_its_seal(parts, tmp_path):
+    data = open_dataset(str(parts))
+    out = tmp_path / "out"
+    with pytest.raises(Killed):
+        transform_dataset(MAP, data, str(out), engine=Dying(3))
+    part = tmp_path / "out.partial/data/part-0.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    (tmp_path / "out.partial/data/part-1.parquet").unlink()
+    (tmp_path / "out.partial/data/.part-1.parquet.0123456789ab.tmp").write_bytes(b"half")
+    assert transform_dataset(MAP, data, str(out), engine=HERE).resumed == 1
+    assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
+    assert not list(out.glob(".*"))
+    journal = Journal(Place.of(tmp_path / "j"), Plan("transform", {}, data.fragments)).open()
+    journal.place.child("done-000001-00000000.json").write(
+        b'{"format_version": 1, "seal": "0", "facts": {"receipts": []}}'
+    )
+    again = Journal(journal.place, journal.plan).open()
+    assert (again.damaged, again.finished) == (1, {})
+
+
+class Meddling(LocalEngine):
+    """Somebody removes a finished file, starts a second run, or the engine leaves a fragment out."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def run(self, work, fragments):
+        for k, result in enumerate(super().run(work, fragments)):
+            if k == 2 and self.act() == "leave out":
+                continue
+            yield result
+
+
+def test_an_output_is_whole_or_not_there(parts, tmp_path):
+    data = open_dataset(str(parts))
+    remove = (tmp_path / "a.partial/data/part-0.parquet").unlink
+    for out, act in (("a", remove), ("b", lambda: "leave out")):
+        with pytest.raises(StorageError, match="3 of 4"):
+            transform_dataset(MAP, data, str(tmp_path / out), engine=Meddling(act))
+        assert not (tmp_path / out).exists()
+        assert transform_dataset(MAP, data, str(tmp_path / out), engine=HERE).resumed == 3
+    out = str(tmp_path / "out")
+
+    def second():
+        with pytest.raises(FileError, match="another run"):
+            transform_dataset(MAP, data, out, engine=HERE)
+
+    assert transform_dataset(MAP, data, out, engine=Meddling(second)).rows == FILES * ROWS
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "out"]
+
+
+# ------------------------------------------------------------------ bad rows
+
+
+@pytest.fixture
+def spoiled(tmp_path):
+    vectors = X.copy()
+    vectors[ROWS + 5], vectors[ROWS + 7] = np.nan, 0
+    return write_parts(tmp_path / "spoiled", vectors)
+
+
+def test_a_bad_row_stops_the_job_with_the_name_of_its_fragment(spoiled, tmp_path):
+    data = open_dataset(str(spoiled))
+    with pytest.raises(NotFiniteError, match=r"'305'.*The fragment is part-1\."):
+        transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_rows_go_to_a_file_and_all_others_on(spoiled, tmp_path):
+    data = open_dataset(str(spoiled))
+    aside = str(tmp_path / "bad.parquet")
+    with pytest.raises(Killed):
+        transform_dataset(MAP, data, str(tmp_path / "out"), engine=Dying(3), bad_rows=aside)
+    report = transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE, bad_rows=aside)
+    assert (report.rows, report.bad_rows, report.resumed) == (FILES * ROWS - 2, 2, 3)
+    got = pq.read_table(aside).select(["row", "reason", "id"]).to_pylist()
+    assert got == [
+        {"row": 5, "reason": "NaN or infinity", "id": ROWS + 5},
+        {"row": 7, "reason": "all zeros", "id": ROWS + 7},
+    ]
+    kept = [k for k in range(FILES * ROWS) if k not in (ROWS + 5, ROWS + 7)]
+    assert read_parts(tmp_path / "out").column("id").to_pylist() == kept
+
+
+def test_missing_and_ragged_vectors_are_put_aside_and_named(tmp_path):
+    lists = [row.tolist() for row in X[:6]]
+    lists[1], lists[2], lists[4] = None, [1.0], [None, *lists[4][1:]]
+    rows = pa.table({"id": range(6), "vector": pa.array(lists, pa.list_(pa.float32()))})
+    pq.write_table(rows, tmp_path / "in.parquet")
+    data = open_dataset(str(tmp_path / "in.parquet"))
+    with pytest.raises(ShapeError, match="row 1"):
+        transform_dataset(MAP, data, str(tmp_path / "out"), engine=HERE)
+    aside = tmp_path / "bad.parquet"
+    transform_dataset(MAP, data, str(tmp_path / "out2"), engine=HERE, bad_rows=str(aside))
+    assert pq.read_table(aside).column("reason").to_pylist() == ["no vector", "another width", "missing numbers"]
+    assert pq.read_table(tmp_path / "out2").column("id").to_pylist() == [0, 3, 5]
+
+
+# ------------------------------------------------------------------ object stores
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with s3_server() as server:
+        yield server
+
+
+def url(server, key):
+    return f"s3://bucket/{key}?scheme=http&endpoint_override=127.0.0.1:{server.server_port}"
+
+
+def test_an_object_store_is_read_written_and_resumed(bucket, parts, tmp_path):
+    for path in parts.iterdir():
+        bucket.objects["bucket"][f"in/{path.name}"] = path.read_bytes()
+    data = open_dataset(url(bucket, "in"))
+    assert [one.name for one in data.fragments] == [f"part-{k}" for k in range(FILES)]
+    with pytest.raises(Killed):
+        transform_dataset(MAP, data, url(bucket, "out"), engine=Dying(2))
+    assert "out/_manifest.json" not in bucket.objects["bucket"]
+    report = transform_dataset(MAP, data, url(bucket, "out"), engine=HERE)
+    assert (report.resumed, report.output) == (2, "s3://bucket/out")
+    transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / "out"), engine=HERE)
+    ours = {key.removeprefix("out/"): value for key, value in bucket.objects["bucket"].items() if key.startswith("out")}
+    assert ours == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    manifest = json.loads(ours["_manifest.json"])
+    assert sum(one["rows"] for one in manifest["files"]) == manifest["rows"] == FILES * ROWS
+    with pytest.raises(OutputExistsError):
+        transform_dataset(MAP, data, url(bucket, "out"), engine=HERE)
+    bucket.objects["bucket"]["theirs/x"] = b"x"
+    with pytest.raises(OutputExistsError, match="no job of this library"):
+        transform_dataset(MAP, data, url(bucket, "theirs"), engine=HERE, force=True)
+
+
+def test_a_file_system_of_fsspec(parts):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in parts.iterdir():
+        memory.pipe(f"/fragments/in/{path.name}", path.read_bytes())
+    try:
+        data = open_dataset("memory://fragments/in")
+        assert transform_dataset(MAP, data, "memory://fragments/out", engine=HERE).rows == FILES * ROWS
+        assert sorted(path.rsplit("/", 1)[1] for path in memory.ls("/fragments/out", detail=False)) == [
+            "_manifest.json",
+            *(f"part-{k}.parquet" for k in range(FILES)),
+        ]
+    finally:
+        memory.rm("/fragments", recursive=True)
+    with pytest.raises(ParameterError, match="'nowhere'"):
+        open_dataset("nowhere://x")
+
+
+def test_the_command_maps_urls_and_takes_the_endpoint_from_the_environment(bucket, parts, tmp_path, here, monkeypatch):
+    MAP.save(tmp_path / "map")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{bucket.server_port}")
+    result = here("transform", "map", str(parts), "-o", "s3://bucket/out.lance", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["rows"] == FILES * ROWS
+    back = here("transform", "map", "s3://bucket/out.lance", "-o", "back", "--inverse")
+    assert back.code == 0, back.err
+    got = np.stack(read_parts(tmp_path / "back").column("vector").to_numpy())
+    np.testing.assert_allclose(got, X, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--engine", "spark"), "'local', 'ray'"),
+        (("--address", "auto"), "--engine ray"),
+        (("--gpus", "1"), "--engine ray"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(here, tmp_path, arguments, said):
+    MAP.save(tmp_path / "map")
+    np.save(tmp_path / "in.npy", X[:9])
+    result = here("transform", "map", "in.npy", "-o", "out.npy", *arguments)
+    assert result.code == 2
+    assert said in result.err

@@ -1,0 +1,397 @@
+"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed as if never stopped, and saved piece by piece."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings, OrthogonalMap
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    NotFiniteError,
+    OutputExistsError,
+    ParameterError,
+    StorageError,
+)
+from congruence.stores import open_source
+from congruence.synthetic import upgrade_problem
+from congruence.upgrade.progressive import Progressive, _lazy, _written, saving
+from congruence.upgrade.progressive._front import take_front
+from congruence.upgrade.progressive._lazy import Lazy, as_rows
+from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive.order import pick, quantiles, ranks
+
+WORDS = 40
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return upgrade_problem(400, 16, source_noise=0.8, target_noise=0.3, shared=0.3, shear=0.4, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def mapping(problem):
+    first = OrthogonalMap().fit(problem.source_texts[:WORDS], problem.target_texts[:WORDS], modality="text")
+    return first.recenter(problem.source_images, None, modality="image", offset=0.5)
+
+
+def given(problem, texts=True):
+    both = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS]}
+    return {"modality": "image", **(both if texts else {})}
+
+
+@pytest.fixture
+def on_disk(problem, tmp_path, monkeypatch):
+    """The store as a file that is mapped into memory, read 16 rows at a time."""
+    np.save(tmp_path / "old.npy", problem.source_images.astype(np.float32))
+    monkeypatch.setattr(_lazy, "BLOCK_BYTES", 1)
+    return np.load(tmp_path / "old.npy", mmap_mode="r")
+
+
+def step(plan, problem, batches, size=40):
+    """Go some batches further, and return what was asked for and what was to be remapped."""
+    told = []
+    for _, ids in zip(range(batches), plan.batches(size), strict=False):
+        update = plan.update(ids, problem.target_images[ids])
+        told.append((ids.tolist(), update.remap.tolist()))
+    return told
+
+
+@pytest.mark.parametrize("texts", [True, False])
+def test_a_stream_asks_for_the_same_rows_and_fits_the_same_map_as_memory(problem, mapping, on_disk, texts):
+    kinds = given(problem, texts)
+    if texts:
+        kinds["labels"] = (problem.source_images @ problem.source_texts[:WORDS].T).argmax(axis=1)
+    memory = Progressive(mapping, np.array(on_disk), **kinds)
+    stream = Progressive(mapping, on_disk, **kinds)
+    assert isinstance(stream._mapped, Lazy)
+    assert step(stream, problem, 5) == step(memory, problem, 5)
+    np.testing.assert_allclose(stream.correction_.coef, memory.correction_.coef, rtol=1e-7, atol=1e-9)
+    assert stream.correction_.facts() == memory.correction_.facts()
+    for ours, theirs in zip(stream.history_, memory.history_, strict=True):
+        for name, one in theirs.store.items():
+            np.testing.assert_allclose(
+                [ours.store[name].value, ours.store[name].low], [one.value, one.low], rtol=0, atol=1e-6
+            )
+    np.testing.assert_allclose(stream.store(), memory.store(), atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([rows for _, rows in stream.scan()]), memory.store(), atol=1e-6)
+    np.testing.assert_allclose(stream.mapped([7, 3]), memory.mapped([7, 3]), atol=1e-6)
+    ours, theirs = stream.forecast(), memory.forecast()
+    assert (ours.verdict, ours.rows) == (theirs.verdict, theirs.rows)
+    np.testing.assert_allclose(ours.value, theirs.value, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", ["coverage", "distance", "k-center", "residual", "overlap", "random"])
+def test_each_order_reads_a_stream(problem, mapping, on_disk, order):
+    asked = []
+    for store in (on_disk, np.array(on_disk)):
+        plan = Progressive(mapping, store, order=order, **given(problem))
+        asked.append(step(plan, problem, 2, 20))
+    assert asked[0] == asked[1]
+
+
+def test_vectors_given_again_replace_the_former_ones_in_the_fit(problem, mapping, on_disk):
+    plans = [Progressive(mapping, store, **given(problem)) for store in (on_disk, np.array(on_disk))]
+    for plan in plans:
+        step(plan, problem, 2)
+        again = plan.ids[plan.embedded][:30]
+        plan.update(again, problem.target_images[again[::-1]])
+        np.testing.assert_array_equal(plan.store()[again], plan._new.take(again))
+    np.testing.assert_allclose(plans[0].correction_.coef, plans[1].correction_.coef, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["source", "data set"])
+def test_files_and_data_sets_are_read_through(problem, mapping, on_disk, tmp_path, kind):
+    """An opened store with ids, and what gives rows by slice and by increasing numbers only, as HDF5 does."""
+    if kind == "source":
+        np.savez(tmp_path / "old.npz", vectors=on_disk, ids=np.arange(400, 800))
+        with_ids = open_source(tmp_path / "old.npz")
+        plan, memory = (
+            Progressive(mapping, old, **given(problem))
+            for old in (with_ids, Embeddings(np.array(on_disk), ids=np.arange(400, 800)))
+        )
+        assert plan.ids.tolist() == memory.ids.tolist()
+        first = next(plan.batches(30)), next(memory.batches(30))
+        assert first[0].tolist() == first[1].tolist()
+        return
+
+    class Dataset:
+        shape = on_disk.shape
+
+        def __getitem__(self, key):
+            assert isinstance(key, slice) or (np.diff(key) > 0).all()
+            return np.array(on_disk[key])
+
+    plan = Progressive(mapping, Dataset(), stream=True, **given(problem))
+    assert step(plan, problem, 2) == step(Progressive(mapping, np.array(on_disk), **given(problem)), problem, 2)
+
+
+def test_bad_rows_of_a_stream_are_found_before_the_first_batch(problem, mapping, on_disk):
+    class Dataset:
+        shape = on_disk.shape
+
+        def __getitem__(self, key):
+            return np.where(np.arange(16) == 3, np.nan, on_disk[key])
+
+    with pytest.raises(NotFiniteError, match="old"):
+        Progressive(mapping, Dataset(), stream=True, **given(problem))
+
+
+def test_memory_is_a_few_bytes_a_row(mapping, problem, tmp_path, monkeypatch):
+    """Between batches a stream has 12 bytes a row and the ids; nothing of the width of a vector."""
+    n = 20_000
+    np.save(tmp_path / "old.npy", np.random.default_rng(0).standard_normal((n, 16), dtype=np.float32))
+    store = np.load(tmp_path / "old.npy", mmap_mode="r")
+    tracemalloc.start()
+    try:
+        plan = Progressive(mapping, store, order="random", **given(problem))
+        step_rows = next(plan.batches(100))
+        plan.update(step_rows, store[step_rows])
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < n * 40  # the vectors take 64 bytes a row, and in memory they are there four times
+
+
+# ---------------------------------------------------------------------- resumed as if never stopped
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stop", [1, 2, 4])
+def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_disk, tmp_path, stop, stream):
+    kinds = {**given(problem), "stream": stream}
+    unbroken = Progressive(mapping, on_disk, tolerance=0.02, **kinds)
+    told = step(unbroken, problem, 6)
+    assert any(0 < len(remap) < 200 for _, remap in told[stop:])
+    plan = Progressive(mapping, on_disk, tolerance=0.02, **kinds)
+    step(plan, problem, stop)
+    plan.save(tmp_path / "plan")
+    with pytest.raises(ParameterError, match=r"Got tolerance=0\.1 for a plan that has one"):
+        Progressive.load(tmp_path / "plan", mapping, on_disk, tolerance=0.1, **kinds)
+    again = Progressive.load(tmp_path / "plan", mapping, on_disk, **kinds)
+    np.testing.assert_allclose(again.mapped(), plan.mapped(), atol=1e-6)
+    assert step(again, problem, 6 - stop) == told[stop:]
+
+
+def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monkeypatch):
+    """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again, however little they moved."""
+    for most, tolerance in ((1, 10.0), (2, 0.02)):
+        monkeypatch.setattr(_written, "MOST", most)
+        told = []
+        for stream in (False, True):
+            plan = Progressive(mapping, on_disk, tolerance=tolerance, stream=stream, **given(problem))
+            told.append(step(plan, problem, 6, 20))
+            assert len(plan._written.maps) <= most
+        assert told[0] == told[1]
+        if most == 1:
+            assert [len(remap) for _, remap in told[0]] == [380, 360, 340, 320, 300, 280]
+
+
+# ---------------------------------------------------------------------- files
+
+
+def files(folder):
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_only_what_is_new_is_written(problem, mapping, on_disk, tmp_path, stream, monkeypatch):
+    plan = Progressive(mapping, on_disk, stream=stream, **given(problem))
+    step(plan, problem, 1)
+    plan.save(tmp_path / "plan")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "plan").glob("*.npy")}
+    step(plan, problem, 2)
+    plan.save(tmp_path / "plan", force=True)
+    pieces = [*(tmp_path / "plan").glob("*.npy")]
+    assert len(pieces) == 2
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert sum(len(np.load(path)) for path in pieces) == 120
+    again = Progressive.load(tmp_path / "plan", mapping, on_disk, stream=stream, **given(problem))
+    np.testing.assert_array_equal(again._new.take(again._new.rows), plan._new.take(plan._new.rows))
+    # Saved elsewhere, the plan is whole there, too, and goes on without its first folder.
+    plan.save(tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(tmp_path / "plan")
+    shutil.rmtree(tmp_path / "plan")
+    step(plan, problem, 1)
+    plan.save(tmp_path / "copy", force=True)
+    assert Progressive.load(tmp_path / "copy", mapping, on_disk, **given(problem)).meter().n_embedded == 160
+
+
+def test_a_stream_lets_go_of_vectors_that_are_saved(problem, mapping, on_disk, tmp_path):
+    plan = Progressive(mapping, on_disk, **given(problem))
+    step(plan, problem, 2)
+    plan.save(tmp_path / "plan")
+    assert all(_lazy.is_on_disk(part.vectors) for part in plan._new._parts)
+
+
+@pytest.mark.parametrize("nth", range(4))
+def test_killed_while_it_saves_the_last_stage_stands(problem, mapping, on_disk, tmp_path, nth, monkeypatch):
+    """At each file that save writes: the folder is that of one stage or the next, and the next save goes through."""
+    plan = Progressive(mapping, on_disk, **given(problem))
+    step(plan, problem, 1)
+    plan.save(tmp_path / "plan")
+    step(plan, problem, 2)
+
+    class Killed(BaseException):
+        pass
+
+    count = 0
+
+    def killing(call, after):
+        def run(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count == nth + 1 and not after:
+                raise Killed
+            found = call(*arguments, **options)
+            if count == nth + 1:
+                raise Killed
+            return found
+
+        return run
+
+    with monkeypatch.context() as patch:
+        from congruence import persist
+        from congruence.upgrade.progressive import _pieces, _received
+
+        after = nth % 2 == 0
+        patch.setattr(_received, "write_piece", killing(_pieces.write_piece, after))
+        patch.setattr(saving, "write_piece", killing(_pieces.write_piece, after))
+        patch.setattr(saving.persist, "write_folder", killing(persist.write_folder, after))
+        patch.setattr(saving, "sweep", killing(_pieces.sweep, after))
+        with pytest.raises(Killed):
+            plan.save(tmp_path / "plan", force=True)
+    again = Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
+    assert again.meter().n_embedded in (40, 120)
+    plan.save(tmp_path / "plan", force=True)
+    whole = Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
+    assert whole.meter().n_embedded == 120
+    assert len(files(tmp_path / "plan")) == len(whole._written.maps) + 2
+
+
+def test_damaged_or_missing_pieces_are_refused_in_one_line(problem, mapping, on_disk, tmp_path):
+    plan = Progressive(mapping, on_disk, **given(problem))
+    step(plan, problem, 2)
+    plan.save(tmp_path / "plan")
+    for path in sorted(tmp_path.glob("plan/*.*")):
+        raw = path.read_bytes()
+        for wrong in (raw[:-3], raw[:99] + b"x" + raw[100:], b"", None):
+            path.unlink()
+            if wrong is not None:
+                path.write_bytes(wrong)
+            with pytest.raises(CorruptFileError, match=r"^Got [^\n]*\. Restore[^\n]*$"):
+                Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
+        path.write_bytes(raw)
+    Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
+
+
+def test_a_state_that_names_other_files_is_refused(problem, mapping, on_disk, tmp_path):
+    from congruence import persist
+
+    plan = Progressive(mapping, on_disk, **given(problem))
+    step(plan, problem, 2)
+    plan.save(tmp_path / "plan")
+    arrays, config = persist.read_folder(tmp_path / "plan" / "state")
+    good = config["facts"]
+    for wrong in (
+        {"vectors": ["../../etc/passwd"]},
+        {"vectors": [good["maps"][0][1]]},
+        {"vectors": []},
+        {"vectors": good["vectors"] * 2, "maps": []},
+        {"maps": [[0, good["vectors"][0], good["maps"][0][2]]]},
+        {"maps": None},
+        {"vectors": 7},
+    ):
+        told = {"kind": saving.KIND, "facts": {**good, **wrong}}
+        persist.write_folder(tmp_path / "plan" / "state", arrays, told, "", force=True)
+        with pytest.raises(CorruptFileError):
+            Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
+
+
+def test_nothing_else_is_replaced(problem, mapping, on_disk, tmp_path):
+    plan = Progressive(mapping, on_disk, **given(problem))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    mapping.save(tmp_path / "map")
+    for name in ("mine", "map"):
+        with pytest.raises(OutputExistsError, match="holds"):
+            plan.save(tmp_path / name, force=True)
+    plan.save(tmp_path / "plan")
+    with pytest.raises(OutputExistsError, match="Pass force=True"):
+        plan.save(tmp_path / "plan")
+
+
+def test_a_full_disk_leaves_the_last_stage(problem, mapping, on_disk, tmp_path, monkeypatch):
+    plan = Progressive(mapping, on_disk, **given(problem))
+    step(plan, problem, 1)
+    plan.save(tmp_path / "plan")
+    step(plan, problem, 1)
+
+    def full(*_, **__):
+        raise StorageError("Got no room; expected some. Free some.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(saving.persist, "write_folder", full)
+        with pytest.raises(CongruenceError):
+            plan.save(tmp_path / "plan", force=True)
+    again = Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
+    assert again.meter().n_embedded == 40
+
+
+def test_a_state_is_plain_data_of_either_kind(problem, mapping, on_disk):
+    """What state() returns from a stream continues in memory, and the other way."""
+    for first, second in ((on_disk, np.array(on_disk)), (np.array(on_disk), on_disk)):
+        plan = Progressive(mapping, first, **given(problem))
+        step(plan, problem, 2)
+        arrays, facts = plan.state()
+        again = Progressive.from_state((arrays, json.loads(json.dumps(facts))), mapping, second, **given(problem))
+        assert step(again, problem, 1) == step(plan, problem, 1)
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def test_the_front_of_an_order_is_what_pick_takes_of_all_rows():
+    rng = np.random.default_rng(0)
+    for trial in range(20):
+        n = 300
+        rows = rng.standard_normal((n, 3)).astype(np.float32)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        scores = rng.integers(0, 12, n).astype(float)  # many ties
+        eligible, free = rng.random(n) < 0.8, rng.random(n) < 0.1
+        native = np.flatnonzero(rng.random(n) < 0.1)
+        near = [0.98, 1.1][trial % 2]
+        wanted = pick(scores, eligible, free, 15, rows, native, near)
+        lazy = as_rows(rows)
+        np.testing.assert_array_equal(take_front(scores, eligible, free, 15, lazy, native, near), wanted)
+
+
+def test_ranks_of_some_scores_are_quantiles():
+    scores = np.random.default_rng(0).integers(0, 9, 100).astype(float)
+    np.testing.assert_allclose(ranks(scores, scores[5:20]), quantiles(scores)[5:20], rtol=1e-15)
+
+
+def test_received_rows_keep_their_place(tmp_path):
+    rng = np.random.default_rng(0)
+    for keep in (True, False):
+        folder = tmp_path / str(keep)
+        folder.mkdir()
+        found = Received(50, 3, keep=keep)
+        first, second = rng.random((5, 3)).astype(np.float32), rng.random((4, 3)).astype(np.float32)
+        found.add(np.array([9, 4, 7, 1, 2]), first, np.arange(5.0))
+        names = found.save(folder)
+        found.release(folder)
+        found.add(np.array([7, 30, 4, 31]), second, np.full(4, 9.0))
+        assert [*found] == [9, 4, 7, 1, 2, 30, 31]
+        np.testing.assert_array_equal(found.take(np.array([4, 9, 30])), [second[2], first[0], second[1]])
+        assert found.surprise.tolist() == [0, 1, 2, 3, 4, 9, 9]
+        assert found.save(folder)[0] == names[0]
+        again = Received(50, 3, keep=keep)
+        again.load(folder, found.save(folder))
+        assert [*again] == [*found]
+        np.testing.assert_array_equal(again.take(again.rows), found.take(found.rows))

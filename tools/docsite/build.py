@@ -1,0 +1,85 @@
+"""Build the documentation site: collect the pages, have Zensical build them, and check what came out.
+
+``python -m docsite.build``, in the folder ``tools``, does all; ``--quick`` leaves out what runs the library (reports of the gallery, notebooks are copied as code).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from docsite import api, check, commands, links, search
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What the theme has a page fetch that is opened as a file.
+FETCHED_WORKER = "https://unpkg.com/iframe-worker/shim"
+
+PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
+
+
+def main(arguments: list[str]) -> int:
+    """Build the site; return the exit code."""
+    quick = "--quick" in arguments
+    shutil.rmtree(PAGES, ignore_errors=True)
+    collect(PAGES, run=not quick)
+    shutil.rmtree(SITE, ignore_errors=True)
+    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=False)
+    if done.returncode:
+        return done.returncode
+    own_worker(SITE)
+    problems = [*check.problems(SITE, api.public_modules()), *search.problems(SITE)]
+    print("\n".join(problems), file=sys.stderr)
+    return int(bool(problems))
+
+
+def own_worker(site: Path) -> None:
+    """Have pages that are opened as files take the search's worker from here: the theme would fetch one from another host."""
+    shutil.copyfile(Path(__file__).with_name("worker.js"), site / "assets" / "worker.js")
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        if FETCHED_WORKER in text:
+            up = "../" * (len(path.relative_to(site).parts) - 1)
+            path.write_text(text.replace(FETCHED_WORKER, f"{up}assets/worker.js"), encoding="utf-8")
+
+
+def collect(folder: Path, *, run: bool) -> None:
+    """Write every page and picture of the site.
+
+    Parameters
+    ----------
+    folder : Path
+        That does not exist.
+    run : bool
+        Run notebooks and the commands of the gallery; else both are left out of the pages.
+    """
+    for path in sorted((ROOT / "docs").rglob("*")):
+        place = path.relative_to(ROOT / "docs")
+        if path.is_dir() or place.parts[0] == "numbers" or path.suffix == ".py":
+            continue
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".md":
+            text = links.rewrite(path.read_text(encoding="utf-8"), f"docs/{place.as_posix()}")
+            (folder / place).write_text(text, encoding="utf-8")
+        else:
+            shutil.copyfile(path, folder / place)
+    for source, place in links.COPIES.items():
+        if source != "README.md":
+            text = links.rewrite((ROOT / source).read_text(encoding="utf-8"), source)
+            (folder / place).write_text(text, encoding="utf-8")
+    for place, text in {**api.pages(), "commands.md": commands.page()}.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(text, encoding="utf-8")
+    if run:
+        from docsite import gallery
+
+        gallery.make(folder / "gallery")
+    from docsite import notebooks
+
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.py")):
+        notebooks.write(path, folder / "notebooks", run=run)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+"""What must hold of the finished site: every public name is described, links lead somewhere, and nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+#: Attributes by which a page makes a browser fetch something; a link that a reader follows is none.
+_FETCHED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
+
+
+class _Page(HTMLParser):
+    """The anchors, links and fetched files of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take what a tag says."""
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        for name, value in given.items():
+            canonical = tag == "link" and given.get("rel") in ("canonical", "prev", "next")
+            if (tag, name) in _FETCHED and not canonical:
+                self.fetched.append(value)
+
+
+def problems(site: Path, modules: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a finished site, a sentence each.
+
+    Parameters
+    ----------
+    site : Path
+        The folder that MkDocs wrote.
+    modules : dict
+        As of ``api.public_modules``.
+
+    Returns
+    -------
+    list of str
+    """
+    return [*_missing_names(site, modules), *_broken(site)]
+
+
+def _missing_names(site: Path, modules: dict[str, Any]) -> list[str]:
+    """Return public names that no page describes, by the inventory that mkdocstrings writes for other projects."""
+    data = (site / "objects.inv").read_bytes()
+    lines = zlib.decompress(data.split(b"\n", 4)[4]).decode().splitlines()
+    known = {line.split(" ", 1)[0] for line in lines}
+    return [
+        f"{module.name}.{name} is public, and no page describes it"
+        for module in modules.values()
+        for name in module.own
+        if f"{module.name}.{name}" not in known
+    ]
+
+
+def _broken(site: Path) -> list[str]:
+    """Return links that lead to no file or anchor of the site, and what is fetched from elsewhere."""
+    found = []
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    for path, page in pages.items():
+        where = path.relative_to(site)
+        found += [f"{where} fetches {one}" for one in page.fetched if urlsplit(one).netloc]
+        if path.name == "404.html":  # its links are those of a server's root
+            continue
+        for link in {*page.links, *page.fetched}:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc or link.startswith("data:"):
+                continue
+            target = path if not parts.path else (path.parent / unquote(parts.path)).resolve()
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists():
+                found.append(f"{where} leads to {link}, which is not there")
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                found.append(f"{where} leads to {link}, which has no such anchor")
+    return found

@@ -1,0 +1,76 @@
+"""Reports of the gallery, made of the samples that the package ships while the site is built; none is kept in the repository."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+#: The page, and the command that makes it, in a folder where the earlier ones have run.
+REPORTS = {
+    "map.html": "report old-to-new sample -o map.html",
+    "certificate.html": "certify sample --anchors 200 --report certificate.html",
+    "migration.html": "report journal -o migration.html",
+    "layers.svg": "similarity first.npz second.npz --layers --permutations 50 --plot layers.svg",
+    "figure.svg": "reproduce fig11 -o fig11 --quick",
+}
+
+#: Where a command leaves its picture, if not under the name here.
+PLACES = {"figure.svg": "fig11/figure.svg"}
+
+
+def make(folder: Path) -> None:
+    """Run the commands, and keep the pages and pictures.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        prepare(place)
+        for page, line in REPORTS.items():
+            program = [sys.executable, "-c", "from congruence.cli import main; main()", *line.split()]
+            subprocess.run(program, cwd=place, check=True, stdout=subprocess.DEVNULL)
+            shutil.copyfile(place / PLACES.get(page, page), folder / page)
+
+
+def prepare(folder: Path) -> None:
+    """Write what the commands are about: a map of the sample, the journal of a migration, and two models with layers."""
+    import lancedb
+    import numpy as np
+    import pyarrow as pa
+
+    from congruence import Migration, fit
+    from congruence.databases import open_database
+    from congruence.datasets import load_sample
+
+    sample = load_sample()
+    old, new = sample.source, sample.target
+    ids = np.random.default_rng(0).permutation(old["image"].ids)[:800]
+    means = {"text": (old["text"].take(ids), new["text"].take(ids))}
+    mapping = fit(old["image"].take(ids), new["image"].take(ids), means=means, holdout=0.2)
+    mapping.save(folder / "old-to-new")
+
+    rows = old["image"].vectors.astype(np.float32)
+    vectors = pa.FixedSizeListArray.from_arrays(rows.ravel(), rows.shape[1])
+    table = pa.table({"id": old["image"].ids.tolist(), "vector": vectors})
+    lancedb.connect(folder / "shop").create_table("pictures", table)
+    database = open_database(str(folder / "shop" / "pictures.lance"))
+    with Migration(database, mapping, journal=folder / "journal") as migration:
+        migration.run()
+        migration.verify()
+        migration.switch()
+
+    rng = np.random.default_rng(0)
+    seen = rng.normal(size=(200, 16))
+    for model, depth in (("first", 6), ("second", 8)):
+        layers = {}
+        for layer in range(depth):
+            noise = 0.3 + 2.0 * abs(layer / (depth - 1) - 0.7)
+            layers[f"layer_{layer}"] = seen @ rng.normal(size=(16, 48)) + noise * rng.normal(size=(200, 48)) * 4
+        np.savez(folder / f"{model}.npz", **layers)
