@@ -33,7 +33,7 @@ def render_experiment(results: Mapping[str, Any], figure: str) -> str:
     """
     rows = results["rows"]
     shown = [column for column in _COLUMNS if any(row[column] is not None for row in rows)]
-    words = {panel["title"] for panel in panels(results)}
+    words = {str(panel["title"]) for panel in panels(results)}
     claim, held, *rules = claim_lines(results)
     config = results["config"]
     summary = {
