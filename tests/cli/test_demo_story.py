@@ -125,4 +125,4 @@ def test_the_four_commands_of_an_upgrade_come_first(here, monkeypatch):
         places = [out.index(f"│ {name} ") for name in ("certify", "fit", "migrate", "bridge", "demo", "similarity")]
         assert places == sorted(places)
         assert max(map(len, out.splitlines())) <= int(width)
-        assert "…" not in out
+        assert "…" not in out[places[0] :]  # Typer cuts its own two options of completion at 40 columns

@@ -29,6 +29,7 @@ def cluster():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
 
+    before = signal.getsignal(signal.SIGTERM)
     ray.init(
         address="local",
         num_cpus=2,
@@ -37,6 +38,7 @@ def cluster():
         log_to_driver=False,
         logging_level="ERROR",
     )
+    signal.signal(signal.SIGTERM, before)  # which ray.init overwrites, for all tests of this process
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
     yield ray
     ray.shutdown()
@@ -134,3 +136,19 @@ def test_the_batch_callable_in_a_pipeline_of_ray(cluster, parts):
     row = next(row for row in got if row["id"] == 17)
     np.testing.assert_allclose(row["vector"], MAP.transform(X[17:18])[0], atol=1e-5)
     assert row["title"] == "row 17"
+
+
+def test_a_command_keeps_what_a_signal_does_to_it(monkeypatch):
+    import ray
+
+    def replaces(**_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", replaces)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        RayEngine()._connect()
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -73,6 +73,7 @@ NO_READERS = {
     "databases/faiss.py": "an index, read by FAISS",
     "databases/_table_files.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
     "databases/parquet.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
+    "cli/_demo_story.py": "a table that it has just written itself",
     "upgrade/migrate/stages.py": "old vectors that it has just written itself",
     "upgrade/migrate/encode.py": "an array that a command of the user's has just written",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",

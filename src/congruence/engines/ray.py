@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from congruence._utils.optional import require
@@ -110,7 +113,19 @@ class RayEngine(Engine):
             address = self.address or os.environ.get("RAY_ADDRESS") or "local"
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             own = {"include_dashboard": False, "num_cpus": self.workers} if address == "local" else {}
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **own)
+            with _own_signals():
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **own)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep what SIGTERM does in this process: ``ray.init`` overwrites it, and a command that is stopped says what it had written."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _sent(guarded: Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
