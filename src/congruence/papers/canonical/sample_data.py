@@ -86,7 +86,7 @@ def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
 
 @cache
 def _sample_arrays() -> dict[str, Any]:
-    sample = load_sample()
+    sample = load_sample("emoji")
     models = {}
     for side, name in (("source", "emoji-a"), ("target", "emoji-b")):
         rows = getattr(sample, side)
