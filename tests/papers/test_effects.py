@@ -20,9 +20,11 @@ def opened(models: str, variant: str | None, file: str | None):
 
 @cache
 def rows(name: str, models: str = "sample", file: str | None = None):
-    # Effects are many times the spread of draws (docs/numbers has the configurations' own five), so two draws show them.
+    # Effects are many times the spread of draws (docs/numbers has the configurations' own five), so two draws show them. On LVIS every
+    # draw fits the same texts: only random rotations and perceptrons, which take seconds, would be others.
     config = load_config(name)
-    return run(config, collections=[opened(models, config.variant, file)], seeds=2).results["rows"]
+    seeds = 1 if models == "lvis" else 2
+    return run(config, collections=[opened(models, config.variant, file)], seeds=seeds).results["rows"]
 
 
 def value(found, metric, quantity="after", **more):

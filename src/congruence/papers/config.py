@@ -102,8 +102,9 @@ def _experiment(known: tuple[str, ...], names: tuple[tuple[str, ...], tuple[str,
     return create_model("experiment", __config__=_STRICT, **entries)
 
 
+@cache
 def _schema(study: Study[Any], kind: str) -> type[BaseModel]:
-    """Return the schema of a kind's parameters."""
+    """Return the schema of a kind's parameters; a study is the same for as long as it is registered."""
     defaults = study.kinds[kind].parameters
     entries: dict[str, Any] = {key: (_type(study, key, value), value) for key, value in defaults.items()}
     return create_model(kind, __config__=_STRICT, **entries)

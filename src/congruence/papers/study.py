@@ -97,6 +97,10 @@ class Study(Protocol[DataT]):
     types: Mapping[str, Any] = {}
     drawings: Mapping[str, tuple[str, str]] = {}
 
+    def __hash__(self) -> int:
+        """Return a number of this object: a study is the same for as long as it is registered."""
+        return object.__hash__(self)
+
     def open_sample(self, name: str, variant: str | None, request: Request) -> DataT:
         """Open data on which the paper's experiments run without its own models.
 
