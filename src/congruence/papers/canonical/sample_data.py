@@ -41,7 +41,7 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
     Parameters
     ----------
     name : {"sample", "lvis", "caltech101"}
-        ``"sample"``: the two dual encoders of the bundled sample; a class is a Unicode subgroup. ``"lvis"``: texts of three
+        ``"sample"``: the two dual encoders of the emoji sample; a class is a Unicode subgroup. ``"lvis"``: texts of three
         CLIP models, images of one; fits are on texts. ``"caltech101"``: dual encoders made here, by closed-form
         heads on unimodal features.
     file : path-like, optional
