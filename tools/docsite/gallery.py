@@ -11,8 +11,8 @@ from pathlib import Path
 #: The page, and the command that makes it, in a folder where the earlier ones have run.
 REPORTS = {
     "demo.html": "demo",
-    "map.html": "report old-to-new sample -o map.html",
-    "certificate.html": "certify sample --anchors 200 --report certificate.html",
+    "map.html": "report old-to-new emoji -o map.html",
+    "certificate.html": "certify photos --anchors 200 --report certificate.html",
     "migration.html": "report journal -o migration.html",
     "layers.svg": "similarity first.npz second.npz --layers --permutations 50 --plot layers.svg",
     "figure.svg": "reproduce fig11 -o fig11 --quick",
