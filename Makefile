@@ -61,9 +61,9 @@ lowest: constraints-lowest.txt pyproject.toml
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
 
 # The site, strict: a link or an anchor that leads nowhere, a public name that no page describes and anything fetched from elsewhere fail.
-$(VENV)-docs/.installed: pyproject.toml constraints.txt
+$(VENV)-docs/.installed: pyproject.toml constraints.txt constraints-docs.txt
 	$(PYTHON) -m venv $(VENV)-docs
-	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-docs.txt -e '.[docs]'
 	touch $@
 
 docs: $(VENV)-docs/.installed

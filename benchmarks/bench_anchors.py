@@ -57,7 +57,7 @@ def open_pairs(folder: str) -> dict[str, Pair]:
 
     lvis, names = load("lvis1203_clip"), load("imagenet1000_unimodal")
     texts, images = unit(lvis["text_openai_vitb32"]), unit(lvis["image_openai_vitb32_avg5"])
-    sample = load_sample()
+    sample = load_sample("emoji")
     groups = np.array([sample.labels[item] for item in sample.source["text"].ids.tolist()])
     photos = open_sample("caltech101", f"{folder}/caltech101_unimodal.npz")
     a, b = photos.models[:2]

@@ -36,7 +36,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def sample(seed: int) -> dict[str, Any]:
     from congruence.datasets import load_sample
 
-    data = load_sample()
+    data = load_sample("emoji")
     new, old = data.target, data.source  # emoji-b is the better model
     ids = old["text"].ids
     order = np.random.default_rng(seed).permutation(len(ids))

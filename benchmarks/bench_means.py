@@ -79,7 +79,7 @@ def worlds(folder: Path) -> dict[str, World]:
         sides.append({"image": model.images, "text": texts})
     prompts = {side: model.prompts for side, model in zip(("source", "target"), heads.models, strict=True)}
     out["Caltech-101"] = World(sides[0], sides[1], heads.labels, classes, "image", False, prompts)
-    sample = load_sample()
+    sample = load_sample("emoji")
     first, second = sample.side("source"), sample.side("target")
     order = [first["text"].ids.tolist().index(name) for name in first["image"].ids.tolist()]
     sides = [

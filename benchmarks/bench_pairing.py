@@ -198,7 +198,7 @@ def _others(folder):
         "Caltech-101 image-image": (net, mobile),
         "Caltech-101 image-text": (net, texts[np.arange(len(texts)), prompt]),
     }
-    sample = load_sample()
+    sample = load_sample("emoji")
     return pairs | {
         f"sample {kind}-{kind}": (np.asarray(sample.source[kind]), np.asarray(sample.target[kind]))
         for kind in ("image", "text")

@@ -104,7 +104,7 @@ def caltech(folder: Path, seed: int, cache: Path | None) -> Case:
 
 
 def emoji() -> Case:
-    sample = load_sample()
+    sample = load_sample("emoji")
     known = [side["prompt"].vectors for side in (sample.source, sample.target)]
     each = len(known[0]) // len(sample.source["text"])
     old, new = sample.source["image"].vectors, sample.target["image"].vectors

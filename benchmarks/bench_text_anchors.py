@@ -72,7 +72,7 @@ def order_of_texts(folder: str, splits: int) -> list[dict]:
 
 def worlds(folder: str) -> dict[str, dict]:
     """Dual encoders with both modalities: rows by side and modality, and each row's class."""
-    sample = load_sample()
+    sample = load_sample("emoji")
     ids = sample.source["text"].ids.tolist()
     sides = {f"{side}_{kind}": unit(getattr(sample, side)[kind].take(ids).vectors) for side in ("source", "target") for kind in ("image", "text")}  # fmt: skip
     every = np.arange(len(ids))

@@ -100,7 +100,7 @@ def agreement_lines(title: str, compare) -> list[dict]:
 
 
 def sample_models(centered: bool):
-    sample = load_sample()
+    sample = load_sample("emoji")
     sides = []
     for side in (sample.source, sample.target):
         for kind in ("image", "text"):

@@ -331,7 +331,7 @@ def simulated_cases(generator, rng, count):
 def real_cases(folder, rng, count):
     from congruence.datasets import load_sample
 
-    bundle = load_sample()
+    bundle = load_sample("emoji")
     with np.load(f"{folder}/lvis1203_clip.npz", allow_pickle=False) as data:
         lvis = {key: data[key].astype(np.float64) for key in data.files if key != "names"}
     emoji = {

@@ -107,7 +107,7 @@ def run(items: Items, n_anchors: int, seed: int) -> dict[str, Any]:
 
 def emoji(seed: int) -> dict[str, Any]:
     """Certify the sample's pictures and captions on other ones, and migrate the rest: galleries of one size, and no texts, since captions are the queries."""
-    sample = load_sample()
+    sample = load_sample("emoji")
     models = [{kind: side[kind].vectors for kind in ("image", "text")} for side in (sample.source, sample.target)]
     n = len(models[0]["image"])
     here, asked, store = np.split(np.random.default_rng([seed, 5]).permutation(n), [400, 400 + (n - 400) // 2])

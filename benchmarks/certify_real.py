@@ -51,7 +51,7 @@ def main() -> None:
         return {kind: Embeddings(v.astype(np.float32), ids=[str(i) for i in range(n)]) for kind, v in rows.items()}
 
     if options.only in (None, "sample"):
-        bundle = load_sample()
+        bundle = load_sample("emoji")
         for anchors in (200, 400, 800):
             show("the sample's", bundle.side("source"), bundle.side("target"), anchors, repeats=10)
     if options.only in (None, "imagenet"):

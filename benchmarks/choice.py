@@ -86,7 +86,7 @@ def lvis(name: str, folder: Path) -> World:
 
 
 def sample() -> World:
-    data = load_sample()
+    data = load_sample("emoji")
     source, target = (data.side(side) for side in ("source", "target"))
     texts = source["text"].vectors.astype(np.float64), target["text"].vectors.astype(np.float64)
     return World("sample", *texts, source["image"].vectors.astype(np.float64), np.arange(len(texts[0])), None, 600)

@@ -125,7 +125,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with np.load(given.data / "lvis1203_clip.npz", allow_pickle=False) as archive:
         data = dict(archive)
-    sample = load_sample()
+    sample = load_sample("emoji")
     tasks = [
         (f"{old} → {new}", lambda topic, seed, pair=(old, new): names(data, pair, topic, seed)) for old, new in PAIRS
     ]

@@ -52,7 +52,7 @@ def retrieval(images: Spaces, texts: Spaces, n_anchors: int, seed: int) -> dict[
 def sample(seed: int) -> dict[str, list[float]]:
     from congruence.datasets import load_sample
 
-    data = load_sample()
+    data = load_sample("emoji")
     models = {"emoji-a": data.source, "emoji-b": data.target}
     images, texts = ({name: side[kind].vectors for name, side in models.items()} for kind in ("image", "text"))
     return retrieval(images, texts, 800, seed)

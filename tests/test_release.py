@@ -48,6 +48,17 @@ def test_every_python_that_is_claimed_is_tested():
     assert PROJECT["requires-python"] == f">={min(claimed)}"
 
 
+def test_what_builds_the_site_is_pinned_and_the_two_files_of_pins_do_not_disagree():
+    pins = {}
+    for name in ("constraints.txt", "constraints-docs.txt"):
+        found = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / name).read_text(), flags=re.M)
+        own = {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in found}
+        assert not own.keys() & pins.keys()
+        pins |= own
+    asked = [re.match(r"[\w-]+", one)[0] for one in PROJECT["optional-dependencies"]["docs"]]
+    assert set(asked) - {"congruence"} <= pins.keys()
+
+
 def test_workflows_call_targets_that_exist_and_ci_calls_them_too():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
     called = {found for path in WORKFLOWS for found in re.findall(r"\bmake ([a-z-]+)", path.read_text())}

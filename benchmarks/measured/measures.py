@@ -57,7 +57,7 @@ def offset() -> list[dict[str, Any]]:
     from congruence.datasets import load_sample
     from congruence.metrics import class_retrieval
 
-    lvis, sample = arrays("lvis1203_clip"), load_sample()
+    lvis, sample = arrays("lvis1203_clip"), load_sample("emoji")
     text, image = unit(lvis["text_openai_vitb32"]), unit(lvis["image_openai_vitb32_avg5"])
     worlds = {
         "LVIS → EVA-02 B/16": (text, unit(lvis["text_eva02_b16"]), image, 303),
@@ -87,7 +87,7 @@ def spanning() -> dict[str, Any]:
     from congruence.datasets import load_sample
     from congruence.theory import anchors_needed, kappa, probed_share, probed_subspace, sym_spanning
 
-    sample, lvis = load_sample(), arrays("lvis1203_clip")
+    sample, lvis = load_sample("emoji"), arrays("lvis1203_clip")
     images, texts = (unit(sample.source[kind].vectors) for kind in ("image", "text"))
 
     def strongest(r: int) -> np.ndarray:

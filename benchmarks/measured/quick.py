@@ -51,7 +51,7 @@ def sample_spectra() -> str:
     from congruence.evaluation import evaluate
     from congruence.splits import Split
 
-    sample = load_sample()
+    sample = load_sample("emoji")
     rows = []
     for fitted in ("image", "text"):
         for name, given in (('`"full"`, the textbook rotation', {"shrinkage": "full"}), ("default", {})):
@@ -151,7 +151,7 @@ def sample_models() -> str:
     from congruence.datasets import load_sample
     from congruence.metrics import recall_at_k
 
-    sample = load_sample()
+    sample = load_sample("emoji")
     retrieval, first = [], []
     for side, name in ((sample.source, "emoji-a"), (sample.target, "emoji-b")):
         texts, images = side["text"].vectors, side["image"].vectors

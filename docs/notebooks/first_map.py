@@ -17,7 +17,7 @@ import numpy as np
 import congruence
 from congruence.datasets import load_sample
 
-sample = load_sample()  # the emoji
+sample = load_sample("emoji")  # the emoji
 old, new = sample.source, sample.target
 order = np.random.default_rng(0).permutation(old["image"].ids)
 anchors, asked = order[:800], order[800:]

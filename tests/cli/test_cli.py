@@ -420,7 +420,7 @@ def sample_map(tmp_path_factory):
     from congruence.datasets import load_sample
 
     path = tmp_path_factory.mktemp("sample") / "map"
-    fit_on_images(load_sample(), 800, 0).save(path)
+    fit_on_images(load_sample("emoji"), 800, 0).save(path)
     return path
 
 
@@ -454,7 +454,7 @@ def test_report_refuses_what_it_cannot_use(here, sample_map, tmp_path):
 def test_report_refuses_a_bundle_of_other_models(here, sample_map, tmp_path):
     from congruence.datasets import Bundle, load_sample, write_bundle
 
-    sample = load_sample()
+    sample = load_sample("emoji")
     write_bundle(tmp_path / "swapped.parquet", Bundle(sample.target, sample.source))
     result = here("report", sample_map, tmp_path / "swapped.parquet", "-o", tmp_path / "r.html")
     assert result.code == 2

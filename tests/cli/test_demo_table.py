@@ -56,7 +56,7 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo):
     from congruence.splits import Split
 
     told = json.loads(here("demo", "--sample", "emoji", "--json", "--no-report", "--classes", 300).out)
-    sample = load_sample()
+    sample = load_sample("emoji")
     ids = sample.source["text"].ids
     split = Split.from_dict(fit_on_images(sample, 300, 0).scores_["holdout"])
     asked = ids[split.held_out(ids)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from memory_database import MemoryDatabase
 from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
 
 import congruence.databases
+from congruence.cli._migration_steps import typed
 from congruence.errors import ParameterError
 from congruence.stores import open_sink
 
@@ -41,7 +43,7 @@ def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
     done = run("--map", "map", "--yes")
     assert done.code == 0, done.err
     assert "verified" in done.out
-    assert "Next: congruence migrate memory … switch" in done.out
+    assert "Next: congruence migrate memory switch\n" in done.out
     assert not made.switched
     assert run("switch").code == 0
     assert made.switched
@@ -62,6 +64,15 @@ def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
     assert run("drop-old", "--yes").code == 0
     assert not made.switched
     assert len(next(iter(made.old.values()))) == E
+
+
+def test_the_next_step_can_be_typed_as_it_is_printed_without_a_password(run, made):
+    done = run("--map", "map", "--yes", "--table", "my photos", "--journal", "my j")
+    assert done.code == 0, done.err
+    assert "Next: congruence migrate memory switch --table 'my photos' --journal 'my j'\n" in done.out
+    said = typed("postgresql://me:s3cret@host/db", "switch", table="photos", column=None)
+    assert said == "congruence migrate 'postgresql://me:***@host/db' switch --table photos"
+    assert shlex.split(typed("qdrant:///a b?x=1", "switch"))[2] == "qdrant:///a b?x=1"
 
 
 def test_json_is_all_that_is_printed(run, made):

@@ -61,7 +61,7 @@ def encoder(network, tmp_path_factory):
 @pytest.fixture(scope="module")
 def pictures():
     """Thumbnails of the sample: twelve clock faces and twelve fruits."""
-    sample = load_sample()
+    sample = load_sample("emoji")
     groups = {"time": [], "food-fruit": []}
     for name, data in sample.thumbnails.items():
         group = groups.get(sample.labels.get(name))

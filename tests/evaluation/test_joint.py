@@ -352,7 +352,7 @@ def test_doors_for_one_sided_maps_are_closed(data, mapping):
     with pytest.raises(ParameterError, match="affine"):
         to_faiss(mapping)
     with pytest.raises(ParameterError, match="two-sided map"):
-        summarize(mapping, congruence.datasets.load_sample())
+        summarize(mapping, congruence.datasets.load_sample("emoji"))
 
 
 # ------------------------------------------------------------------ command line

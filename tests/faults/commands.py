@@ -231,7 +231,7 @@ def small_sample() -> None:
     import congruence.datasets as datasets
     import congruence.report.plots as plots
 
-    sample, real = datasets.load_sample(), plots.few_anchors
+    sample, real = datasets.load_sample("emoji"), plots.few_anchors
     few = sample.take({kind: rows.ids[:60] for kind, rows in sample.source.items()})
     datasets.load_sample = lambda name: few
     plots.few_anchors = lambda *arguments: real(*arguments[:-1], 1)

@@ -22,7 +22,7 @@ N, DIM, PROMPTS = 1595, 64, 4
 
 @pytest.fixture(scope="module")
 def data():
-    return load_sample()
+    return load_sample("emoji")
 
 
 def test_the_files_are_those_that_were_made_and_small():
@@ -167,10 +167,10 @@ def test_a_damaged_installation_is_named(tmp_path, monkeypatch):
     real = SAMPLES["emoji"]
     monkeypatch.setattr(sample, "SAMPLES", {"emoji": Sample(tmp_path / "emoji.parquet", real.sha256)})
     with pytest.raises(FileError, match="install"):
-        load_sample()
+        load_sample("emoji")
     (tmp_path / "emoji.parquet").write_bytes(real.path.read_bytes()[:-1])
     with pytest.raises(CorruptFileError, match="checksum"):
-        load_sample()
+        load_sample("emoji")
 
 
 # ------------------------------------------------------------------ photos
@@ -236,7 +236,7 @@ def test_photos_are_attributed(photos):
 
 
 def test_samples_are_opened_by_name(photos):
-    assert open_bundle("photos").info == photos.info
-    assert open_bundle("sample").info == open_bundle("emoji").info == load_sample().info
+    assert open_bundle("photos").info == load_sample().info == photos.info
+    assert open_bundle("sample").info == open_bundle("emoji").info == load_sample("emoji").info
     with pytest.raises(ParameterError, match="photos"):
         load_sample("pictures")

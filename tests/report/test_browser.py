@@ -24,7 +24,7 @@ from congruence.upgrade.migrate.summary import summarize as summarize_journal
 
 
 def report(path):
-    sample = load_sample()
+    sample = load_sample("emoji")
     mapping = congruence.fit(
         sample.source["image"],
         sample.target["image"],
@@ -54,7 +54,7 @@ def training(path):
 
 def migration(path):
     """As many searches as the demo shows, with names that do not fit."""
-    sample = load_sample()
+    sample = load_sample("emoji")
     item = [
         {"text": "x" * 60, "picture": data_uri(one), "wanted": True} for one in list(sample.thumbnails.values())[:5]
     ]
@@ -80,7 +80,7 @@ def migration(path):
 
 def story(path):
     """The demo's page, with words that do not fit."""
-    item = [{"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0} for k, one in enumerate([*load_sample().thumbnails.values()][:5])]  # fmt: skip
+    item = [{"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0} for k, one in enumerate([*load_sample("emoji").thumbnails.values()][:5])]  # fmt: skip
     names = ("before", "only the encoder changed", "mapped", "re-embedded", "rolled back")
     shown = [{"name": name, "right": 3, "found": item} for name in names[:4]]
     road = {"name": "map, and re-embed the worst 12%", "value": 0.9, "low": 0.8, "high": None, "share": 0.12}

@@ -72,7 +72,7 @@ def test_a_plan_maps_everything_then_gets_better_with_each_batch(problem, mappin
 
 def test_texts_of_the_old_model_correct_the_first_map():
     """On the sample, before any picture is re-embedded, captions find more pictures than by the map alone."""
-    sample = load_sample()
+    sample = load_sample("emoji")
     (X, T), (Y, V) = (
         (side["image"].vectors[:500], side["text"].vectors[:500]) for side in (sample.source, sample.target)
     )

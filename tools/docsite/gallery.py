@@ -10,8 +10,9 @@ from pathlib import Path
 
 #: The page, and the command that makes it, in a folder where the earlier ones have run.
 REPORTS = {
-    "map.html": "report old-to-new sample -o map.html",
-    "certificate.html": "certify sample --anchors 200 --report certificate.html",
+    "demo.html": "demo",
+    "map.html": "report old-to-new emoji -o map.html",
+    "certificate.html": "certify photos --anchors 200 --report certificate.html",
     "migration.html": "report journal -o migration.html",
     "layers.svg": "similarity first.npz second.npz --layers --permutations 50 --plot layers.svg",
     "figure.svg": "reproduce fig11 -o fig11 --quick",
@@ -49,7 +50,7 @@ def prepare(folder: Path) -> None:
     from congruence.databases import open_database
     from congruence.datasets import load_sample
 
-    sample = load_sample()
+    sample = load_sample("emoji")
     old, new = sample.source, sample.target
     ids = np.random.default_rng(0).permutation(old["image"].ids)[:800]
     means = {"text": (old["text"].take(ids), new["text"].take(ids))}

@@ -13,7 +13,31 @@ if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
     from congruence.upgrade.migrate import Migration, Plan, Verification
 
-__all__ = ["complain", "confirm_plan", "discard", "drop_old", "rollback", "run", "switch", "thresholds", "verify"]
+__all__ = [
+    "complain",
+    "confirm_plan",
+    "discard",
+    "drop_old",
+    "rollback",
+    "run",
+    "switch",
+    "thresholds",
+    "typed",
+    "verify",
+]
+
+
+def typed(where: str, action: str, **options: str | None) -> str:
+    """Return the command of a later step as a shell takes it: the address as it was given, and the options that say which vectors are meant."""
+    import shlex
+
+    from congruence.databases import Address
+
+    address = Address.parse(where)
+    words = ["congruence", "migrate", address.shown if address.secrets else where, action]
+    for name, value in options.items():
+        words += [] if value is None else [f"--{name}", value]
+    return shlex.join(words)
 
 
 def run(

@@ -302,7 +302,14 @@ def command(
                 if found.passed and progressive:
                     told |= progress(migration, wanted, bars, as_json)
                 elif not as_json and migration.journal is not None and migration.journal.state == "verified":
-                    say(f"Next: congruence migrate {migration.info.place} … switch, with the same options")
+                    names = {
+                        "table": table,
+                        "column": column,
+                        "ids": ids,
+                        "modality-column": modality_column,
+                        "rows": rows,
+                    }
+                    say(f"Next: {steps.typed(where, 'switch', **names, journal=journal)}")
             elif action == "reembed":
                 told = run_reembed(migration, wanted, bars, as_json)
             elif action == "switch":

@@ -1,4 +1,4 @@
-"""Data to begin with: the bundled sample, texts for anchors, the file format of reports, and the paper's image data sets."""
+"""Data to begin with: the bundled samples, texts for anchors, the file format of reports, and the paper's image data sets."""
 
 from __future__ import annotations
 

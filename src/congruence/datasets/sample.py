@@ -38,15 +38,14 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
 _OTHER_NAMES = {"sample": "emoji"}
 
 
-def load_sample(name: str = "emoji") -> Bundle:
+def load_sample(name: str = "photos") -> Bundle:
     """Load a bundled sample: both models' embeddings of the same pictures and texts.
 
     Parameters
     ----------
-    name : {"emoji", "photos"}, default="emoji"
+    name : {"photos", "emoji"}, default="photos"
         ``"photos"``: 1,500 photos of Caltech-101 in an old and a new model of a photo library, searched by the names of 100 classes
-        (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions, a fine-grained pair of small models (``examples/train_pair``);
-        the default, since it was the only sample once.
+        (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions, a fine-grained pair of small models (``examples/train_pair``).
 
     Returns
     -------
@@ -64,7 +63,7 @@ def load_sample(name: str = "emoji") -> Bundle:
     Examples
     --------
     >>> from congruence.datasets import load_sample
-    >>> photos = load_sample("photos")
+    >>> photos = load_sample()
     >>> photos.source["image"].vectors.shape, photos.target["text"].vectors.shape
     ((1500, 256), (100, 256))
     """

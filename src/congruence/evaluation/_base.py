@@ -131,6 +131,17 @@ class Scores:
     probed_energy: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        """Return a table: a score before and after the map, what each model reaches by itself, and chance; then the notes."""
+        table = [("score", "before", "after", "source", "target", "chance")]
+        for row in self.rows:
+            numbers = (row.before, row.after, row.source, row.target, row.chance)
+            cells = ("-" if one is None else f"{one:.3f}" for one in numbers)
+            table.append((f"{row.metric}: {row.query}, {row.against}", *cells))
+        width = max(len(line[0]) for line in table)
+        lines = (line[0].ljust(width) + "".join(cell.rjust(8) for cell in line[1:]) for line in table)
+        return "\n".join([*lines, *self.notes])
+
     def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)

@@ -44,7 +44,7 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
     Parameters
     ----------
     name : {"sample", "lvis", "caltech101"}
-        ``"sample"``: the two dual encoders of the bundled sample; a class is a Unicode subgroup. ``"lvis"``: texts of three
+        ``"sample"``: the two dual encoders of the emoji sample; a class is a Unicode subgroup. ``"lvis"``: texts of three
         CLIP models, images of one; fits are on texts. ``"caltech101"``: dual encoders made here, by closed-form
         heads on unimodal features.
     file : path-like, optional
@@ -89,7 +89,7 @@ def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
 
 @cache
 def _sample_arrays() -> dict[str, Any]:
-    sample = load_sample()
+    sample = load_sample("emoji")
     models = {}
     for side, name in (("source", "emoji-a"), ("target", "emoji-b")):
         rows = getattr(sample, side)

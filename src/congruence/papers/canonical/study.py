@@ -65,7 +65,7 @@ class CanonicalStudy(Study[Collection]):
     }
 
     def open_sample(self, name: str, variant: str | None, request: Request) -> Collection:
-        """Open the bundled sample or a file of features."""
+        """Open the emoji sample or a file of features."""
         return open_sample(name, request.file, variant)
 
     def open_models(self, config: Config, models: str, request: Request) -> list[Collection]:

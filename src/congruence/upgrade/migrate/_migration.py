@@ -153,7 +153,7 @@ class Migration(OpenMigration):
             self._begin(self._plan(certificate=certificate, measure=False), anyway)
         elif not resume:
             raise MigrationError(
-                f"Got a migration that was begun already and is {self.journal.state} ({self.folder}); expected none. Go on with resume=True, or discard it."
+                f"Got a migration that was begun already and is {self.journal.state} ({self.folder}); expected none. Pass resume=True to go on with it, or end it by discard first, also where the table was made anew since."
             )
         with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="run")
