@@ -35,6 +35,7 @@ class Run:
     cached: int = 0
     resumed: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
+    otherwise: str = "on_error='skip'"  # what a message advises, beside repairing the item
 
 
 def read_batches(run: Run, rows: range) -> Iterator[list[Fetched]]:
@@ -123,6 +124,6 @@ def _fail(run: Run, row: int, error: Exception) -> None:
         kind = type(error) if isinstance(error, CongruenceError) else FileError
         raise kind(
             f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Repair this item and run "
-            "again, or pass on_error='skip'."
+            f"again, or pass {run.otherwise}."
         ) from error
     run.failures.append({"id": name, "error": str(error)})
