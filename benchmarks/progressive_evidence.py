@@ -199,7 +199,7 @@ def verdict(case: Case, seed: int, metric: str) -> dict[str, Any]:
     told: dict[str, Any] = {"metric": metric}
     for ids in plan.batches(round(0.05 * len(plan)), share=MOST):
         plan.update(ids, case.new[ids])
-        if "said" not in told and len(plan.measured) >= 20:
+        if "said" not in told and len(plan.measured) >= 20 and metric in plan.meter().store:
             told["share"] = float(plan.embedded.mean())
             ahead = {target: plan.forecast(target=target, metric=metric) for target in TARGETS}
             told["said"] = {str(target): one.verdict for target, one in ahead.items()}

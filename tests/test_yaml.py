@@ -58,6 +58,14 @@ def test_what_is_not_too_much_is_taken():
     assert parse_yaml("a: [1, 2.5, true, null, 'x', 2001-01-01]", "x")["a"][:5] == [1, 2.5, True, None, "x"]
 
 
+def test_a_text_is_read_once(monkeypatch):
+    """Checked and built in one pass: scanning is most of what YAML costs."""
+    read, reader = [], yaml.reader.Reader.__init__
+    monkeypatch.setattr(yaml.reader.Reader, "__init__", lambda self, text: read.append(text) or reader(self, text))
+    assert parse_yaml("a: [1, 2]", "x") == {"a": [1, 2]}
+    assert read == ["a: [1, 2]"]
+
+
 LINED = """# a comment
 seed: 3
 grid:

@@ -130,6 +130,32 @@ def few_classes_control(results: list[Any]) -> str:
     return table(["aligned image, aligned text", "fitted rotation", "random rotation", "model A alone"], rows)
 
 
+def quality(results: list[Any]) -> str:
+    """Figure 5 on made-up dual encoders, worst first by what they share beyond classes."""
+    found = results[0]["results"]
+    at = [found["shown"].index(x) for x in (2, 5, 10, 20, 30)]
+    rows = []
+    for one in sorted(found["lines"], key=lambda one: (one["captions"], one["details"])):
+        curve = [spread(one["curve"][k], one["sd"][k]) if k == at[2] else f"{one['curve'][k]:.3f}" for k in at]
+        fitted, random = one["both_mapped"]
+        rows.append(
+            [f"{one['captions']}; {one['pairs']:,}; {one['noise']:g}", f"{one['details']:.2f}", *curve, f"{round(3 * one['saturated'])} of 3", f"{fitted:.2f} / {random:.2f}", " / ".join(f"{v:.2f}" for v in one["one_mapped"])]
+        )  # fmt: skip
+    header = [
+        "captions; pairs; noise",
+        "details",
+        "2",
+        "5",
+        "10",
+        "20",
+        "30",
+        "saturated at 10",
+        "both mapped",
+        "images mapped",
+    ]
+    return table(header, rows)
+
+
 KINDS = {
     "orthogonal": "orthogonal",
     "filtered": "filtered",
@@ -279,4 +305,7 @@ BLOCKS = {
         "kinds": kinds,
         "rest": rest,
     }.items()
-} | {"canonical-single": Block(single, JOBS["canonical-single"])}
+} | {
+    "canonical-single": Block(single, JOBS["canonical-single"]),
+    "canonical-quality": Block(quality, JOBS["few-classes"]),
+}

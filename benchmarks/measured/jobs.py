@@ -162,6 +162,7 @@ JOBS = {
             "names-mpnet --anchors 20 50 100 200 700", "names-e5 names-e5-mpnet --anchors 20 50 100 200 700",
         ))),
         Job("heads", "minutes", _training_command(), training_scores),
+        Job("few-classes", "minutes", (f"python benchmarks/few_classes.py --data {CALTECH} --json OUT",)),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("bridge", "minutes", (
             "python benchmarks/bench_bridge.py sample --json OUT", *(f"python benchmarks/bench_bridge.py lvis {LVIS}{more} --json OUT" for more in ("", " --anchors 803 --unseen")),

@@ -135,7 +135,7 @@ PAIRS = {
     "random, fixed": ("no", "random, never refitted"),
     "random, rotation": ("no", "random, a rotation refitted"),
     "random": ("no", "random"),
-    "auto": ("no", "auto: predicted residual"),
+    "auto": ("no", "auto"),
     "disagreement for the order only, fixed": ("to the order", "disagreement, never refitted"),
     "disagreement for the order only": ("to the order", "disagreement"),
     "random, names": ("to order and map", "random"),

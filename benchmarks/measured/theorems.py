@@ -18,6 +18,10 @@ _KERNELS = {
 }
 
 
+#: Worlds that the tables of finite worlds take the median of.
+_WORLDS = 10
+
+
 def kernels(results: list[Any]) -> str:
     """Agreement of kernels; of the kernels within one modality of the sample only the plain one."""
     rows = []
@@ -34,6 +38,63 @@ def kernels(results: list[Any]) -> str:
             [words * first, relation, f"{one['epsilon']:.3f}", line, *scores, f"{one['correlation']:.3f}" * first]
         )
     return table(["kernel", "relation", "ε", "line", "rmse", "median", "99 %", "correlation"], rows)
+
+
+def curations() -> str:
+    """Best scores of data sets chosen from worlds of four topics, and what a critic of the world loses on them."""
+    from congruence.theory import (  # fmt: skip
+        critic_gap,
+        curate,
+        independent_weights,
+        kernel_agreement,
+        latent_joint,
+        pmi,
+        realize_critic,
+    )
+
+    found: dict[str, list[list[float]]] = {}
+    for seed in range(_WORLDS):
+        P = latent_joint(12, 10, 4, concentration=0.3, random_state=seed)
+        rng = np.random.default_rng(seed)
+        one = np.ones(12), np.ones(10)
+        topic = P[0] / P.sum(axis=0)
+        ways = {
+            "independent (C.10), by up to 90 %": independent_weights(P, strength=0.9, random_state=seed),
+            "texts at random, by up to 90 %": (one[0], rng.uniform(0.1, 1.9, 10)),
+            "texts by what they say of one image": (one[0], topic / topic.mean()),
+        }
+        world = realize_critic(pmi(P), random_state=seed)
+        for words, weights in ways.items():
+            chosen = curate(P, *weights)
+            own = realize_critic(pmi(chosen.joint), random_state=seed + 1)
+            agreed = kernel_agreement(world.images, world.texts, own.images, own.texts, "affine")
+            gap = critic_gap(pmi(P), chosen.joint)
+            apart = np.abs(chosen.joint - P).sum() / 2
+            found.setdefault(words, []).append([apart, chosen.departure, gap.spread / 2, agreed.epsilon, gap.excess])
+    rows = []
+    for words, values in found.items():
+        middle = [value if value > 1e-9 else 0.0 for value in np.median(values, axis=0)]
+        rows.append([words, *(f"{value:.3f}" if value else "0" for value in middle[:4]), f"{middle[4]:.4f}" if middle[4] else "0"])  # fmt: skip
+    header = ["chosen", "total variation", "C.9: departure", "scores: measured", "ε of cosines", "excess loss"]
+    return table(header, rows)
+
+
+def ranks() -> str:
+    """How near dual encoders of d dimensions come to the pointwise mutual information of a world, and how near they can."""
+    from congruence.theory import critic_rank, latent_joint, pmi, realize_critic
+
+    dims, lines = (3, 4, 6, 8, 12, 16, 20), []
+    for topics in (3, 10):
+        least, reached = [], []
+        for seed in range(_WORLDS):
+            K = pmi(latent_joint(24, 20, topics, concentration=0.3, random_state=seed))
+            found = critic_rank(K)
+            scale = K.std()
+            least.append([found.rms_error(d) / scale for d in dims])
+            reached.append([np.sqrt(np.mean((realize_critic(K, dim=d).scores - K) ** 2)) / scale for d in dims])
+        for words, values in (("no encoder is below", least), ("`realize_critic`", reached)):
+            lines.append([f"{topics} topics: {words}", *(f"{value:.3f}" for value in np.median(values, axis=0))])
+    return table(["d", *map(str, dims)], lines)
 
 
 def maps(results: list[Any]) -> str:
@@ -151,6 +212,8 @@ def cost(which: int = 0) -> Any:
 
 
 BLOCKS = {
+    "theory-curations": Block(curations),
+    "theory-ranks": Block(ranks),
     "theory-kernels": Block(kernels, JOBS["theory"]),
     "theory-maps": Block(maps, JOBS["theory"]),
     "theory-bounds": Block(bounds, JOBS["theory"]),

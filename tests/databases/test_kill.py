@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import shutil
@@ -84,6 +85,8 @@ def contents(folder, column):
 
 def test_nothing_is_lost_doubled_wrong_or_changed(tmp_path):
     duckdb = pytest.importorskip("duckdb")
+    for name in ("congruence.databases.duckdb", "congruence.maps.orthogonal", "sklearn.base"):
+        importlib.import_module(name)  # once, and not in each of two processes a step
     rng = np.random.default_rng(0)
 
     def unit(X):

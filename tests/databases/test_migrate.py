@@ -76,11 +76,14 @@ def bits(vectors):
 
 
 def expected(mapping, made):
-    out = {}
-    for one, row in made.old.items():
-        part = mapping.for_modality(made.rows[one].get("kind", "image")).transform(row[None])
-        out[one] = part[0] / np.linalg.norm(part)
-    return out
+    kinds: dict[str, list] = {}
+    for one in made.old:
+        kinds.setdefault(made.rows[one].get("kind", "image"), []).append(one)
+    found = {}
+    for kind, names in kinds.items():
+        rows = mapping.for_modality(kind).transform(np.array([made.old[one] for one in names]))
+        found |= dict(zip(names, rows / np.linalg.norm(rows, axis=1, keepdims=True), strict=True))
+    return {one: found[one] for one in made.old}
 
 
 def begin(made, mapping, folder, fail=None, **options):
@@ -262,7 +265,8 @@ def test_wrong_vectors_do_not_verify(mapping, tmp_path):
 def test_held_out_vectors_of_the_new_model_find_their_rows(mapping, tmp_path):
     made = table(modality=False)
     names = list(made.old)[:50]
-    target = unit(np.array([expected(mapping, made)[one] for one in names]) + 0.02 * RNG.normal(size=(50, E)))
+    wanted = expected(mapping, made)
+    target = unit(np.array([wanted[one] for one in names]) + 0.02 * RNG.normal(size=(50, E)))
     with begin(made, mapping, tmp_path, modality="image") as migration:
         migration.run()
         good = migration.verify(heldout=Embeddings(target, ids=names))

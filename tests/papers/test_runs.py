@@ -9,6 +9,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -54,15 +55,21 @@ def groups() -> dict[str, list[str]]:
 GROUPS = groups()
 
 
+@cache
+def quick(name: str) -> Outcome:
+    """Run a figure once for all tests that only read what it gave."""
+    return run(name, quick=True)
+
+
 def test_figures_that_are_one_experiment_have_the_same_numbers():
     names = next(names for names in GROUPS.values() if len(names) > 2)
-    one, other = (run(name, quick=True).results["rows"] for name in names[:2])
+    one, other = (quick(name).results["rows"] for name in names[:2])
     assert one == other
 
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_experiment_runs_on_the_sample(name, tmp_path):
-    outcome = run(name, quick=True)
+    outcome = quick(name)
     write_experiment(tmp_path / "out", outcome)
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert {"format", "experiment", "seeds", "resampled", "config", "data", "rows", "versions", "seconds"} <= set(
@@ -187,8 +194,7 @@ def test_a_map_of_one_half_serves_the_other_for_exact_models():
 
 
 def test_runs_repeat_to_the_bit():
-    first, second = (run("fig5", quick=True).results["rows"] for _ in range(2))
-    assert first == second
+    assert quick("fig5").results["rows"] == run("fig5", quick=True).results["rows"]
 
 
 def test_draws_differ_but_the_references_of_a_fixed_split_do_not():
@@ -227,7 +233,7 @@ def test_what_stands_in_is_named_in_title_json_figure_and_table(here, tmp_path):
 
 @pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig11", "fig34", "fig35", "fig36", "fig41", "fig49"])
 def test_no_cosine_without_its_controls(name):
-    rows = run(name, quick=True).results["rows"]
+    rows = quick(name).results["rows"]
     shown = {(r["data"], r["pair"], r["metric"]) for r in rows if "cosine" in r["metric"] and r["quantity"] == "after"}
     assert shown
     random = {"constant"} if name == "fig5" else {"constant", "random_rotation"}  # where it is a method of the figure

@@ -37,8 +37,7 @@ def test_lines_at_equal_angles(n):
     expected = 1 / c if n % 2 == 0 else (3 - c) / (1 + c)
     S = np.c_[np.cos(angle), np.sin(angle)]
     assert by_vertices(S) == pytest.approx(expected)
-    assert kappa(S).lower == pytest.approx(expected)
-    assert kappa(S).upper >= expected
+    assert kappa(S).lower == kappa(S).upper == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("d", "expected"), [(2, 3.0), (3, None)])
@@ -60,6 +59,38 @@ def test_bounds_enclose_the_maximum_over_all_vertices(n, d, seed):
     assert found.lower <= true * (1 + 1e-9)
     assert true <= found.upper * (1 + 1e-9)
     assert found.certified
+
+
+@pytest.mark.parametrize("spread", [np.pi, 1.0, 0.1])
+def test_the_plane_is_exact(spread):
+    rng = np.random.default_rng(int(10 * spread))
+    for n in (3, 4, 5, 12, 40):
+        angle = rng.uniform(0, spread, n)
+        S = np.c_[np.cos(angle), np.sin(angle)]
+        found = kappa(S)
+        assert found.exact
+        assert found.in_words() == f"κ is {found.lower:.3g}."
+        assert found.lower == pytest.approx(by_vertices(S), rel=1e-6)
+        assert np.abs(seen_by(S, found.witness)).max() == pytest.approx(1)
+        assert np.linalg.norm(found.witness, 2) == pytest.approx(found.upper)
+        assert abs(found.direction @ found.witness @ found.direction) == pytest.approx(found.upper)
+
+
+def test_many_anchors_in_the_plane():
+    angle = np.random.default_rng(0).uniform(0, np.pi, 100_000)
+    assert kappa(np.c_[np.cos(angle), np.sin(angle)]).upper == pytest.approx(1, abs=1e-6)
+
+
+def test_the_upper_bound_is_never_above_that_of_the_least_singular_value_and_often_below():
+    ratios = []
+    for n, d, seed in ((6, 3, 1), (60, 3, 1), (18, 5, 1), (72, 8, 1)):
+        S = sphere(n, d, seed)
+        found = kappa(S, starts=1)
+        ratios.append(found.upper * spanning.sym_spanning(S).sigma_min / np.sqrt(n))
+        assert found.certified
+        assert found.lower <= found.upper
+    assert max(ratios) <= 1
+    assert sorted(round(ratio, 1) for ratio in ratios) == [0.7, 0.8, 0.9, 1.0]
 
 
 @pytest.mark.parametrize("programmes", [True, False])
@@ -91,13 +122,13 @@ def test_least_squares_come_near_the_programmes(monkeypatch):
 
 def test_without_features_the_upper_bound_is_an_estimate(monkeypatch):
     S = sphere(90, 6)
-    known = kappa(S)
+    known, plain = kappa(S), np.sqrt(90) / spanning.sym_spanning(S).sigma_min
     monkeypatch.setattr(spanning, "DENSE", 20)
     found = kappa(S)
     assert not found.certified
     assert not found.exact
     assert 1 <= found.lower <= known.lower
-    assert found.upper == pytest.approx(known.upper, rel=1e-4)
+    assert found.upper == pytest.approx(plain, rel=1e-4)
     assert "estimate" in found.in_words()
 
 
@@ -157,6 +188,6 @@ def test_bad_rows_are_refused():
 
 
 def test_plain_data():
-    data = json.loads(json.dumps(kappa(sphere(5, 2)).to_dict()))
+    data = json.loads(json.dumps(kappa(sphere(8, 3)).to_dict()))
     assert data["exact"] is False
     assert data["certified"] is True

@@ -288,7 +288,7 @@ def test_bad_input_of_a_forecast():
 
 
 def test_batches_end_where_the_lower_end_reaches_the_target():
-    p, plan = start(0, kind={"source_noise": 0.1, "target_noise": 0.1})
+    p, plan = start(0, kind={"source_noise": 0.1, "target_noise": 0.1}, order="entropy")
     for ids in plan.batches(30, until=0.8):
         plan.update(ids, p.target_images[ids])
     lows = [one.store["agreement"].low for one in plan.history_]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,6 @@ def parse_yaml(text: str, where: str) -> Any:
     _check_length(len(text), where)
     _check_length(len(text.encode("utf-8", "surrogatepass")), where)
     try:
-        _check_events(yaml.parse(text, Loader=yaml.SafeLoader))
         return yaml.load(text, Loader=_loader())
     # PyYAML lets through what int(), float() and date() raise of numbers and dates that are none.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -127,26 +127,28 @@ def _check_length(length: int, where: str | Path) -> None:
         )
 
 
-def _check_events(events: Iterable[yaml.Event]) -> None:
-    """Refuse aliases and deep nesting while the text is read token by token, before anything is built of it."""
-    import yaml
-
-    depth = 0
-    for event in events:
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="an alias; write the value out", problem_mark=event.start_mark)
-        if isinstance(event, yaml.ScalarEvent):
-            event.value.encode("utf-8")  # a lone surrogate could be neither printed nor written
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=event.start_mark)
-
-
+@cache
 def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key given twice, of which YAML would silently keep the last."""
+        """Refuses aliases and deep nesting as the text is read token by token, and a key given twice, of which YAML would silently keep the last."""
+
+        def __init__(self, stream: str) -> None:
+            super().__init__(stream)
+            self._depth = 0
+
+        def get_event(self) -> yaml.Event:
+            """Return the next event; nothing is built of one that is refused, nor of anything around it."""
+            event = super().get_event()
+            if isinstance(event, yaml.AliasEvent):
+                raise yaml.MarkedYAMLError(problem="an alias; write the value out", problem_mark=event.start_mark)
+            if isinstance(event, yaml.ScalarEvent):
+                event.value.encode("utf-8")  # a lone surrogate could be neither printed nor written
+            self._depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if self._depth > DEEPEST:
+                raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=event.start_mark)
+            return event
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
             """Return the mapping of a node."""

@@ -62,8 +62,18 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and anchors: to see that it works.")] = False,
     png: Annotated[bool, typer.Option("--png", help="Write the figure as PNG too.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF too.")] = False,
+    html: Annotated[
+        bool, typer.Option("--html", help="Write a page of figure, claim and numbers too: report.html.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List every figure and table, and what it needs.")] = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            help="Show the keys of an experiment's YAML: of NAME's kind (fig5, few_anchors, mine.yaml) or of all; with --json as JSON Schema.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Run a figure or table of a paper and write its numbers and its figure."""
@@ -71,6 +81,9 @@ def command(
 
     if as_list:
         _list(as_json)
+        return
+    if schema:
+        _schema(name, as_json)
         return
     if name is None or out is None:
         raise ParameterError(
@@ -102,11 +115,12 @@ def command(
             batch_size=batch_size,
             log=_say,
         )
-        write_files(folder, outcome, png=png, pdf=pdf)
+        write_files(folder, outcome, png=png, pdf=pdf, html=html)
     if as_json:
         print_json(outcome.results)
         return
-    _print(outcome, out, ["svg", *(["png"] if png else []), *(["pdf"] if pdf else [])])
+    figures = [f"figure.{kind}" for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)) if wanted]
+    _print(outcome, out, [*figures, *(["report.html"] if html else [])])
 
 
 def _edits(given: list[str] | None) -> dict[str, str] | None:
@@ -162,12 +176,23 @@ def _list(as_json: bool) -> None:
                 print(f"    {own['name']:16} §{own['section']:6} the paper's needs {needs}")
 
 
+def _schema(name: str | None, as_json: bool) -> None:
+    from congruence.cli._base import print_json
+    from congruence.papers import describe_schema, experiment_schema, kind_named
+
+    kind = None if name is None else kind_named(name)
+    if as_json:
+        print_json(experiment_schema(kind))
+    else:
+        print(describe_schema(kind))
+
+
 def _as_one(row: dict[str, Any]) -> str:
     count = len(row["same_experiment_here"])
     return f", one experiment for these {count}" if count > 1 else ""
 
 
-def _print(outcome: Outcome, out: str, figures: list[str]) -> None:
+def _print(outcome: Outcome, out: str, files: list[str]) -> None:
     from congruence.cli._base import number, print_table, say
     from congruence.papers import claim_lines, data_lines
 
@@ -185,4 +210,4 @@ def _print(outcome: Outcome, out: str, figures: list[str]) -> None:
         say(line)
     for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:
         say(note)
-    say(f"Written to {out}: results.json, results.csv, {', '.join(f'figure.{kind}' for kind in figures)}")
+    say(f"Written to {out}: results.json, results.csv, {', '.join(files)}")

@@ -13,6 +13,7 @@ from congruence.papers.panels import panels
 from congruence.papers.registry import STUDIES
 from congruence.papers.results import Results
 from congruence.papers.runner import Outcome, run
+from congruence.papers.schema import describe_schema, experiment_schema, kind_named
 from congruence.papers.sotalign import SOTAlignData
 from congruence.papers.study import Kind, Request, Study
 from congruence.papers.summary import claim_lines, data_lines
@@ -38,6 +39,9 @@ __all__ = [
     "config_names",
     "count_experiments",
     "data_lines",
+    "describe_schema",
+    "experiment_schema",
+    "kind_named",
     "listing",
     "load_config",
     "panels",

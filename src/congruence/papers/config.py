@@ -19,7 +19,7 @@ from congruence.papers.job import Config
 from congruence.papers.registry import STUDIES, kinds
 from congruence.papers.study import Study
 
-__all__ = ["config_names", "load_config", "parse_config", "place", "with_parameters"]
+__all__ = ["config_names", "experiment_models", "load_config", "parse_config", "place", "with_parameters"]
 
 
 def parse_config(text: str, name: str) -> Config:
@@ -102,8 +102,32 @@ def _experiment(known: tuple[str, ...], names: tuple[tuple[str, ...], tuple[str,
     return create_model("experiment", __config__=_STRICT, **entries)
 
 
+def experiment_models(
+    named: tuple[str, ...],
+) -> tuple[type[BaseModel], type[BaseModel], dict[str, type[BaseModel]]]:
+    """Return the models that experiments of some kinds are checked with.
+
+    Parameters
+    ----------
+    named : tuple of str
+        Kinds.
+
+    Returns
+    -------
+    type of BaseModel
+        Of the whole experiment, whatever its study.
+    type of BaseModel
+        Of what it says of the paper.
+    dict of str to type of BaseModel
+        Of the parameters of each kind.
+    """
+    studies = kinds()
+    return _experiment(named, None), _Paper, {kind: _schema(studies[kind], kind) for kind in named}
+
+
+@cache
 def _schema(study: Study[Any], kind: str) -> type[BaseModel]:
-    """Return the schema of a kind's parameters."""
+    """Return the schema of a kind's parameters; a study is the same for as long as it is registered."""
     defaults = study.kinds[kind].parameters
     entries: dict[str, Any] = {key: (_type(study, key, value), value) for key, value in defaults.items()}
     return create_model(kind, __config__=_STRICT, **entries)

@@ -81,6 +81,8 @@ class Study(Protocol[DataT]):
         Values that parameters may take, where these are words.
     types : dict of str to type
         Types of parameters as pydantic takes them, where they are not those of their defaults; a description and an example are for messages.
+    meanings : dict of str to str
+        What each parameter says, in words: for ``congruence reproduce --schema``.
     drawings : dict of str to (str, str)
         Figures and tables without numbers: why, and the section.
     """
@@ -95,7 +97,12 @@ class Study(Protocol[DataT]):
     kinds: Mapping[str, Kind]
     choices: Mapping[str, tuple[str, ...]] = {}
     types: Mapping[str, Any] = {}
+    meanings: Mapping[str, str] = {}
     drawings: Mapping[str, tuple[str, str]] = {}
+
+    def __hash__(self) -> int:
+        """Return a number of this object: a study is the same for as long as it is registered."""
+        return object.__hash__(self)
 
     def open_sample(self, name: str, variant: str | None, request: Request) -> DataT:
         """Open data on which the paper's experiments run without its own models.

@@ -2,6 +2,7 @@
 
 from congruence.report.certificate import render_certificate, write_certificate
 from congruence.report.experiment import write_experiment, write_files
+from congruence.report.experiment_page import render_experiment
 from congruence.report.layers import write_layers, write_similarities
 from congruence.report.migration import read_migration, read_reembedding, render_migration, write_migration
 from congruence.report.render import render, write_report
@@ -17,6 +18,7 @@ __all__ = [
     "read_reembedding",
     "render",
     "render_certificate",
+    "render_experiment",
     "render_migration",
     "render_story",
     "render_training",

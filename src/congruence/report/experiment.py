@@ -12,6 +12,7 @@ from typing import Any
 from congruence._utils.atomic import atomic_path, why_foreign
 from congruence.papers import Outcome
 from congruence.report.examples import data_uri
+from congruence.report.experiment_page import render_experiment
 from congruence.report.pictures import save_figure
 from congruence.report.sheet import draw_experiment
 
@@ -19,7 +20,7 @@ __all__ = ["to_csv", "why_no_experiment", "write_experiment", "write_files"]
 
 
 def write_experiment(
-    out: str | Path, outcome: Outcome, *, png: bool = False, pdf: bool = False, force: bool = False
+    out: str | Path, outcome: Outcome, *, png: bool = False, pdf: bool = False, html: bool = False, force: bool = False
 ) -> None:
     """Write ``results.json``, ``results.csv`` and ``figure.svg`` into a folder, all of them or none.
 
@@ -31,6 +32,8 @@ def write_experiment(
         Of :func:`congruence.papers.run`.
     png, pdf : bool, default=False
         Write ``figure.png`` or ``figure.pdf`` as well.
+    html : bool, default=False
+        Write ``report.html``, a page of figure, claim and numbers, as well.
     force : bool, default=False
         Replace an experiment that is there; nothing else is replaced.
 
@@ -39,7 +42,7 @@ def write_experiment(
     OutputExistsError, FileError, StorageError
     """
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
-        write_files(folder, outcome, png=png, pdf=pdf)
+        write_files(folder, outcome, png=png, pdf=pdf, html=html)
 
 
 def why_no_experiment(folder: Path) -> str | None:
@@ -49,11 +52,11 @@ def why_no_experiment(folder: Path) -> str | None:
         "an experiment's results",
         "results.json",
         lambda results: isinstance(results.get("format"), int) and isinstance(results.get("experiment"), str),
-        lambda name: name in ("results.json", "results.csv", "figure.svg", "figure.png", "figure.pdf"),
+        lambda name: name in ("results.json", "results.csv", "figure.svg", "figure.png", "figure.pdf", "report.html"),
     )
 
 
-def write_files(folder: Path, outcome: Outcome, *, png: bool = False, pdf: bool = False) -> None:
+def write_files(folder: Path, outcome: Outcome, *, png: bool = False, pdf: bool = False, html: bool = False) -> None:
     """Write the files into a folder that exists; see :func:`write_experiment`."""
     results = outcome.results
     text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
@@ -65,6 +68,9 @@ def write_files(folder: Path, outcome: Outcome, *, png: bool = False, pdf: bool 
     for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)):
         if wanted:
             save_figure(folder / f"figure.{kind}", figure, title, pictures=sources)
+    if html:
+        drawn = (folder / "figure.svg").read_text(encoding="utf-8")
+        (folder / "report.html").write_text(render_experiment(results, drawn), encoding="utf-8")
 
 
 def to_csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from congruence.theory._base import Bound
 from congruence.theory.agreement import KernelAgreement, gram_agreement, kernel_agreement
+from congruence.theory.critic import CriticGap, bayes_posterior, critic_gap, infonce_loss, pmi, sigmoid_loss
+from congruence.theory.critic_rank import CriticRank, DualEncoder, critic_rank, realize_critic
+from congruence.theory.curation import Curation, curate, independent_weights, latent_joint
 from congruence.theory.linear_map import AnchorMap, TextError, anchor_map, linear_bound, linear_text_error
 from congruence.theory.margins import Margins, class_margins
 from congruence.theory.probed import Probed, ProbedShare, probed_share, probed_subspace
@@ -22,6 +25,10 @@ from congruence.theory.stability import (
 __all__ = [
     "AnchorMap",
     "Bound",
+    "CriticGap",
+    "CriticRank",
+    "Curation",
+    "DualEncoder",
     "Kappa",
     "KernelAgreement",
     "Margins",
@@ -33,18 +40,28 @@ __all__ = [
     "TextError",
     "anchor_map",
     "anchors_needed",
+    "bayes_posterior",
     "class_margins",
+    "critic_gap",
+    "critic_rank",
+    "curate",
     "gram_agreement",
+    "independent_weights",
+    "infonce_loss",
     "kappa",
     "kernel_agreement",
+    "latent_joint",
     "linear_bound",
     "linear_text_error",
     "orthogonal_bound",
+    "pmi",
     "polar_rotation",
     "probed_share",
     "probed_subspace",
     "projected_text_bound",
     "rank_trade_off",
+    "realize_critic",
+    "sigmoid_loss",
     "sym_spanning",
     "text_bound",
 ]

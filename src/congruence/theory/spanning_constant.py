@@ -12,6 +12,7 @@ from congruence._utils.arrays import normalize_rows
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.theory._base import unit_rows
+from congruence.theory._kappa import combination_bound, design_bound, in_the_plane
 from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
 
 __all__ = ["Kappa", "kappa"]
@@ -104,12 +105,16 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     a signed combination of the anchors' squared lengths, and κ says how dearly, in the worst direction, it has to be
     extrapolated. If v is an anchor, h(v) = 1.
 
-    *Upper bound*, with T as in :func:`congruence.theory.sym_spanning`: ‖M‖₂ ≤ ‖M‖_F ≤ ‖T svec(M)‖₂/σ_min(T) ≤ √n max|uᵀMu|/σ_min(T).
+    *In the plane* (d = 2) κ is exact: one of the vertices of the polar of a prism, one for each gap between neighboring anchors, has it. n log n.
+
+    *Upper bound*, with T as in :func:`congruence.theory.sym_spanning`, the least of three: √n/σ_min(T), since ‖M‖₂ ≤ ‖M‖_F ≤ ‖T svec(M)‖₂/σ_min(T); the same with anchors weighted towards
+    the D-optimal design, where programmes are solved; and ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ), the price of the least-squares c in its worst direction, up to d = 76.
+    The last is nearest where anchors are few, the second where they are many; as anchors fill the sphere and κ falls to 1, both stay near d/√2.
     *Lower bound*: any M gives one. For a fixed v, h(v) and its M are a linear programme (HiGHS); replacing v by
     the eigenvector of M with the largest |eigenvalue| never lowers h, so the two steps alternate until they stop. Where
     the programme is too large, least squares take its place: M = argmin ‖T svec(M)‖₂ with vᵀMv = 1. κ
     is the maximum of a convex function, so neither finds it for
-    certain. Where we tried, the bounds were a factor of 2 to 3 apart with linear programmes and 4 to 12 without.
+    certain. Where we tried, the bounds were a factor of 1 to 2.1 apart with linear programmes and 4 to 9 without.
 
     ‖M‖₂ is at least max|uᵀMu| on unit rows, so κ ≥ 1; more anchors never raise it.
 
@@ -134,11 +139,15 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
         M = spanning.witness
         return Kappa(np.inf, np.inf, True, M, None if M is None else _longest(M)[1])
     assert spanning.witness is not None  # what spans was decomposed, or iterated on
+    if d == 2:
+        value, M, v = in_the_plane(A)
+        return Kappa(value, value, True, M, v)
     upper = float(np.sqrt(n) / spanning.sigma_min)
     best = max((_scaled(A, M) for M in (spanning.witness, np.eye(d))), key=lambda found: found[0])
     if factors is not None:
         s, vt = factors
         T = features(A) if n * D <= _LP_FEATURES else None
+        upper = min(upper, combination_bound(A, T, s, vt), np.inf if T is None else design_bound(T))
         first = best[2]
         for v in [first, *_directions(np.random.default_rng(random_state), starts - 1, d)]:
             last = 0.0

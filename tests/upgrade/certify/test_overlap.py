@@ -8,13 +8,13 @@ import pytest
 from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
-from congruence.upgrade.certify import certify
+from congruence.upgrade.certify import certify, overlap_trial
 from congruence.upgrade.certify.overlap import compare_lists, searches_of
 from congruence.upgrade.certify.overlap_trial import cross_fit_overlap, overlap_on
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
 
-QUICK = {"method": "orthogonal", "repeats": 2, "draws": 300}
+QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 
 
 def by_hand(near, judge, k, role, gone=None):
@@ -135,6 +135,18 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
     assert abs(np.mean(errors)) < 0.05, errors
+
+
+def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
+    asked, real = [], overlap_trial.similarity_in
+    monkeypatch.setattr(
+        overlap_trial, "similarity_in", lambda strategy, *given: asked.append(strategy) or real(strategy, *given)
+    )
+    p = upgrade_problem(40, 8, random_state=0)
+    tables = make_tables(*sides(p.source_images, p.target_images), None)
+    cross_fit_overlap(tables, Recipe(["image"], "orthogonal"), searches_of(tables, None), 5, random_state=0)
+    assert (asked.count("keep"), asked.count("re-embed")) == (2, 2)  # for either number of parts
+    assert asked.count("stored") > 50
 
 
 def test_texts_of_other_items_search_both_stores():

@@ -1,4 +1,4 @@
-"""What a cosine, or an accuracy that a rotation cannot change, reaches without any knowledge of the target but its mean."""
+"""What a measure reaches without any knowledge of the target but its mean."""
 
 from __future__ import annotations
 
@@ -13,9 +13,22 @@ from congruence.papers.canonical.metrics import View, measure
 
 __all__ = ["controls"]
 
-#: Measures of paired rows; classification among mapped rows, which any rotation keeps, has the random rotation alone beside it.
+#: Measures of paired rows have both controls; retrieval and classification, which constant rows leave to chance, the random rotation alone.
 PAIRED = ("image_cosine", "text_cosine", "image_distance", "text_distance")
-KEPT = "aligned_image_aligned_text"
+
+#: What must be mapped, and so have means to exchange, for a measure that is not of pairs.
+_MAPPED = {
+    "image_retrieval": {"image"},
+    "image_retrieval_other": {"image"},
+    "text_retrieval": {"text"},
+    "aligned_image_text": {"image"},
+    "aligned_image_text_centered": {"image", "text"},
+    "image_aligned_text": {"text"},
+    "aligned_image_aligned_text": {"image", "text"},
+}
+
+#: Images asked about up to which retrieval is measured for every draw of the rotation; beyond, for the first.
+_MOST = 2_000
 
 
 def controls(
@@ -28,7 +41,7 @@ def controls(
     view : View
         Its ``centers`` are the means that the map exchanges.
     metrics : sequence of str
-        Those of :data:`PAIRED` and :data:`KEPT` among them are measured.
+        Those of :data:`PAIRED` have both controls, others the random rotation.
     random : bool, default=True
         Measure the random rotation.
     draws : int, default=5
@@ -36,7 +49,8 @@ def controls(
     Returns
     -------
     dict of str to dict of str to float
-        By metric: ``constant``, every row at the target's mean; ``random_rotation``, a random rotation about the right means, mean over the draws.
+        By metric: ``constant``, every row at the target's mean; ``random_rotation``, a random rotation about the right means, one for images and texts, mean over the
+        draws.
     """
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
@@ -44,8 +58,8 @@ def controls(
             out[metric] = _paired(view, metric, draws)
             if not random:
                 out[metric].pop("random_rotation", None)
-        elif metric == KEPT and random:
-            out[metric] = _turned(view, draws)
+    if random:
+        out |= _turned(view, [metric for metric in metrics if metric in _MAPPED], draws)
     return out
 
 
@@ -65,20 +79,23 @@ def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _turned(view: View, draws: int) -> dict[str, float]:
-    """Classify with one random rotation for both modalities, about the means of each."""
+def _turned(view: View, metrics: Sequence[str], draws: int) -> dict[str, dict[str, float]]:
+    """Measure with one random rotation for both modalities, about the means of each."""
     means = {name: own for name, own in view.centers.items() if own[1] is not None}
-    if view.images[0] is None or view.texts[0] is None or {*means} != {"image", "text"}:
+    asked = [metric for metric in metrics if _MAPPED[metric] <= {*means}]
+    if not asked:
         return {}
-    values = []
-    for seed in range(draws):
+    values: dict[str, list[float]] = {}
+    for seed in range(draws if len(view.rows) <= _MOST else 1):
         turns = {name: RandomRotation((own[0], np.asarray(own[1])), seed) for name, own in means.items()}
 
         def turned(modality: str, rows: np.ndarray, turns: dict[str, RandomRotation] = turns) -> np.ndarray:
-            return turns[modality].transform(rows)
+            return turns[modality].transform(rows) if modality in turns else rows  # which no measure asked for looks at
 
         try:
-            values.append(measure(turned, view, [KEPT])[KEPT])
-        except InputError:
+            found = measure(turned, view, asked)
+        except InputError:  # a part without any of the rows asked about
             return {}
-    return {"random_rotation": float(np.mean(values))}
+        for metric, value in found.items():
+            values.setdefault(metric, []).append(value)
+    return {metric: {"random_rotation": float(np.mean(own))} for metric, own in values.items()}

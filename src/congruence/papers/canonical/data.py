@@ -52,6 +52,8 @@ class Collection(Data):
         Class and template of each prompt.
     pairs : tuple of (int, int)
         Models to align, source and target.
+    chains : tuple of (int, int, int)
+        Of three models: source, the one in the middle, target.
     text_fit : ndarray of bool, shape (p,)
         Prompts a map may be fitted on; all by default.
     heldout_classes : ndarray of bool, shape (k,)
@@ -91,6 +93,7 @@ class Collection(Data):
     prompt_labels: np.ndarray
     prompt_templates: np.ndarray
     pairs: tuple[tuple[int, int], ...] = ((0, 1),)
+    chains: tuple[tuple[int, int, int], ...] = ((0, 1, 2),)
     text_fit: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     heldout_classes: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     domain: np.ndarray | None = None

@@ -32,6 +32,9 @@ _STAND_IN = {
 #: What kinds of pair there are in the variant ``same_data``.
 SAME_DATA, OTHER_DATA = "same training data", "other training data"
 
+#: Of three models each is in the middle once.
+_CHAINS = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+
 _STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
 
 
@@ -172,6 +175,7 @@ def _sample(variant: str | None) -> Collection:
         prompt_labels,
         template[mine],
         pairs=pairs,
+        chains=_CHAINS,
         domain=np.where(people, 0, 1),
         domains=("people", "things"),
         texts=tuple(np.array(data["texts"], dtype=object)[mine]),
@@ -230,6 +234,7 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
         np.arange(len(names)),
         np.zeros(len(names), int),
         pairs=pairs,
+        chains=_CHAINS,
         text_fit=~heldout,
         heldout_classes=heldout,
         domain=np.where(initial < "m", 0, 1),
@@ -298,6 +303,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         np.repeat(np.arange(len(classes)), len(templates)),
         np.tile(np.arange(len(templates)), len(classes)),
         pairs=pairs,
+        chains=_CHAINS,
         domain=np.arange(len(classes)) % 2,
         domains=("even classes", "odd classes"),
         texts=tuple(t.format(c) for c in classes for t in templates),

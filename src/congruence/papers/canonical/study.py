@@ -45,6 +45,21 @@ class CanonicalStudy(Study[Collection]):
         "evaluation_templates": ("all", "single"),
     }
     types: Mapping[str, Any] = {"share": Annotated[float, _SHARE], "edits": dict[str, str]}
+    meanings: Mapping[str, str] = {
+        "fit": "modality that maps are fitted on; the other where not every model has it",
+        "methods": "kinds of map",
+        "share": "share of the training images that each draw takes",
+        "classes": "numbers of classes to fit on; data of other sizes have their own",
+        "means": "whose means a map exchanges: of the classes fitted on or of all; in a transfer, of the data evaluated on or fitted on",
+        "fit_templates": "what a fit on text takes: every template of a class, or the first",
+        "evaluation_templates": "what class prototypes are made of where texts are measured: every template, or the first",
+        "steps": "translations from an open to a closed gap",
+        "points": "rows to draw",
+        "examples": "single examples to show",
+        "swaps": "exchanges of a class at random, where no captions are given",
+        "captions": "path of a file of captions, from where this file lies",
+        "edits": "class names to replace in captions, {before: after}",
+    }
     drawings: Mapping[str, tuple[str, str]] = {
         "fig8": ("a drawing of how the theorems follow from each other", "C"),
     }

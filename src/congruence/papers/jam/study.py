@@ -40,6 +40,18 @@ class JAMStudy(Study[JAMData]):
         "spread_mix": Annotated[list[Annotated[float, Field(ge=0, le=1)]], _ENDS],
         "dual_encoders": list[str],
     }
+    meanings: Mapping[str, str] = {
+        "methods": "losses and baselines",
+        "dual_encoders": "dual encoders measured beside them",
+        "tasks": "SugarCrepe's kinds of wrong caption",
+        "train": "pairs to train on; as many as suit the data if left out",
+        "validation": "pairs to choose the step by; as many as suit the data if left out",
+        "test": "pairs to measure on; as many as suit the data if left out",
+        "training": "parameters of JAM in place of those that suit the data",
+        "spread_mix": "α of the Spread loss where its curriculum begins and ends",
+        "rows": "most images measured",
+        "widths": "width of each encoder's embeddings, {encoder: width}",
+    }
     drawings: Mapping[str, tuple[str, str]] = {
         "jam-fig2": ("a drawing of the method", "3"),
         "jam-fig3": ("a drawing of the Spread loss", "3.1"),

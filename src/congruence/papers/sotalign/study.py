@@ -33,6 +33,22 @@ class SOTAlignStudy(Study[SOTAlignData]):
         "over": ("pairs", "unpaired"),
         "vary": ("both", "images", "texts"),
     }
+    meanings: Mapping[str, str] = {
+        "methods": "SOTAlign and what it is compared with",
+        "teachers": "linear teachers",
+        "divergences": "between the plans of student and teacher",
+        "over": "what the sweep varies",
+        "vary": "which side's unpaired rows come from other sources",
+        "pairs": "pairs to train on; as many as suit the data if left out",
+        "unpaired": "unpaired rows of each side; as many as suit the data if left out",
+        "pairs_sweep": "numbers of pairs, where the sweep varies them",
+        "unpaired_sweep": "numbers of unpaired rows, where the sweep varies them",
+        "validation": "items to choose by; as many as suit the data if left out",
+        "test": "items to measure on; as many as suit the data if left out",
+        "training": "parameters of the method in place of those that suit the data",
+        "tune": "choose among six combinations of parameters",
+        "scatter": "draw retrieval against the distance or agreement of the data, in place of a table",
+    }
     drawings: Mapping[str, tuple[str, str]] = {
         "sotalign-fig1": ("a drawing of the task", "1"),
         "sotalign-fig2": ("a drawing of the method", "3"),

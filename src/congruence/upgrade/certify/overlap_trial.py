@@ -211,12 +211,17 @@ def _unseen(
                 (which, one) for one, next_ in ((a, b), (b, a)) if (one + 1) % parts == next_ for which in (one, -1)
             ]
             for number, search in enumerate(searches):
+                for strategy in ("keep", "re-embed"):  # no map is asked: the same for all parts
+                    if strategy not in out[number]:
+                        near = similarity_in(strategy, model, tables, search, asked[number], rows, ranking)
+                        if near is not None:
+                            out[number][strategy] = near
                 for of_query, of_row in cells:
                     queries = np.flatnonzero(seen[number] == of_query)
                     columns = everything[of_store[rows] == of_row]
                     if not len(queries) or not len(columns):
                         continue
-                    for strategy in ("keep", "stored", "queries", "re-embed"):
+                    for strategy in ("stored", "queries"):
                         near = similarity_in(
                             strategy, model, tables, search, asked[number][queries], rows[columns], ranking
                         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence._utils.arrays import normalize_rows
+from congruence.upgrade.progressive._correction import GATED, PLAIN, TEXTS, Parts, Solved
 from congruence.upgrade.progressive._lazy import Rows
 from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive.refit import FEWEST, FEWEST_CHOOSING, FOLDS, RIDGES, Correction, Refit
@@ -40,13 +40,15 @@ class _Moments:
         out.second = self.second + weight * other.second
         return out
 
-    def solve(self, rows: float, ridges: list[float]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Return means of features and residuals, and the ridge regression's coefficients of each penalty; ``rows`` is their number without weights."""
+    def solve(self, rows: float, ridges: list[float]) -> list[Solved]:
+        """Return the ridge regression for each penalty; ``rows`` is their number without weights."""
         p, mean = len(self.second), self.first / self.n
         centered = (self.second - self.n * np.outer(mean[:p], mean)) * (rows / self.n)
-        values, vectors = np.linalg.eigh(centered[:, :p])
-        values, rotated = np.maximum(values, 0.0), vectors.T @ centered[:, p:]
-        return mean[:p], mean[p:], [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
+        gram, cross = centered[:, :p], centered[:, p:]
+        values, vectors = np.linalg.eigh(gram)
+        values, rotated = np.maximum(values, 0.0), vectors.T @ cross
+        coefs = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
+        return [Solved(mean[:p], mean[p:], coef) for coef in coefs]
 
 
 class Sums:
@@ -61,7 +63,7 @@ class Sums:
     Notes
     -----
     Features are [x, t(x)] with texts, and x without; residuals y − b(x). Without the texts they are x, and y − b(x) + t(x), whose sums are differences of
-    the same sums: one set serves both kinds of map. The choice between kinds and penalties leaves out a fold of random rows at a time, and reads
+    the same sums: one set serves all kinds of map. The choice between kinds and penalties leaves out a fold of random rows at a time, and reads
     these rows anew.
     """
 
@@ -73,9 +75,13 @@ class Sums:
         #: Of each received row the sums that it is in, −1 for none.
         self._in = np.full(len(old), -1, np.int8)
 
+    def _parts(self, rows: np.ndarray) -> Parts:
+        refit = self._refit
+        return refit.parts(self._old[rows], refit.kinds[0], refit.gate)
+
     def _z(self, rows: np.ndarray) -> np.ndarray:
-        features, base = self._refit._features(self._old[rows], self._refit.texts is not None)
-        return np.hstack([features, self._new.take(rows) - base])
+        parts, kind = self._parts(rows), PLAIN if self._refit.texts is None else TEXTS
+        return np.hstack([parts.features(kind), self._new.take(rows) - parts.start(kind)])
 
     def _add(self, sums: _Moments, rows: np.ndarray, sign: float = 1.0) -> None:
         for start in range(0, len(rows), BLOCK):
@@ -115,13 +121,20 @@ class Sums:
         if rows < FEWEST:
             return last
         kind = self._choose(learn, weight) if choose and len(learn) >= FEWEST_CHOOSING else last
-        whole = self._kind(self._sums[CHOSEN].plus(self._sums[RANDOM], weight), kind.anchored)
-        mean, offset, coefs = whole.solve(rows, [kind.ridge * self._refit.size])
-        return Correction(kind.anchored, kind.ridge, mean, offset, coefs[0], kind.evidence)
+        whole = self._sums[CHOSEN].plus(self._sums[RANDOM], weight)
+        wanted = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
+        return self._refit.correction(kind, self._solve(whole, rows, wanted, [kind.ridge * self._refit.size])[0])
 
-    def _kind(self, sums: _Moments, anchored: bool) -> _Moments:
+    def _solve(
+        self, sums: _Moments, rows: float, regressions: tuple[str, ...], ridges: list[float]
+    ) -> list[dict[str, Solved]]:
+        """Return regressions by kind for each penalty."""
+        found = [self._kind(sums, one).solve(rows, ridges) for one in regressions]
+        return [dict(zip(regressions, one, strict=True)) for one in zip(*found, strict=True)]
+
+    def _kind(self, sums: _Moments, kind: str) -> _Moments:
         """Return the sums of one kind of map."""
-        if anchored or self._refit.texts is None:
+        if kind == TEXTS or self._refit.texts is None:
             return sums
         d, p = self._d, self._p
         out = _Moments(d, self._q)
@@ -131,8 +144,8 @@ class Sums:
         return out
 
     def _choose(self, learn: np.ndarray, weight: float) -> Correction:
-        kinds = (True, False) if self._refit.texts is not None else (False,)
-        kept = np.empty((len(kinds), len(RIDGES), len(learn)))
+        kinds = self._refit.kinds
+        kept = np.empty((len(kinds), len(RIDGES), len(learn), 2))
         ridges = [ridge * self._refit.size for ridge in RIDGES]
         rows = sum(one.n for one in self._sums)
         for fold in range(FOLDS):
@@ -140,13 +153,9 @@ class Sums:
             test = _Moments(self._p, self._q)
             self._add(test, learn[places])
             train = self._sums[CHOSEN].plus(self._sums[RANDOM], weight).plus(test, -weight)
-            for a, anchored in enumerate(kinds):
-                mean, offset, coefs = self._kind(train, anchored).solve(rows - len(places), ridges)
-                for start in range(0, len(places), BLOCK):
-                    part = places[start : start + BLOCK]
-                    features, base = self._refit._features(self._old[learn[part]], anchored)
-                    theirs = self._new.take(learn[part]).astype(np.float64)
-                    for r, coef in enumerate(coefs):
-                        moved = base + (features - mean) @ coef + offset
-                        kept[a, r, part] = self._refit._kept(normalize_rows(moved), theirs)
-        return self._refit.decide(kinds, kept)
+            solved = self._solve(train, rows - len(places), kinds[-2:], ridges)
+            for start in range(0, len(places), BLOCK):
+                part = places[start : start + BLOCK]
+                theirs = self._new.take(learn[part]).astype(np.float64)
+                kept[:, :, part] = self._refit.compare(self._parts(learn[part]), theirs, solved)
+        return self._refit.decide(kept)

@@ -12,9 +12,9 @@ from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
 __all__ = ["Race"]
 
-#: Orders that are compared; the first is taken until another one leads.
-WITH_TEXTS = ("entropy", "disagreement", "overlap", "margin", "residual", "coverage")
-WITHOUT = ("residual", "coverage", "distance")
+#: Orders that are compared.
+WITH_TEXTS = ("entropy", "disagreement", "overlap", "margin", "residual", "coverage", "random")
+WITHOUT = ("random", "residual", "coverage", "distance")
 
 #: Fewest random rows that decide, and by how many standard errors an order must lead.
 FEWEST, LEAD = 20, 2.5

@@ -42,8 +42,8 @@ from congruence.upgrade.progressive._written import Update, Written
 from congruence.upgrade.progressive.learned import Race
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order
-from congruence.upgrade.progressive.refit import Correction, Refit
-from congruence.upgrade.progressive.texts import unit
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Refit
+from congruence.upgrade.progressive.texts import Gate, unit
 
 __all__ = ["Progressive", "Update"]
 
@@ -68,7 +68,7 @@ class Progressive(Stage):
     weights : array_like, shape (n,), optional
         How often rows are asked for: the order's rank of a row is multiplied by it, and the meter says too what the store is worth weighted by them.
     order : str, callable, or "auto", default="auto"
-        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto": "entropy" with texts and "residual" without, until
+        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto": "entropy" with the texts of most rows and "random" without, until
         random rows tell that another order finds what mapping spoils better.
     meter_share : float, default=0.2
         Random rows' share of each batch; every second one is the meter's, the others choose map and order.
@@ -174,12 +174,13 @@ class Progressive(Stage):
         self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
-        self._refit = Refit(mapping, self.texts, squared_norm(self._old))
+        gate = None if self.texts is None else Gate.fit(self._unit, self.texts)
+        self._refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
         self._ledger = Ledger(n, random_state)
         self._new = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
         self._sums = None if isinstance(self._old, np.ndarray) else Sums(self._refit, self._old, self._new)
         self._near = near_cosine(self._unit, random_state)
-        self._race = Race("entropy" if self.texts is not None else "residual", self.texts is not None)
+        self._race = Race("entropy" if self._refit.most_are_known else "random", self.texts is not None)
         self._chosen_at, self._views, self._resumed = 0, 0, False
         self.correction_ = self._refit.first()
         self._map()
@@ -336,7 +337,7 @@ class Progressive(Stage):
         else:
             new, weights = self._new.take(native).astype(np.float64), np.where(random, weight, 1.0)
             self.correction_ = self._refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
-        if choose:
+        if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
             self._chosen_at = len(native)
         self._map()
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence.maps import Map
-from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap, unit
+from congruence.upgrade.progressive._correction import GATED, PLAIN, TEXTS, Correction, Parts, Solved, apply
+from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, unit
 
-__all__ = ["FEWEST", "RIDGES", "Correction", "Refit"]
+__all__ = ["FEWEST", "FEWEST_CHOOSING", "FOLDS", "RIDGES", "Correction", "Refit"]
 
 #: Penalties tried, as multiples of the old rows' mean squared norm; the first is taken where there are too few rows to compare them.
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
@@ -21,56 +21,11 @@ RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 FEWEST = 4
 FEWEST_CHOOSING = 12
 
+#: Least share of rows whose own text is known for an order by texts to come first. Of other rows texts tell little.
+FEWEST_KNOWN = 0.8
+
 #: Folds of the choice, and the nearest texts that are compared.
 FOLDS, NEIGHBORS = 4, 10
-
-
-@dataclass(frozen=True)
-class Correction:
-    """A map by what it adds to the first one.
-
-    Attributes
-    ----------
-    anchored : bool
-        The texts that the old model finds near are added, and are features.
-    ridge : float
-        Multiple of the rows' mean squared norm.
-    feature_mean : ndarray, shape (p,), or None
-        None where nothing was fitted yet.
-    residual_mean : ndarray, shape (d_new,), or None
-    coef : ndarray, shape (p, d_new), or None
-    evidence : str
-        How it was chosen.
-    """
-
-    anchored: bool
-    ridge: float
-    feature_mean: np.ndarray | None = None
-    residual_mean: np.ndarray | None = None
-    coef: np.ndarray | None = None
-    evidence: str = "too few re-embedded rows to choose by"
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the fitted arrays, for saving; none before a fit."""
-        if self.feature_mean is None or self.residual_mean is None or self.coef is None:
-            return {}
-        return {"feature_mean": self.feature_mean, "residual_mean": self.residual_mean, "coef": self.coef}
-
-    def facts(self) -> dict[str, Any]:
-        """Return the rest as plain data."""
-        return {"anchored": self.anchored, "ridge": self.ridge, "evidence": self.evidence}
-
-    @classmethod
-    def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
-        """Rebuild a correction from :meth:`arrays` and :meth:`facts`."""
-        return cls(
-            bool(facts["anchored"]),
-            float(facts["ridge"]),
-            arrays.get("feature_mean"),
-            arrays.get("residual_mean"),
-            arrays.get("coef"),
-            str(facts["evidence"]),
-        )
 
 
 class Refit:
@@ -83,18 +38,23 @@ class Refit:
     texts : Texts or None
     size : float
         Mean squared norm of the store's old rows.
+    gate : Gate, optional
+        How likely rows are to have their own text among ``texts``; without, all are taken to have one.
 
     Notes
     -----
     With f the first map and t(x) the new model's texts weighted by a softmax over the old model's scores of x (a mixture of texts, after the kernel
     regression of Nadaraya 1964 and Watson 1964), the base is b(x) = f(x) + t(x). On re-embedded rows the ridge regression of y − b(x) on
-    [x, t(x)] is added, centered by weighted means: it shrinks to the base and not to zero, so that few rows change it little. Whether t is
-    used, and the penalty, are chosen by how many of the new model's ten nearest texts are kept (without texts, by the cosine) on random re-embedded rows
-    that each fold leaves out; the first choice stays unless another penalty is better by more than a standard error, and t unless leaving it out is by three.
+    [x, t(x)] is added, centered by weighted means: it shrinks to the base and not to zero, so that few rows change it little. Rows whose own text may not be among
+    those that are known get a mixture of two experts (Jacobs et al. 1991): this map, weighted by g(x), and the same without t, weighted by 1 − g(x).
+
+    Whether t is used, and the penalty, are chosen by how many of the new model's ten nearest texts are kept (without texts, by the cosine) on random re-embedded rows
+    that each fold leaves out; the first choice stays unless another penalty is better by more than a standard error, and the first kind unless another one is by three. With a gate, kinds
+    are compared by the cosine: known texts say little of rows that belong to others.
     """
 
-    def __init__(self, mapping: Map | None, texts: Texts | None, size: float) -> None:
-        self._mapping, self.texts, self.size = mapping, texts, size
+    def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
+        self._mapping, self.texts, self.size, self.gate = mapping, texts, size, gate
 
     @property
     def mapping(self) -> Map:
@@ -102,9 +62,21 @@ class Refit:
         assert self._mapping is not None
         return self._mapping
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of map, the default first."""
+        if self.texts is None:
+            return (PLAIN,)
+        return (TEXTS, PLAIN) if self.gate is None else (GATED, TEXTS, PLAIN)
+
+    @property
+    def most_are_known(self) -> bool:
+        """Whether there are texts, and most rows' own text is one of them."""
+        return self.texts is not None and (self.gate is None or self.gate.share >= FEWEST_KNOWN)
+
     def first(self) -> Correction:
         """Return the correction before any row was re-embedded: texts alone."""
-        return Correction(self.texts is not None, RIDGES[0])
+        return Correction(self.kinds[0], RIDGES[0], self.gate)
 
     def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
         """Map old rows to unit rows of the new model, a block at a time.
@@ -121,12 +93,12 @@ class Refit:
         ndarray of float32, shape (n, d_new)
         """
         out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
-        width = 8 * (2 * rows.shape[1] + 3 * out.shape[1] + (2 * len(self.texts) if self.texts is not None else 0))
+        width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + (2 * len(self.texts) if self.texts is not None else 0))
+        kind, solved = correction.kind, correction.solved()
         for part in blocks(len(rows), width):
-            features, base = self._features(rows[part], correction.anchored, None if mapped is None else mapped[part])
-            if correction.coef is not None:
-                base = base + (features - correction.feature_mean) @ correction.coef + correction.residual_mean
-            out[part] = normalize_rows(base)
+            base = None if mapped is None else mapped[part]
+            parts = self.parts(rows[part], kind, correction.gate, base)
+            out[part] = normalize_rows(apply(parts, kind, solved))
         return out
 
     def fit(
@@ -162,61 +134,78 @@ class Refit:
         """
         if len(X) < FEWEST:
             return last
+        parts = self.parts(X, self.kinds[0], self.gate, mapped)
         kind = last
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
-            kind = self._choose(X, Y, weights, random, mapped)
-        features, base = self._features(X, kind.anchored, mapped)
-        mean, offset, coefs = _ridge(features, Y - base, weights, [kind.ridge * self.size])
-        return Correction(kind.anchored, kind.ridge, mean, offset, coefs[0], kind.evidence)
+            kind = self._choose(parts, Y, weights, random)
+        wanted = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
+        return self.correction(kind, self._solve(parts, Y, weights, wanted, [kind.ridge * self.size])[0])
 
-    def _features(
-        self, rows: np.ndarray, anchored: bool, mapped: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is regressed on, shape (n, p), and the base, shape (n, d_new), in float64."""
+    def correction(self, chosen: Correction, solved: Mapping[str, Solved]) -> Correction:
+        """Return a chosen map, fitted."""
+        mean, offset, coef = solved[PLAIN if chosen.kind == PLAIN else TEXTS]
+        plain = solved[PLAIN].coef if chosen.kind == GATED else None
+        return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
+
+    def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> Parts:
+        """Return what a kind of map is made of, in float64, with another base than the first map where one is given."""
         rows = rows.astype(np.float64)
-        base = np.asarray(self.mapping.transform(rows) if mapped is None else mapped)
-        if not anchored or self.texts is None:
-            return rows, base
-        mixed = self.texts.mixtures(unit(rows))
-        return np.hstack([rows, mixed]), base + mixed
+        start = np.asarray(self.mapping.transform(rows)) if base is None else base
+        if kind == PLAIN or self.texts is None:
+            return Parts(rows, None, None, start)
+        scores = self.texts.scores(unit(rows))
+        return Parts(rows, self.texts.mix(scores), gate(scores) if kind == GATED and gate is not None else None, start)
 
-    def _choose(
-        self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, random: np.ndarray, mapped: np.ndarray | None
-    ) -> Correction:
-        fold = np.full(len(X), -1)
+    def _solve(
+        self, parts: Parts, Y: np.ndarray, weights: np.ndarray, regressions: tuple[str, ...], ridges: list[float]
+    ) -> list[dict[str, Solved]]:
+        """Return regressions by kind for each penalty."""
+        out: list[dict[str, Solved]] = [{} for _ in ridges]
+        for one in regressions:
+            features, residuals = parts.features(one), Y - parts.start(one)
+            mean, offset, coefs = _ridge(features, residuals, weights, ridges)
+            for found, coef in zip(out, coefs, strict=True):
+                found[one] = Solved(mean, offset, coef)
+        return out
+
+    def _choose(self, parts: Parts, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
+        fold = np.full(len(Y), -1)
         fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # rows come in random order already
-        kinds = (True, False) if self.texts is not None else (False,)
-        kept = np.zeros((len(kinds), len(RIDGES), len(X)))
-        for a, anchored in enumerate(kinds):
-            features, base = self._features(X, anchored, mapped)
-            for k in range(FOLDS):
-                test, train = fold == k, fold != k
-                mean, offset, coefs = _ridge(
-                    features[train], (Y - base)[train], weights[train], [ridge * self.size for ridge in RIDGES]
-                )
-                for r, coef in enumerate(coefs):
-                    moved = base[test] + (features[test] - mean) @ coef + offset
-                    kept[a, r, test] = self._kept(normalize_rows(moved), Y[test])
-        return self.decide(kinds, kept[:, :, random])
+        kept = np.zeros((len(self.kinds), len(RIDGES), len(Y), 2))
+        ridges = [ridge * self.size for ridge in RIDGES]
+        for k in range(FOLDS):
+            test, train = fold == k, fold != k
+            solved = self._solve(parts.take(train), Y[train], weights[train], self.kinds[-2:], ridges)
+            kept[:, :, test] = self.compare(parts.take(test), Y[test], solved)
+        return self.decide(kept[:, :, random])
 
-    def decide(self, kinds: tuple[bool, ...], table: np.ndarray) -> Correction:
-        """Return the kind of map and the penalty that keep most of random rows, shape (kinds, penalties, rows); not fitted yet."""
-        a, r = 0, _leader(table[0], 1.0)
-        if len(kinds) > 1:
-            # Texts are given up only where that is sure: few random rows would mislead.
-            other = _leader(table[1], 1.0)
-            a, r = (1, other) if _leader(np.stack([table[0, r], table[1, other]]), 3.0) else (0, r)
+    def compare(self, parts: Parts, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
+        """Return what each kind of map keeps of rows at each penalty, and the cosines, shape (kinds, penalties, rows, 2)."""
+        out = np.empty((len(self.kinds), len(solved), len(Y), 2))
+        for a, kind in enumerate(self.kinds):
+            for r, one in enumerate(solved):
+                moved = normalize_rows(apply(parts, kind, one))
+                out[a, r, :, 1] = np.einsum("ij,ij->i", moved, Y)
+                out[a, r, :, 0] = out[a, r, :, 1] if self.texts is None else self._kept(moved, Y)
+        return out
+
+    def decide(self, table: np.ndarray) -> Correction:
+        """Return the kind of map and the penalty that keep most of random rows, shape (kinds, penalties, rows, 2); not fitted yet."""
+        by = 0 if self.gate is None else 1
+        penalty = [_leader(one, 1.0) for one in table[..., 0]]
+        # The first kind is given up only where that is sure: few random rows would mislead.
+        a = _leader(np.stack([one[r, :, by] for one, r in zip(table, penalty, strict=True)]), 3.0)
         words = "overlap of nearest texts" if self.texts is not None else "cosine"
         return Correction(
-            kinds[a],
-            RIDGES[r],
+            self.kinds[a],
+            RIDGES[penalty[a]],
+            self.gate if self.kinds[a] == GATED else None,
             evidence=f"{words} of {table.shape[2]} random rows, {FOLDS} folds",
         )
 
     def _kept(self, moved: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """Return for each row what mapping keeps of it."""
-        if self.texts is None:
-            return np.asarray(np.einsum("ij,ij->i", moved, Y))
+        """Return for each row the share of its nearest texts that mapping keeps."""
+        assert self.texts is not None
         k = min(NEIGHBORS, len(self.texts))
         return overlap(*(nearest_texts(rows @ self.texts.new.T, k) for rows in (moved, Y)))
 

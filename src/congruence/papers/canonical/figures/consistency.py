@@ -45,24 +45,25 @@ def run_cycle(job: Job[Collection]) -> None:
 
 
 def run_composition(job: Job[Collection]) -> None:
-    """Compare the way from A over B to C with the direct one."""
+    """Compare the way from A over B to C with the direct one, for every chain of the data."""
     for collection in job.data:
         if len(collection.models) < 3:
             raise InputError(
                 f"Got {len(collection.models)} models for a composition; expected three. Pass models='a/b/c', three names."
             )
         heldout = test_part(collection)
-        modality = fit_modality(job, collection, (0, 2))
-        what = {"data": collection.name, "pair": pair_name(collection, (0, 1, 2))}
-        ends = view(heldout, (0, 2), means(collection, (0, 2), modality, anchor_rows(collection, modality)))
-        add_references(job, what, ends)
-        for seed in job.seeds:
-            first = _fit(job, collection, (0, 1), modality, seed, 0)
-            second = _fit(job, collection, (1, 2), modality, seed, 1)
-            direct = _fit(job, collection, (0, 2), modality, seed, 2)
-            for name, mapping in (("composed", _chain(first, second)), ("direct", direct)):
-                job.results.add_all({**what, "series": name}, measure(mapping, ends, job.config.metrics))
-            job.tick()
+        for a, b, c in collection.chains:
+            modality = fit_modality(job, collection, (a, c))
+            what = {"data": collection.name, "pair": pair_name(collection, (a, b, c))}
+            ends = view(heldout, (a, c), means(collection, (a, c), modality, anchor_rows(collection, modality)))
+            add_references(job, what, ends)
+            for seed in job.seeds:
+                first = _fit(job, collection, (a, b), modality, seed, 0)
+                second = _fit(job, collection, (b, c), modality, seed, 1)
+                direct = _fit(job, collection, (a, c), modality, seed, 2)
+                for name, mapping in (("composed", _chain(first, second)), ("direct", direct)):
+                    job.results.add_all({**what, "series": name}, measure(mapping, ends, job.config.metrics))
+                job.tick()
 
 
 class _chain:

@@ -32,28 +32,38 @@ def run_commuting(job: Job[Collection]) -> None:
         what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
         for seed in job.seeds:
             anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 29]))
-            mapping, _ = fit_on(job, collection, pair, modality, anchors, seed=seed)
-            direct = nearest(unit_rows(mapping("image", own)), pictures, 5)
             read = nearest(own, ours, 1)[:, 0]
             used, at = np.unique(read, return_inverse=True)
-            moved = nearest(unit_rows(mapping("text", ours[used])), theirs, 1)[:, 0][at]
-            mediated = nearest(theirs[moved], pictures, 5)
-            shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
-            chance = float(np.mean(labels[:, None] == labels[None]))
-            for metric, series, value in (
-                ("overlap_at_5", "both paths", float(np.mean(shared))),
-                ("right_class_at_5", "direct", float(np.mean(labels[direct] == labels[:, None]))),
-                ("right_class_at_5", "through texts", float(np.mean(labels[mediated] == labels[:, None]))),
-                (
-                    "same_text",
-                    "through texts",
-                    float(np.mean(heldout.prompt_labels[moved] == heldout.prompt_labels[read])),
-                ),
-            ):
-                job.results.add({**what, "series": series, "metric": metric, "quantity": "after"}, value)
-            for metric, value in (("overlap_at_5", direct.shape[1] / len(pictures)), ("right_class_at_5", chance)):
-                if seed == job.seeds[0]:
-                    job.results.add({**what, "metric": metric, "quantity": "chance"}, value)
+            for method in ("random", "orthogonal"):
+                mapping, _ = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
+                direct = nearest(unit_rows(mapping("image", own)), pictures, 5)
+                moved = nearest(unit_rows(mapping("text", ours[used])), theirs, 1)[:, 0][at]
+                mediated = nearest(theirs[moved], pictures, 5)
+                shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
+                found = (
+                    ("overlap_at_5", "both paths", np.mean(shared)),
+                    ("right_class_at_5", "direct", np.mean(labels[direct] == labels[:, None])),
+                    ("right_class_at_5", "through texts", np.mean(labels[mediated] == labels[:, None])),
+                    (
+                        "same_text",
+                        "through texts",
+                        np.mean(heldout.prompt_labels[moved] == heldout.prompt_labels[read]),
+                    ),
+                )
+                for metric, series, value in found:
+                    if method == "orthogonal":
+                        line = {**what, "series": series, "metric": metric, "quantity": "after"}
+                    elif (metric, series) != ("right_class_at_5", "through texts"):  # one control a measure
+                        line = {**what, "metric": metric, "quantity": "random_rotation"}
+                    else:
+                        continue
+                    job.results.add(line, float(value))
+            if seed == job.seeds[0]:
+                chance = {
+                    "overlap_at_5": direct.shape[1] / len(pictures),
+                    "right_class_at_5": float(np.mean(labels[:, None] == labels[None])),
+                }
+                job.results.add_all(what, chance, "chance")
             job.tick()
         for q in np.random.default_rng(job.seeds[0]).permutation(len(ids))[: job["examples"]].tolist():
             examples.append(

@@ -9,6 +9,7 @@ import numpy as np
 
 from congruence.errors import InputError
 from congruence.papers.canonical.anchors import both_rows, draw_anchors, fit_modality, fit_on, pair_name
+from congruence.papers.canonical.baselines import ModalityMap
 from congruence.papers.canonical.captions import CaptionBank, no_captions, shared_words
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.neighbors import item, nearest, usable
@@ -79,6 +80,8 @@ def run_edits(job: Job[Collection]) -> None:
             ]
             for metric, series, value in values:
                 job.results.add({**what, "series": series, "metric": metric, "quantity": "after"}, float(value))
+            turned, _ = fit_on(job, collection, pair, modality, anchors, "random", seed=seed)
+            job.results.add_all(what, _control(heldout, texts, turned, labels, pictures), "random_rotation")
             for quantity, kept in _rest(heldout, texts, text).items():
                 line = {**what, "series": "mapped"} if quantity == "after" else what
                 job.results.add({**line, "metric": "rest_kept", "quantity": quantity}, kept)
@@ -93,6 +96,21 @@ def run_edits(job: Job[Collection]) -> None:
                 }
             )
     job.extra["examples"] = examples
+
+
+def _control(
+    heldout: Collection, texts: _Texts, turned: ModalityMap, labels: np.ndarray, pictures: np.ndarray
+) -> dict[str, float]:
+    """Measure what a random rotation about the right means finds for the edited texts."""
+    theirs, wanted = texts.gallery[1], texts.wanted
+    text = nearest(unit_rows(turned("text", texts.edited[0])), theirs, 1)[:, 0]
+    found = nearest(theirs[text], pictures, 5)
+    return {
+        "edited_class_text": float(np.mean(texts.gallery_labels[text] == wanted)),
+        "edited_class_image": float(np.mean(labels[found[:, 0]] == wanted)),
+        "edited_class_image_at_5": float(np.mean((labels[found] == wanted[:, None]).any(axis=1))),
+        "rest_kept": _rest(heldout, texts, text)["after"],
+    }
 
 
 def _check_texts(job: Job[Collection], heldout: Collection) -> None:

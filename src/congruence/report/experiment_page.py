@@ -1,0 +1,60 @@
+"""The page of an experiment: what was run, what the paper says, the figure, and every number."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from congruence.papers import claim_lines, data_lines, panels
+from congruence.report.render import fill
+
+__all__ = ["render_experiment"]
+
+_LEVELS = {"yes": "passes", "partly": "partial", "no": "fails", "not checked": ""}
+_COLUMNS = ("data", "pair", "series", "part", "x", "quantity")
+
+
+def render_experiment(results: Mapping[str, Any], figure: str) -> str:
+    """Return the page of an experiment as self-contained HTML.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :func:`congruence.papers.run`.
+    figure : str
+        The whole figure as an SVG document.
+
+    Returns
+    -------
+    str
+        HTML without scripts and without references to anything outside it. All text is escaped.
+    """
+    rows = results["rows"]
+    shown = [column for column in _COLUMNS if any(row[column] is not None for row in rows)]
+    words = {str(panel["title"]) for panel in panels(results)}
+    claim, held, *rules = claim_lines(results)
+    config = results["config"]
+    summary = {
+        "title": f"{results['experiment']}: {results['title']}",
+        "version": results["versions"]["congruence"],
+        "level": _LEVELS[results["held"]["verdict"]],
+        "claim": claim,
+        "held": held,
+        "rules": rules,
+        "data": data_lines(results),
+        "notes": [*results["notes"], *(note for data in results["data"] for note in data["notes"])],
+        "facts": [("Section", config["section"]), ("Kind", config["kind"]), ("Run on", results["ran_on"]), ("Quick", "yes" if results["quick"] else "no"), ("Seconds", results["seconds"])],
+        "columns": shown,
+        "tables": [
+            (metric, [row for row in rows if row["metric"] == metric])
+            for metric in dict.fromkeys([*config["metrics"], *(row["metric"] for row in rows)])
+            if any(row["metric"] == metric for row in rows)
+        ],
+        "alt": f"Panels: {'; '.join(sorted(words))}. Every number is in the tables below.",
+        "config": json.dumps(config, indent=1, ensure_ascii=False),
+        "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
+    }  # fmt: skip
+    picture = f"data:image/svg+xml;base64,{base64.b64encode(figure.encode()).decode()}"
+    return fill("experiment.html", s=summary, picture=picture)

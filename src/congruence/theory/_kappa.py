@@ -1,0 +1,102 @@
+"""κ from above: exactly in the plane, and by two certified bounds in more dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence._utils.arrays import blocks
+from congruence.theory.spanning import features
+
+__all__ = ["combination_bound", "design_bound", "in_the_plane"]
+
+#: Rounds in which anchors are weighted; the bound falls little after ten.
+_ROUNDS = 12
+
+
+def in_the_plane(A: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return κ of anchors in two dimensions, a matrix that attains it and its direction.
+
+    An anchor at angle θ sees a + b cos(2θ − w) of M = aI + b (reflection at angle w/2), and ‖M‖₂ = |a| + |b|. So {M : |uᵀMu| ≤ 1} is the polar of the convex hull of a polygon,
+    the points 2θ of the unit circle at height 1, and its mirror image through the origin. ‖M‖₂ is convex, hence largest at a vertex of the polar: at a facet of the hull. Apart from the
+    polygons themselves these lie each on an edge of one polygon and the vertex of the other that is extreme in the direction w of the edge's normal:
+    a + b cos(g/2) = 1 for an edge of gap g, and a + b cos δ = −1 for the anchor nearest to w + π, at δ from w.
+
+    Parameters
+    ----------
+    A : ndarray of float64, shape (n, 2)
+        Unit rows that span Sym(2).
+
+    Returns
+    -------
+    float
+    ndarray, shape (2, 2)
+        M with |uᵀMu| ≤ 1 on every anchor and ‖M‖₂ = κ.
+    ndarray, shape (2,)
+        The unit v with |vᵀMv| = κ.
+    """
+    full = 2 * np.pi
+    t = np.sort(2 * np.arctan2(A[:, 1], A[:, 0]) % full)
+    half = np.diff(t, append=t[0] + full) / 2
+    w = t + half
+    opposite = (w + np.pi) % full
+    after = np.searchsorted(t, opposite) % len(t)
+    delta = np.max([np.abs((t[k] - w + np.pi) % full - np.pi) for k in (after, after - 1)], axis=0)
+    # cos(g/2) − cos δ as a product, which keeps its digits where the two are close.
+    b = 1 / (np.sin((delta + half) / 2) * np.sin((delta - half) / 2))
+    a = 1 - b * np.cos(half)
+    k = int((np.abs(a) + b).argmax())
+    M = a[k] * np.eye(2) + b[k] * np.array([[np.cos(w[k]), np.sin(w[k])], [np.sin(w[k]), -np.cos(w[k])]])
+    turn = w[k] / 2 if a[k] >= 0 else (w[k] + np.pi) / 2
+    return float(abs(a[k]) + b[k]), M, np.array([np.cos(turn), np.sin(turn)])
+
+
+def combination_bound(A: np.ndarray, T: np.ndarray | None, s: np.ndarray, vt: np.ndarray) -> float:
+    """Return an upper bound of κ: the price of one signed combination of anchors for every direction, at its dearest.
+
+    κ = max over unit v of min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}. The c of least squares is cᵢ = vᵀGᵢv with svec(Gᵢ) = (TᵀT)⁻¹ svec(uᵢuᵢᵀ), so κ ≤ max Σ |vᵀGᵢv| ≤ ‖Σ |Gᵢ|‖₂,
+    with the absolute value |G| of a symmetric matrix.
+
+    Parameters
+    ----------
+    A : ndarray of float64, shape (n, d)
+    T : ndarray, shape (n, D), or None
+        Features of A; made block by block if None.
+    s, vt : ndarray
+        As :func:`congruence.theory.spanning.decompose` returns them.
+    """
+    n, d = A.shape
+    i, j = np.triu_indices(d)
+    inverse = (vt.T / s**2) @ vt
+    total = np.zeros((d, d))
+    for rows in blocks(n, 8 * (len(s) + 4 * d * d)):
+        packed = (features(A[rows]) if T is None else T[rows]) @ inverse
+        packed *= np.where(i == j, 1, np.sqrt(0.5))
+        G = np.zeros((len(packed), d, d))
+        G[:, i, j] = packed
+        G[:, j, i] = packed
+        values, V = np.linalg.eigh(G)
+        total += np.einsum("kai,ki,kbi->ab", V, np.abs(values), V, optimize=True)
+    return float(np.linalg.eigvalsh(total)[-1])
+
+
+def design_bound(T: np.ndarray) -> float:
+    """Return an upper bound of κ: the least 1/σ_min(√w T) over weights that approach the D-optimal design.
+
+    For weights w ≥ 0 of sum 1, ‖M‖₂ ≤ ‖M‖_F ≤ ‖√w T svec(M)‖₂/σ_min(√w T) ≤ max |uᵀMu|/σ_min(√w T). Equal ones give √n/σ_min(T). The multiplicative step
+    wᵢ ← wᵢ · tᵢᵀ(TᵀWT)⁻¹tᵢ/D raises the determinant (Titterington, 1976); the bound holds at every step.
+
+    Parameters
+    ----------
+    T : ndarray, shape (n, D)
+        Features of the anchors, of full column rank.
+    """
+    n, D = T.shape
+    w, least = np.full(n, 1 / n), np.inf
+    for _ in range(_ROUNDS):
+        values, V = np.linalg.eigh(T.T @ (w[:, None] * T))
+        if values[0] <= 0:
+            break
+        least = min(least, float(values[0] ** -0.5))
+        w = w * ((T @ (V / np.sqrt(values))) ** 2).sum(axis=1) / D
+        w /= w.sum()
+    return least

@@ -1,0 +1,239 @@
+"""Two data sets chosen from one world: when their best scores agree (section 5.2, appendix C.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import as_matrix, check_positive, check_seed
+from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.theory.critic import as_joint
+
+__all__ = ["Curation", "curate", "independent_weights", "latent_joint"]
+
+
+@dataclass(frozen=True)
+class Curation:
+    """A data set chosen from a world by weights of images and of texts, and what that does to the best scores.
+
+    Attributes
+    ----------
+    joint : ndarray, shape (n, m)
+        Distribution of the data set.
+    normalizer : float
+        Z = E*[u(X) v(Y)].
+    image_factor : ndarray, shape (n,)
+        E*[v(Y) | X = x]: how readily the texts of an image are accepted.
+    text_factor : ndarray, shape (m,)
+        E*[u(X) | Y = y].
+    """
+
+    joint: np.ndarray
+    normalizer: float
+    image_factor: np.ndarray
+    text_factor: np.ndarray
+
+    @property
+    def shift(self) -> np.ndarray:
+        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): what the curation adds to the pointwise mutual information of each pair."""
+        by_pair = np.log(self.image_factor)[:, None] + np.log(self.text_factor)
+        return np.asarray(np.log(self.normalizer) - by_pair)
+
+    @property
+    def constant(self) -> float:
+        """The constant nearest to ``shift``; log Z / (E*[u] E*[v]) where the curation is independent (Theorem C.11)."""
+        shift = self.shift
+        return float(shift.max() + shift.min()) / 2
+
+    @property
+    def departure(self) -> float:
+        """Largest |K⁽ᵃ⁾ − K* − constant|, in nats: 0 if and only if Assumption C.10 holds.
+
+        As the shift is a sum of a function of the image and one of the text, this is half the sum of the ranges of log E*[v | x] and log E*[u | y].
+        """
+        return float(np.ptp(np.log(self.image_factor)) + np.ptp(np.log(self.text_factor))) / 2
+
+    def in_words(self) -> str:
+        """Return one sentence for a person."""
+        return (
+            f"Best scores on the data set are those of the world plus {self.constant:.3g}, within {self.departure:.3g}; "
+            f"texts of an image are accepted {np.ptp(np.log(self.image_factor)):.3g} apart in logarithm, images of a text {np.ptp(np.log(self.text_factor)):.3g}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        arrays = {name: getattr(self, name).tolist() for name in ("joint", "image_factor", "text_factor")}
+        return {**arrays, "normalizer": self.normalizer, "constant": self.constant, "departure": self.departure}
+
+
+def curate(
+    P: RowsLike, image_weights: Sequence[float] | np.ndarray, text_weights: Sequence[float] | np.ndarray
+) -> Curation:
+    """Choose a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y).
+
+    Parameters
+    ----------
+    P : array_like, shape (n, m)
+        The world: joint probabilities or counts, positive.
+    image_weights : array_like, shape (n,)
+        u: how readily each image is accepted, positive.
+    text_weights : array_like, shape (m,)
+        v.
+
+    Returns
+    -------
+    Curation
+
+    Raises
+    ------
+    InputError
+        A weight or an entry of ``P`` is not positive.
+    ShapeError
+        The weights are not one for each image and each text.
+    DtypeError, NotFiniteError
+
+    References
+    ----------
+    Gupta et al. (2026), eq. (3), Assumption C.8, Lemma C.9.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> chosen = curate([[3, 1], [1, 3]], [2, 1], [1, 1])  # more of the first image: its text is seen more often with it
+    >>> chosen.joint.tolist()
+    [[0.5, 0.16666666666666666], [0.08333333333333333, 0.25]]
+    >>> np.allclose(chosen.image_factor, 1), round(chosen.departure, 4)
+    (True, 0.1682)
+    """
+    joint = as_joint(P)
+    u, v = (
+        _weights(given, name, count)
+        for given, name, count in zip(
+            (image_weights, text_weights), ("image_weights", "text_weights"), joint.shape, strict=True
+        )
+    )
+    weighted = u[:, None] * v * joint
+    normalizer = float(weighted.sum())
+    return Curation(weighted / normalizer, normalizer, joint @ v / joint.sum(axis=1), u @ joint / joint.sum(axis=0))
+
+
+def _weights(given: Sequence[float] | np.ndarray, name: str, count: int) -> np.ndarray:
+    plain = np.asarray(given)
+    if plain.shape != (count,):
+        raise ShapeError(f"Got {name} of shape {plain.shape}; expected ({count},). Pass one weight for each.")
+    weights = as_matrix(plain[:, None], name, allow_zero_rows=True)[:, 0]
+    if not float(weights.min()) > 0:
+        raise InputError(
+            f"Got {float(weights.min()):.3g} in {name}; expected positive numbers. Leave out what is never accepted."
+        )
+    return np.asarray(weights, dtype=np.float64)
+
+
+def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Draw weights of images and texts that curate a world independently, as Assumption C.10 asks.
+
+    Parameters
+    ----------
+    P : array_like, shape (n, m)
+        The world: joint probabilities or counts, positive.
+    strength : float, default=0.5
+        Largest departure of a weight from 1, below 1.
+    random_state : int, default=0
+
+    Returns
+    -------
+    image_weights : ndarray, shape (n,)
+        u, with E*[u(X) | Y = y] = 1 for every text.
+    text_weights : ndarray, shape (m,)
+        v, with E*[v(Y) | X = x] = 1 for every image.
+
+    Raises
+    ------
+    InputError
+        ``P`` has full rank in both directions: constant weights are the only ones.
+    ParameterError
+        ``strength`` is not above 0 and below 1.
+    ShapeError, DtypeError, NotFiniteError
+
+    References
+    ----------
+    Gupta et al. (2026), Assumption C.10.
+
+    Notes
+    -----
+    E*[v(Y) | X = x] = c for all x says P (v − c·1) = 0. So v departs from a constant by an element of the null space of P, of dimension m − rank(P), and u by
+    one of Pᵀ, of dimension n − rank(P): **a world of full rank allows no independent curation**, and one made of k latent topics (rank k) allows what does
+    not tell the topics apart. The paper does not say this.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> P = latent_joint(8, 9, 3)
+    >>> u, v = independent_weights(P)
+    >>> float(abs(u - 1).max()), float(abs(v - 1).max())
+    (0.5, 0.5)
+    >>> bool(np.ptp(P @ v / P.sum(axis=1)) < 1e-12)
+    True
+    """
+    joint = as_joint(P)
+    check_seed(random_state)
+    check_positive(strength, "strength")
+    if strength >= 1:
+        raise ParameterError(
+            f"Got strength={strength}; expected a number below 1, or weights would not be positive. Pass strength=0.5, for example."
+        )
+    rng = np.random.default_rng(random_state)
+    left, s, right = np.linalg.svd(joint)
+    rank = int((s > max(joint.shape) * np.finfo(np.float64).eps * s[0]).sum())
+    if rank == max(joint.shape):
+        raise InputError(
+            f"Got P of full rank {rank}; expected one of lower rank: on it every independent curation is by constant weights. Pass a world of fewer latent topics than items."
+        )
+    sides = []
+    for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
+        away = rng.standard_normal(len(null)) @ null if len(null) else np.zeros(n)
+        sides.append(1 + (strength * away / np.abs(away).max() if len(null) else away))
+    return sides[0], sides[1]
+
+
+def latent_joint(
+    n_images: int, n_texts: int, n_topics: int, *, concentration: float = 1.0, random_state: int = 0
+) -> np.ndarray:
+    """Return the joint distribution of images and texts that are independent given a topic: Σₖ πₖ p(x | k) p(y | k).
+
+    Parameters
+    ----------
+    n_images, n_texts, n_topics : int
+        n, m and the rank of the result, which independent curation needs to be below n or m.
+    concentration : float, default=1.0
+        Of the Dirichlet distributions drawn from: below 1, an item is mostly of one topic.
+    random_state : int, default=0
+
+    Returns
+    -------
+    ndarray, shape (n_images, n_texts)
+        Positive, with sum 1.
+
+    Raises
+    ------
+    ParameterError
+        A number is not positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> int(np.linalg.matrix_rank(latent_joint(8, 9, 3)))
+    3
+    """
+    for name, value in (("n_images", n_images), ("n_texts", n_texts), ("n_topics", n_topics)):
+        check_positive(value, name, integer=True)
+    check_positive(concentration, "concentration")
+    check_seed(random_state)
+    rng = np.random.default_rng(random_state)
+    images, texts = (0.9 * rng.dirichlet(np.full(n, concentration), n_topics) + 0.1 / n for n in (n_images, n_texts))
+    joint = np.einsum("k,kx,ky->xy", rng.dirichlet(np.full(n_topics, 5.0)), images, texts)
+    return np.asarray(joint / joint.sum())

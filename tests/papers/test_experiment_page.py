@@ -1,0 +1,88 @@
+"""The page of an experiment: self-contained, with every number and the verdict."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+from congruence.report import render_experiment
+
+
+class _Cells(HTMLParser):
+    """Collects tags, and the words of table cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.rows, self.inside = [], [], False
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        self.inside = tag == "td"
+        if self.inside:
+            self.rows[-1].append("")
+
+    def handle_data(self, data):
+        if self.inside:
+            self.rows[-1][-1] += data
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    from congruence.papers import run
+    from congruence.report import write_experiment
+
+    folder = tmp_path_factory.mktemp("page") / "out"
+    write_experiment(folder, run("fig4", quick=True, seeds=2), html=True)
+    return json.loads((folder / "results.json").read_text()), (folder / "report.html").read_text(encoding="utf-8"), folder  # fmt: skip
+
+
+def test_every_number_stands_on_the_page(made):
+    results, page, _ = made
+    parser = _Cells()
+    parser.feed(page)
+    cells = [row for row in parser.rows if row]
+    assert len(cells) == len(results["rows"])
+    for row, shown in zip(sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"])), cells, strict=True):  # fmt: skip
+        assert float(shown[-3].replace("−", "-")) == pytest.approx(row["mean"], abs=6e-4)
+        assert shown[-1] == str(row["n"])
+
+
+def test_the_page_has_the_figure_the_claim_and_nothing_from_outside(made):
+    results, page, folder = made
+    (source,) = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', page)
+    assert base64.b64decode(source).decode() == (folder / "figure.svg").read_text(encoding="utf-8")
+    assert "Held here: " in page
+    assert all(rule["rule"] in unescape(page) for rule in results["held"]["rules"])
+    parser = _Cells()
+    parser.feed(page)
+    assert not [tag for tag, _ in parser.tags if tag in ("script", "iframe", "object")]
+    for _, attributes in parser.tags:
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "data:").startswith(("data:", "#"))
+
+
+def test_words_are_escaped(made):
+    results, _, _ = made
+    page = render_experiment({**results, "title": "<script>alert(1)</script>"}, "<svg/>")
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_the_command_writes_the_page_and_replaces_it_only_by_force(here, tmp_path):
+    first = here("reproduce", "table1", "--html", "-o", "out")
+    assert first.code == 0, first.err
+    assert "figure.svg, report.html" in first.out
+    assert (tmp_path / "out" / "report.html").exists()
+    assert here("reproduce", "table1", "-o", "out").code != 0
+    assert here("reproduce", "table1", "-o", "out", "--force").code == 0
+    assert not (tmp_path / "out" / "report.html").exists()
