@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.validation import check_positive
-from congruence.embed._batches import Run, encode_batch, read_batches
+from congruence.embed.batches import Run, encode_batch, read_batches
 from congruence.embeddings import Space
 from congruence.encoders import Encoder, load_encoder
 from congruence.engines._base import Engine

@@ -16,6 +16,8 @@ from congruence.embed.inputs import Items
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import CongruenceError, FileError, InputError
 
+__all__ = ["Run", "encode_batch", "read_batches"]
+
 #: Row, digest where there is a cache, and the item: a text, what an image is decoded from, or the error that it met.
 Fetched: TypeAlias = tuple[int, str | None, object]
 
