@@ -129,12 +129,13 @@ class ItemSet:
 
     def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
         """Return the items of rows, each fetched when its turn comes; paths begin at the folder of their table."""
-        column = piece.column(self.column)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        if self.modality == "text":
-            column = column.cast(pa.large_string())
-        values = column.to_pylist()
+        with reading(self.path_of(fragment), *_DAMAGE):  # damage may show only when values are looked at
+            column = piece.column(self.column)
+            if pa.types.is_dictionary(column.type):
+                column = column.dictionary_decode()
+            if self.modality == "text":
+                column = column.cast(pa.large_string())
+            values = column.to_pylist()
         base = (self.place.child(fragment.path) if fragment.path else self.place).parent
 
         def fetch(row: int) -> object:
