@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,9 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from engine_data import FILES, ROWS, X, Y, make_map, read_parts, table, write_parts
+from PIL import Image
 
-from congruence import load
-from congruence.engines import MapBatch, RayEngine, open_dataset, transform_dataset
+from congruence import load, read_embeddings
+from congruence.encoders import load_encoder
+from congruence.engines import (
+    EncoderSpec,
+    MapBatch,
+    RayEngine,
+    embed_dataset,
+    open_dataset,
+    open_itemset,
+    transform_dataset,
+)
 from congruence.errors import NotFiniteError
 from congruence.stores import open_source
 from congruence.upgrade.transform import transform_file
@@ -33,6 +44,7 @@ def cluster():
     ray.init(
         address="local",
         num_cpus=2,
+        num_gpus=1,  # none is used: tasks that ask for one are told apart by Ray
         include_dashboard=False,
         object_store_memory=100 * 2**20,
         log_to_driver=False,
@@ -152,3 +164,114 @@ def test_a_command_keeps_what_a_signal_does_to_it(monkeypatch):
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+# ------------------------------------------------------------------ evaluate and certify
+
+
+def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, here, tmp_path):
+    MAP.save(tmp_path / "map")
+    new = write_parts(tmp_path / "new", Y)
+    ray = ("--engine", "ray", "--json")
+    scores = [
+        here("evaluate", "map", "--source-image", parts, "--target-image", new, *how) for how in (ray, ("--json",))
+    ]
+    assert scores[0].code == 0, scores[0].err
+    assert json.loads(scores[0].out) == json.loads(scores[1].out)
+    options = ("--source-image", parts, "--target-image", new, "--folds", "3", "--repeats", "2")
+    said = [here("certify", *options, *how) for how in (ray, ("--json",))]
+    assert said[0].out, said[0].err
+    assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]
+
+
+# ------------------------------------------------------------------ embed
+
+
+@pytest.fixture(scope="module")
+def eyes(tmp_path_factory):
+    """A linear layer on the pixels, in a folder with pictures in eight files."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    home, rng = tmp_path_factory.mktemp("eyes"), np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.normal(size=(3 * 6 * 6, 5)).astype("f4"), "w")
+    nodes = [helper.make_node("Flatten", ["pixels"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["vector"])]
+    ends = [("pixels", ["n", 3, 6, 6]), ("vector", ["n", 5])]
+    inputs, outputs = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name, shape in ends)
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), home / "eyes.onnx")
+    (home / "eyes.json").write_text(json.dumps({"modality": "image", "size": 6}))
+    (home / "in").mkdir()
+    for k in range(8):
+        files = [io.BytesIO() for _ in range(5)]
+        for file in files:
+            Image.fromarray(rng.integers(0, 255, (6, 6, 3), "u1")).save(file, "PNG")
+        rows = {"id": [f"{k}-{j}" for j in range(5)], "image": [file.getvalue() for file in files]}
+        pq.write_table(pa.table(rows), home / f"in/part-{k}.parquet")
+    return home
+
+
+def expected(eyes):
+    rows = read_parts(eyes / "in")
+    vectors = load_encoder(f"onnx:{eyes / 'eyes.onnx'}").encode_all(rows["image"].to_pylist())
+    return rows["id"].to_pylist(), vectors
+
+
+def test_embed_on_a_cluster_gives_the_vectors_of_the_encoder(cluster, eyes, here, tmp_path):
+    done = here(
+        "embed", f"onnx:{eyes / 'eyes.onnx'}", eyes / "in", "-o", "out", "--engine", "ray", "--batch-size", 4, "--json"
+    )
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["rows"] == 40
+    ids, vectors = expected(eyes)
+    got = read_embeddings(tmp_path / "out")
+    assert got.ids.tolist() == ids
+    np.testing.assert_allclose(got.vectors, vectors, rtol=1e-5)
+    assert got.space.model == f"onnx:{eyes / 'eyes.onnx'}"
+
+
+class Counts:
+    """Notes which process encoded a fragment, and how often it had opened an encoder by then."""
+
+    def __init__(self, work, marks):
+        self.work, self.marks = work, marks
+
+    def __call__(self, fragment):
+        result = self.work(fragment)
+        from congruence.engines.embed import _open
+
+        with open(os.path.join(self.marks, fragment.name), "w") as file:
+            file.write(f"{os.getpid()} {_open.cache_info().misses}")
+        return result
+
+
+class Counting(RayEngine):
+    def __init__(self, marks):
+        super().__init__(workers=1, gpus=0.5)
+        self.marks = str(marks)
+
+    def run(self, work, fragments):
+        return super().run(Counts(work, self.marks) if len(fragments) > 1 else work, fragments)
+
+
+def test_a_worker_opens_the_encoder_once_on_a_gpu_too(cluster, eyes, tmp_path):
+    (tmp_path / "marks").mkdir()
+    spec = EncoderSpec(f"onnx:{eyes / 'eyes.onnx'}", device="cpu")
+    data = open_itemset(str(eyes / "in"))
+    embed_dataset(spec, data, str(tmp_path / "out"), engine=Counting(tmp_path / "marks"))
+    notes = [mark.read_text().split() for mark in (tmp_path / "marks").iterdir()]
+    assert len(notes) == 8
+    assert {misses for _, misses in notes} == {"1"}
+    assert len({process for process, _ in notes}) <= 2  # by itself Ray takes a new process for each task with a GPU
+
+
+def test_a_dead_worker_of_embed_is_replaced_and_no_row_is_there_twice(cluster, eyes, tmp_path):
+    (tmp_path / "marks").mkdir()
+    engine = Dangerous(tmp_path / "marks", ("part-1",))
+    data = open_itemset(str(eyes / "in"))
+    report = embed_dataset(
+        EncoderSpec(f"onnx:{eyes / 'eyes.onnx'}"), data, str(tmp_path / "out"), engine=engine, batch_size=4
+    )
+    assert len(list((tmp_path / "marks").iterdir())) == 1
+    assert report.rows == 40
+    assert read_embeddings(tmp_path / "out").ids.tolist() == expected(eyes)[0]

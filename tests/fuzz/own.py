@@ -292,6 +292,34 @@ def read_data_set(path: Path) -> None:
                     data.open(fragment).block(piece, row)
 
 
+def write_item_set(rng: random.Random, folder: Path) -> Path:
+    """Write texts in two files of two row groups each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = folder / "items"
+    folder.mkdir()
+    for k in range(2):
+        rows = {"id": list(range(4 * k, 4 * k + 4)), "text": [f"text {rng.random()}" for _ in range(4)]}
+        pq.write_table(pa.table(rows), folder / f"part-{k}.parquet", row_group_size=2)
+    return folder
+
+
+def read_item_set(path: Path) -> None:
+    from congruence.engines import open_itemset
+
+    for modality in ("text", "image"):
+        with refusing():
+            data = open_itemset(str(path), column="text", modality=modality, fragment_bytes=64)
+            for fragment in data.fragments:
+                ids = data.ids(fragment, 0)
+                for row, piece in data.batches(fragment, data.schema.names, 16):
+                    items = data.items(piece, ids[row : row + len(piece)], fragment)
+                    for k in range(len(items)):
+                        with refusing():
+                            items.fetch(k)
+
+
 def write_beside(rng: random.Random, folder: Path) -> Path:
     """Begin a migration of a ``.npy`` file: it, and the hidden folder beside it."""
     from congruence.databases import open_database
@@ -601,6 +629,7 @@ OWN: dict[str, Target] = {
     "fragments journal": Target(write_fragments_journal, read_fragments_journal),
     "fragments journal, right seal": Target(write_fragments_journal, read_fragments_journal, seal_fragments_journal),
     "data set": Target(write_data_set, read_data_set),
+    "item set": Target(write_item_set, read_item_set),
     "file beside": Target(write_beside, read_beside),
     "progressive": Target(write_plan, read_plan),
     "plan": Target(write_saved_plan, read_saved_plan),

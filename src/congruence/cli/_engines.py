@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings, Space
-    from congruence.engines import DataSetReport, Engine
+    from congruence.engines import DataSetReport, EncoderSpec, Engine
     from congruence.maps import Map
 
 ENGINES = ("local", "ray")
@@ -56,7 +56,7 @@ def print_dataset(title: str, report: DataSetReport, *, as_json: bool) -> None:
         print_json(report.to_dict())
         return
     rows = [["engine", report.engine], ["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
-    rows.append(["norms", "1" if report.normalized else "as mapped"])
+    rows.append(["norms", "1" if report.normalized else f"as {title}"])
     rows.append(["fragments", str(report.fragments)])
     if report.resumed:
         rows.append(["from an earlier run", str(report.resumed)])
@@ -64,6 +64,47 @@ def print_dataset(title: str, report: DataSetReport, *, as_json: bool) -> None:
         rows.append(["left out", f"{report.bad_rows}, see {report.bad_rows_file}"])
     rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
     print_table(title, ["", ""], rows)
+
+
+def embed_apart(
+    encoder: EncoderSpec,
+    inputs: str,
+    out: str,
+    *,
+    column: str | None,
+    id_column: str | None,
+    engine: Engine,
+    batch_size: int,
+    bad_rows: str | None,
+    force: bool,
+    local_only: list[str],
+    as_json: bool,
+) -> None:
+    """Encode a data set by fragments, and print what became of it. Raises ParameterError for options of the local command."""
+    from dataclasses import replace
+
+    from congruence.cli._base import progress
+    from congruence.engines import embed_dataset, open_itemset
+    from congruence.errors import ParameterError
+
+    if local_only:
+        instead = "pass --bad-rows" if local_only[0] == "--on-error" else "embed local files with --engine local"
+        raise ParameterError(
+            f"Got {local_only[0]} for a data set that is encoded by fragments; expected options that workers can follow. Leave out {local_only[0]}, or {instead}."
+        )
+    data = open_itemset(inputs, column=column, id_column=id_column, modality=encoder.modality)
+    with progress("embedding", data.rows, as_json) as callback:
+        done = embed_dataset(
+            replace(encoder, modality=data.modality),
+            data,
+            out,
+            engine=engine,
+            batch_size=batch_size,
+            bad_rows=bad_rows,
+            force=force,
+            callback=callback,
+        )
+    print_dataset("embedded", done, as_json=as_json)
 
 
 def fit_apart(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from congruence.cli._engines import ADDRESS_HELP, ENGINE_HELP, GPUS_HELP, WORKERS_HELP, runs_apart
+
 __all__ = ["command"]
 
 
@@ -39,10 +41,23 @@ def command(
     on_error: Annotated[str, typer.Option(help="fail or skip, for items that cannot be encoded.")] = "fail",
     cache: Annotated[str | None, typer.Option(help="Folder that keeps vectors by encoder and content.")] = None,
     shard_size: Annotated[int | None, typer.Option(help="Items of a part of an output folder.")] = None,
+    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
+    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    gpus: Annotated[float, typer.Option(help=GPUS_HELP)] = 0,
+    bad_rows: Annotated[
+        str | None,
+        typer.Option(
+            help="Parquet file for rows that cannot be encoded, which are left out. Data sets by fragments only."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Encode images or texts; after an interruption the same command goes on."""
+    """Encode images or texts; after an interruption the same command goes on.
+
+    With --engine ray, or for URLs, data sets of Parquet and Lance are encoded fragment by fragment, and each worker opens the encoder once.
+    """
     from congruence.cli._base import number, print_json, print_table, progress
     from congruence.embed import embed, open_items
     from congruence.encoders import load_encoder
@@ -56,6 +71,34 @@ def command(
             raise ParameterError(
                 f"Got --layer {layer}; expected a whole number or all. Pass --layer -1 for the last layer, or --layer all."
             ) from None
+    if runs_apart(
+        engine, inputs, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}
+    ):
+        from congruence.cli._engines import embed_apart, make_engine
+        from congruence.engines import EncoderSpec
+
+        local = {
+            "--split": split != "test",
+            "--root": root,
+            "--cache": cache,
+            "--shard-size": shard_size,
+            "--layer": chosen == "all",
+            "--on-error": on_error != "fail",
+        }
+        embed_apart(
+            EncoderSpec(encoder, modality, device, dtype, revision, chosen, pooling, normalize, not torch_weights),
+            inputs,
+            out,
+            column=column,
+            id_column=id_column,
+            engine=make_engine(engine, address, workers, gpus),
+            batch_size=batch_size,
+            bad_rows=bad_rows,
+            force=force,
+            local_only=[flag for flag, value in local.items() if value],
+            as_json=as_json,
+        )
+        return
     items = open_items(inputs, modality=modality, column=column, id_column=id_column, split=split, root=root)
     model = load_encoder(
         encoder,

@@ -25,7 +25,7 @@ from congruence.stores import parse_spec, read_column, read_ids
 if TYPE_CHECKING:
     from congruence._utils.typing import Ids
 
-__all__ = ["IMAGE_SUFFIXES", "Items", "open_items"]
+__all__ = ["ID_COLUMNS", "IMAGE_SUFFIXES", "Items", "choose_column", "open_items"]
 
 #: Names of files that a folder of images is searched for.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
@@ -178,7 +178,7 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
         values, modality = read_column(path), "text"
     else:
         names = _columns(path)
-        column, modality = _which(path, names, column, modality)
+        column, modality = choose_column(path, names, column, modality)
         values = read_column(f"{path}:{column}")
         id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
     if not len(values):
@@ -214,8 +214,8 @@ def _columns(path: Path) -> list[str]:
         ) from error
 
 
-def _which(path: Path, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
-    """Decide which column to embed, and as what."""
+def choose_column(path: Path | str, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
+    """Decide which column to embed, and as what. Raises ParameterError."""
     listed = short(", ".join(names), 300) or "none"
     if column is not None and column not in names:
         raise ParameterError(f"Got column={column!r}; expected one of those in {path}: {listed}. Pass one of these.")

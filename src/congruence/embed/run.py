@@ -18,7 +18,7 @@ import numpy as np
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.lock import locked
 from congruence._utils.validation import check_choice, check_positive
-from congruence.embed._batches import Run, encode_batch, read_batches
+from congruence.embed.batches import Run, encode_batch, read_batches
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embed.output import (

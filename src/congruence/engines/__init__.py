@@ -3,7 +3,9 @@
 from congruence.engines._base import Engine
 from congruence.engines.batch import MapBatch
 from congruence.engines.dataset import DataSet, Fragment, open_dataset
+from congruence.engines.embed import EmbedDataSetReport, EncoderSpec, embed_dataset
 from congruence.engines.fit import fit_dataset
+from congruence.engines.items import ItemSet, open_itemset
 from congruence.engines.local import LocalEngine
 from congruence.engines.pairs import PairedData, open_pairs
 from congruence.engines.ray import RayEngine
@@ -13,14 +15,19 @@ from congruence.engines.transform import DataSetReport, transform_dataset
 __all__ = [
     "DataSet",
     "DataSetReport",
+    "EmbedDataSetReport",
+    "EncoderSpec",
     "Engine",
     "Fragment",
+    "ItemSet",
     "LocalEngine",
     "MapBatch",
     "PairedData",
     "RayEngine",
+    "embed_dataset",
     "fit_dataset",
     "open_dataset",
+    "open_itemset",
     "open_pairs",
     "read_sample",
     "transform_dataset",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
-
-from congruence.stores import Columns
 
 __all__ = ["REASONS", "find_bad", "quarantine_schema", "quarantined"]
 
@@ -48,20 +48,21 @@ def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np
     return code
 
 
-def quarantine_schema(columns: Columns) -> pa.Schema:
+def quarantine_schema(schema: pa.Schema) -> pa.Schema:
     """Return the columns of a quarantine: where a row stood, why it was left out, and its own columns."""
     own = [pa.field("fragment", pa.string()), pa.field("row", pa.int64()), pa.field("reason", pa.string())]
-    taken = set(columns.schema.names)
+    taken = set(schema.names)
     own = [field.with_name(f"bad_{field.name}") if field.name in taken else field for field in own]
-    return pa.schema([*own, *columns.schema])
+    return pa.schema([*own, *schema])
 
 
-def quarantined(piece: pa.RecordBatch, code: np.ndarray, start: int, name: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the bad rows of a batch as a quarantine holds them; ``start`` is the number of its first row in its file."""
-    rows = np.flatnonzero(code)
+def quarantined(
+    piece: pa.RecordBatch, rows: np.ndarray, reasons: Sequence[str], start: int, name: str, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return rows of a batch as a quarantine holds them; ``start`` is the number of the batch's first row in its file."""
     own = [
         pa.array([name] * len(rows), pa.string()),
         pa.array(rows + start, pa.int64()),
-        pa.array([REASONS[k] for k in code[rows]], pa.string()),
+        pa.array(reasons, pa.string()),
     ]
     return pa.record_batch([*own, *piece.take(pa.array(rows)).columns], schema=schema)

@@ -19,7 +19,17 @@ from congruence.errors import FileError, ParameterError
 from congruence.stores import Columns, natural, parse_spec
 from congruence.stores.fragments import LanceFragment, ParquetFragment, TableFragment
 
-__all__ = ["FRAGMENT_BYTES", "DataSet", "Fragment", "open_dataset", "split_spec"]
+__all__ = [
+    "FRAGMENT_BYTES",
+    "DataSet",
+    "Fragment",
+    "cut_files",
+    "name_of",
+    "open_dataset",
+    "open_version",
+    "parquet_files",
+    "split_spec",
+]
 
 #: Uncompressed bytes from which a file is cut between two row groups: what one task reads, writes and, after a death, does again.
 FRAGMENT_BYTES = 256 * 2**20
@@ -116,19 +126,14 @@ class DataSet:
 
     def path_of(self, fragment: Fragment) -> str:
         """Return the fragment's name for messages."""
-        where = f"{self.place.shown}/{fragment.path}" if fragment.path else self.place.shown
-        if fragment.number is not None:
-            return f"{where} (fragment {fragment.number})"
-        return (
-            where if fragment.groups is None else f"{where} (row groups {fragment.groups[0]}–{fragment.groups[1] - 1})"
-        )
+        return name_of(self.place, fragment)
 
     def open(self, fragment: Fragment) -> TableFragment:
         """Open a fragment for reading. Raises FileError, CorruptFileError, and ShapeError for one without rows."""
         ids: str | bool = self.columns.id or False
         if self.kind == "lance":
             assert fragment.number is not None
-            data = _lance(*self._lance_key())
+            data = open_version(*self._lance_key())
             return LanceFragment(data, fragment.number, self.path_of(fragment), key=self.columns.vector, ids=ids)
         place = self.place.child(fragment.path) if fragment.path else self.place
         return ParquetFragment(
@@ -143,6 +148,14 @@ class DataSet:
     def _lance_key(self) -> tuple[str, tuple[tuple[str, str], ...], int | None]:
         uri, options = self.place.lance
         return uri, tuple(sorted((options or {}).items())), self.version
+
+
+def name_of(place: Place, fragment: Fragment) -> str:
+    """Return the name of a data set's fragment for messages."""
+    where = f"{place.shown}/{fragment.path}" if fragment.path else place.shown
+    if fragment.number is not None:
+        return f"{where} (fragment {fragment.number})"
+    return where if fragment.groups is None else f"{where} (row groups {fragment.groups[0]}–{fragment.groups[1] - 1})"
 
 
 def split_spec(spec: str) -> tuple[Place, str | None]:
@@ -193,7 +206,7 @@ def _tell(data: DataSet, space: Space | None) -> DataSet:
 
 
 def _open_parquet(place: Place, key: str | None, ids: str | bool | None, fragment_bytes: int) -> DataSet:
-    files = _parquet_files(place)
+    files = parquet_files(place)
 
     def describe(path: str) -> ParquetFragment:
         file = place.child(path) if path else place
@@ -208,21 +221,7 @@ def _open_parquet(place: Place, key: str | None, ids: str | bool | None, fragmen
                 f"Got other columns, or vectors of another width, in {path} than in {files[0]} of {place.shown}; expected the same in all files. "
                 "Move files of another table into a folder of their own."
             )
-    fragments: list[Fragment] = []
-    taken: set[str] = set()
-    for path, one in zip(files, found, strict=True):
-        stem = (path or place.name).removesuffix(".parquet")
-        cuts = _cut(one.group_sizes, fragment_bytes)
-        start = 0
-        for k, (low, high) in enumerate(cuts):
-            name = stem if len(cuts) == 1 else f"{stem}-{k:05d}"
-            while name in taken:
-                name += "x"
-            taken.add(name)
-            rows = sum(size[0] for size in one.group_sizes[low:high])
-            size = sum(size[1] for size in one.group_sizes[low:high])
-            fragments.append(Fragment(name, path, rows, size, start, None if len(cuts) == 1 else (low, high)))
-            start += rows
+    fragments = cut_files(place, files, [one.group_sizes for one in found], fragment_bytes)
     return DataSet(
         place,
         "parquet",
@@ -234,11 +233,33 @@ def _open_parquet(place: Place, key: str | None, ids: str | bool | None, fragmen
         first.space,
         max(one.row_bytes for one in found),
         None,
-        tuple(fragments),
+        fragments,
     )
 
 
-def _parquet_files(place: Place) -> list[str]:
+def cut_files(
+    place: Place, files: Sequence[str], groups: Sequence[Sequence[tuple[int, int]]], fragment_bytes: int
+) -> tuple[Fragment, ...]:
+    """Return the fragments of Parquet files, whose row groups' rows and bytes are given."""
+    fragments: list[Fragment] = []
+    taken: set[str] = set()
+    for path, one in zip(files, groups, strict=True):
+        stem = (path or place.name).removesuffix(".parquet")
+        cuts = _cut(one, fragment_bytes)
+        start = 0
+        for k, (low, high) in enumerate(cuts):
+            name = stem if len(cuts) == 1 else f"{stem}-{k:05d}"
+            while name in taken:
+                name += "x"
+            taken.add(name)
+            rows = sum(size[0] for size in one[low:high])
+            size = sum(size[1] for size in one[low:high])
+            fragments.append(Fragment(name, path, rows, size, start, None if len(cuts) == 1 else (low, high)))
+            start += rows
+    return tuple(fragments)
+
+
+def parquet_files(place: Place) -> list[str]:
     """Return the paths of the files inside of a data set, in natural order; one empty path for a single file."""
     if not place.is_folder():
         if not place.exists():
@@ -275,7 +296,7 @@ def _cut(groups: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
 
 def _open_lance(place: Place, key: str | None, ids: str | bool | None) -> DataSet:
     uri, options = place.lance
-    data = _lance(uri, tuple(sorted((options or {}).items())), None)
+    data = open_version(uri, tuple(sorted((options or {}).items())), None)
     numbered = [(one.fragment_id, one.count_rows()) for one in data.get_fragments()]
     numbered = [(number, rows) for number, rows in numbered if rows]
     if not numbered:
@@ -302,11 +323,11 @@ def _open_lance(place: Place, key: str | None, ids: str | bool | None) -> DataSe
 
 
 @lru_cache(maxsize=4)
-def _lance(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> Any:
-    """Open a data set, once a process where the version is known."""
+def open_version(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> Any:
+    """Open a data set of Lance, once a process where the version is known."""
     lance = require("lance", extra="lance")
     if version is None:
-        _lance.cache_clear()
+        open_version.cache_clear()
     try:
         return lance.dataset(uri, version, storage_options=dict(options) or None)
     except (OSError, ValueError) as error:

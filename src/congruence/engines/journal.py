@@ -148,7 +148,7 @@ class Journal:
                         f"Got a journal whose plan is damaged, {self.place.shown}; expected an intact one. Remove the folder, or pass force=True to begin anew."
                     )
                 raise OutputExistsError(
-                    f"Got the journal of another job at {self.place.shown}; expected that of this one: the fragments, the map or the options differ. "
+                    f"Got the journal of another job at {self.place.shown}; expected that of this one: the fragments, the map or encoder, or the options differ. "
                     "Pass force=True to begin anew, or another output."
                 )
             self.place.remove()

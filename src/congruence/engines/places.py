@@ -81,6 +81,11 @@ class Place:
         """Return the place of this name with a suffix."""
         return self._with(lambda path: path.rstrip("/") + suffix)
 
+    @property
+    def parent(self) -> Place:
+        """The folder that this place lies in."""
+        return Place(os.path.dirname(self.uri)) if self.local else self._with(lambda path: path.rpartition("/")[0])
+
     def _with(self, change: Any) -> Place:
         if self.local:
             return Place(change(self.uri))

@@ -103,6 +103,8 @@ class RayEngine(Engine):
         options: dict[str, Any] = {"num_cpus": 1, "ray_remote_args_fn": lambda: {"max_retries": retries}}
         if self.gpus:
             options["num_gpus"] = self.gpus
+            # Ray ends a worker after one task with a GPU, and the next would load the model again.
+            options["max_calls"] = 0
         if self.workers is not None:
             options["compute"] = ray.data.TaskPoolStrategy(size=self.workers)
         return options

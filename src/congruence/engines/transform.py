@@ -14,15 +14,14 @@ from numpy.typing import DTypeLike
 from congruence._utils.ahead import run_ahead
 from congruence._utils.validation import RowNames
 from congruence.engines._base import Engine
-from congruence.engines.bad_rows import find_bad, quarantine_schema, quarantined
+from congruence.engines.bad_rows import REASONS, find_bad, quarantine_schema, quarantined
 from congruence.engines.batch import store_as
 from congruence.engines.dataset import DataSet, Fragment
-from congruence.engines.journal import Journal, Plan, Receipt
+from congruence.engines.jobs import collect_bad, quarantine_place, run_pending
+from congruence.engines.journal import Journal, Plan
 from congruence.engines.outputs import Output, map_digest, write_fragment, write_parquet
-from congruence.engines.places import Place
-from congruence.errors import InputError, OutputExistsError
+from congruence.errors import InputError
 from congruence.maps import Map
-from congruence.stores import Columns
 from congruence.stores.fragments import TableFragment
 from congruence.stores.layout import TableLayout
 from congruence.upgrade.blocks import BlockMap
@@ -157,7 +156,7 @@ def transform_dataset(
         "bad_rows": bad_rows is not None,
         "allow_zero_rows": allow_zero_rows,
     }
-    quarantine = _quarantine(bad_rows, force=force)
+    quarantine = quarantine_place(bad_rows, force=force)
     with out.held():
         journal = Journal(out.journal, Plan("transform", identity, data.fragments)).open(restart=force)
         journal.keep(out.sizes())
@@ -166,9 +165,9 @@ def transform_dataset(
         work = _TransformWork(
             data.alone(), function, layout, out, function.rows_of_block(data.row_bytes), bad_rows is not None
         )
-        _run_journal(engine, work, journal, callback)
+        run_pending(engine, work, journal, callback)
         if quarantine is not None:
-            _collect(out, journal, quarantine, data.columns)
+            collect_bad(out, journal, quarantine, quarantine_schema(data.columns.schema))
         out.publish(journal, layout.schema)
     return DataSetReport(
         out.place.shown,
@@ -183,23 +182,6 @@ def transform_dataset(
         function.unit,
         time.perf_counter() - started,
     )
-
-
-def _run_journal(
-    engine: Engine,
-    work: Callable[[Fragment], dict[str, Any]],
-    journal: Journal,
-    callback: Callable[[int], object] | None,
-) -> None:
-    """Run what is pending and note what is finished; whatever ends the run, the receipts so far are written."""
-    pending = journal.pending()
-    try:
-        for result in engine.run(work, pending) if pending else ():
-            receipt = Receipt(**result)
-            if journal.add(receipt) and callback is not None:
-                callback(receipt.rows + receipt.bad)
-    finally:
-        journal.flush()
 
 
 @dataclass(frozen=True)
@@ -267,31 +249,6 @@ class _TransformWork:
         columns = self.data.columns
         code = find_bad(piece.column(columns.vector), self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
         if code.any():
-            aside.append(quarantined(piece, code, start, name, quarantine_schema(columns)))
+            rows, schema = np.flatnonzero(code), quarantine_schema(columns.schema)
+            aside.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name, schema))
         return piece.filter(pa.array(code == 0))
-
-
-def _quarantine(bad_rows: str | None, *, force: bool) -> Place | None:
-    """Return the place of the rows that are left out. Raises OutputExistsError."""
-    if bad_rows is None:
-        return None
-    place = Place.of(bad_rows)
-    if place.exists() and not force:
-        raise OutputExistsError(
-            f"Got a path for bad_rows that exists, {place.shown}; expected a new one. Pass force=True to replace it."
-        )
-    return place
-
-
-def _collect(out: Output, journal: Journal, quarantine: Place, columns: Columns) -> None:
-    """Put the rows that were left out together, a fragment after the other, in one file."""
-    import pyarrow.parquet as pq
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for one in journal.receipts():
-            if one.bad:
-                with out.quarantine.child(f"{one.fragment}.parquet").open() as file:
-                    yield from pq.ParquetFile(file).iter_batches()
-
-    if journal.bad:
-        write_parquet(quarantine, quarantine_schema(columns), batches())

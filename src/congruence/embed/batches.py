@@ -16,6 +16,8 @@ from congruence.embed.inputs import Items
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import CongruenceError, FileError, InputError
 
+__all__ = ["Run", "encode_batch", "read_batches"]
+
 #: Row, digest where there is a cache, and the item: a text, what an image is decoded from, or the error that it met.
 Fetched: TypeAlias = tuple[int, str | None, object]
 
@@ -35,6 +37,7 @@ class Run:
     cached: int = 0
     resumed: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
+    otherwise: str = "on_error='skip'"  # what a message advises, beside repairing the item
 
 
 def read_batches(run: Run, rows: range) -> Iterator[list[Fetched]]:
@@ -123,6 +126,6 @@ def _fail(run: Run, row: int, error: Exception) -> None:
         kind = type(error) if isinstance(error, CongruenceError) else FileError
         raise kind(
             f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Repair this item and run "
-            "again, or pass on_error='skip'."
+            f"again, or pass {run.otherwise}."
         ) from error
     run.failures.append({"id": name, "error": str(error)})

@@ -1,0 +1,292 @@
+"""Encode a data set of many files, a fragment a task; each worker opens the encoder once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.validation import check_positive
+from congruence.embed.batches import Run, encode_batch, read_batches
+from congruence.embeddings import Space
+from congruence.encoders import Encoder, load_encoder
+from congruence.engines._base import Engine
+from congruence.engines.bad_rows import quarantine_schema, quarantined
+from congruence.engines.dataset import Fragment
+from congruence.engines.items import ItemSet
+from congruence.engines.jobs import collect_bad, quarantine_place, run_pending
+from congruence.engines.journal import Journal, Plan
+from congruence.engines.outputs import Output, write_fragment, write_parquet
+from congruence.engines.transform import DataSetReport
+from congruence.errors import CorruptFileError, ModalityError, ParameterError, SpaceMismatchError
+from congruence.stores._ids import arrow_ids
+from congruence.stores.layout import TableLayout
+
+__all__ = ["EmbedDataSetReport", "EncoderSpec", "embed_dataset"]
+
+#: Items that are read at a time, rounded up to whole batches.
+_READ = 1024
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """An encoder by name: what is sent to workers, which open it themselves.
+
+    Parameters
+    ----------
+    name, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only
+        See :func:`congruence.encoders.load_encoder`.
+    """
+
+    name: str
+    modality: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    revision: str | None = None
+    layer: int | str | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+    safetensors_only: bool = True
+
+    def open(self) -> Encoder:
+        """Open the encoder, once a process."""
+        return _open(self)
+
+
+@lru_cache(maxsize=1)  # models are large
+def _open(spec: EncoderSpec) -> Encoder:
+    return load_encoder(**asdict(spec))
+
+
+@dataclass(frozen=True)
+class EmbedDataSetReport(DataSetReport):
+    """What :func:`embed_dataset` did.
+
+    Attributes
+    ----------
+    output, engine, rows, dim, dtype, fragments, resumed, bad_rows, bad_rows_file, normalized, seconds
+        As of :class:`DataSetReport`.
+    fingerprint : str
+        Of the encoder that all workers had.
+    space : dict
+        Of the vectors.
+    """
+
+    fingerprint: str
+    space: dict[str, Any]
+
+
+def embed_dataset(
+    encoder: EncoderSpec,
+    data: ItemSet,
+    output: str,
+    *,
+    engine: Engine,
+    batch_size: int = 64,
+    bad_rows: str | None = None,
+    force: bool = False,
+    callback: Callable[[int], object] | None = None,
+) -> EmbedDataSetReport:
+    """Encode a data set into one of ids and vectors, fragment by fragment; after an interruption the same call resumes.
+
+    Every fragment of the output has the name of the fragment it was read from, and its rows in their order. The calling process needs neither the
+    model nor its library: a worker says what the encoder is, and every other must have the same.
+
+    Parameters
+    ----------
+    encoder : EncoderSpec
+    data : ItemSet
+        See :func:`congruence.engines.open_itemset`.
+    output : str
+        A folder for Parquet, or a ``.lance`` data set; local, or a URL.
+    engine : Engine
+    batch_size : int, default=64
+        Items that go through the model together.
+    bad_rows : str, optional
+        Parquet file for rows that cannot be encoded; without it the first one stops the job.
+    force : bool, default=False
+        Replace an output that an engine wrote, and forget the journal of another job.
+    callback : callable, optional
+        Called with the number of rows of each finished fragment.
+
+    Returns
+    -------
+    EmbedDataSetReport
+
+    Raises
+    ------
+    ParameterError, ModalityError, OutputExistsError
+        Before anything is written.
+    FileError, CorruptFileError, InputError, StorageError
+        With the name of the fragment: an item cannot be used, ids repeat in a fragment, or no item could be encoded.
+    SpaceMismatchError
+        A worker has another model, or another precision, under the same name.
+    """
+    started = time.perf_counter()
+    check_positive(batch_size, "batch_size", integer=True)
+    if encoder.layer == "all":
+        raise ParameterError(
+            "Got layer='all' for a data set; expected one layer. Pass layer=… with its number, or embed local files."
+        )
+    out = Output.of(output)
+    out.prepare(data.place, force=force)
+    quarantine = quarantine_place(bad_rows, force=force)
+    facts = next(iter(engine.run(_DescribeWork(encoder), data.fragments[:1])))
+    space, fingerprint = Space.from_dict(facts["space"]), str(facts["fingerprint"])
+    if space.modality != data.modality:
+        raise ModalityError(
+            f"Got {data.modality}s, {data.place.shown}, for an encoder of {space.modality}s; expected the same. Pass modality={data.modality!r} to the encoder."
+        )
+    assert space.dim is not None
+    layout = TableLayout(
+        None,
+        dim=space.dim,
+        dtype=np.dtype(np.float32),
+        has_ids=True,
+        id_type=data.id_type,
+        space=space,
+        column_out=None,
+        path=out.place.shown,
+    )
+    identity = {
+        "source": data.place.shown,
+        "version": data.version,
+        "output": out.place.shown,
+        "fingerprint": fingerprint,
+        "space": facts["space"],
+        "column": data.column,
+        "id_column": data.id_column,
+        "bad_rows": bad_rows is not None,
+    }
+    with out.held():
+        journal = Journal(out.journal, Plan("embed", identity, data.fragments)).open(restart=force)
+        journal.keep(out.sizes())
+        if callback is not None and journal.resumed:
+            callback(journal.rows + journal.bad)
+        work = _EmbedWork(
+            encoder, fingerprint, data.alone(), _first_rows(data), layout, out, batch_size, bad_rows is not None
+        )
+        run_pending(engine, work, journal, callback)
+        if quarantine is not None:
+            collect_bad(out, journal, quarantine, quarantine_schema(data.schema))
+        if quarantine is not None and not journal.rows:
+            raise CorruptFileError(
+                f"Got {journal.bad} items of {data.place.shown}, none of which can be encoded; expected some that can. Look at the reasons in {quarantine.shown}, and pass "
+                "other items or another encoder."
+            )
+        out.publish(journal, layout.schema)
+    return EmbedDataSetReport(
+        out.place.shown,
+        engine.name,
+        journal.rows,
+        space.dim,
+        "float32",
+        len(data.fragments),
+        journal.resumed,
+        journal.bad,
+        None if quarantine is None or not journal.bad else quarantine.shown,
+        bool(space.normalized),
+        time.perf_counter() - started,
+        fingerprint,
+        space.to_dict(),
+    )
+
+
+def _first_rows(data: ItemSet) -> dict[str, int]:
+    """Return the number that each fragment's first row has in the data set, where such numbers are the ids."""
+    if not data.counts_rows:
+        return {}
+    ends = np.cumsum([one.rows for one in data.fragments]).tolist()
+    return {one.name: end - one.rows for one, end in zip(data.fragments, ends, strict=True)}
+
+
+@dataclass(frozen=True)
+class _DescribeWork:
+    """Says what the encoder is, as a worker opens it."""
+
+    encoder: EncoderSpec
+
+    def __call__(self, fragment: Fragment) -> dict[str, Any]:
+        """Return space and fingerprint; the fragment is not read."""
+        found = self.encoder.open()
+        return {"space": found.space.to_dict(), "fingerprint": found.fingerprint}
+
+
+@dataclass(frozen=True)
+class _EmbedWork:
+    """Encodes one fragment: what is sent to the workers.
+
+    Attributes
+    ----------
+    encoder : EncoderSpec
+    fingerprint : str
+        That the encoder must have.
+    data : ItemSet
+        Without its fragments.
+    first_rows : dict of str to int
+        By the fragment's name, where ids are numbers of rows.
+    layout : TableLayout
+    output : Output
+    batch_size : int
+    quarantine : bool
+        Put bad rows aside rather than stop.
+    """
+
+    encoder: EncoderSpec
+    fingerprint: str
+    data: ItemSet
+    first_rows: dict[str, int]
+    layout: TableLayout
+    output: Output
+    batch_size: int
+    quarantine: bool
+
+    def __call__(self, fragment: Fragment) -> dict[str, Any]:
+        """Encode a fragment, write it, and return its receipt as plain data."""
+        encoder = self.encoder.open()
+        if encoder.fingerprint != self.fingerprint:
+            raise SpaceMismatchError(
+                f"Got {self.encoder.name!r} with the fingerprint {encoder.fingerprint[:12]} on a worker; expected {self.fingerprint[:12]}, as on the first. Install the same "
+                "weights on every machine, and pass device=… and dtype=… where not all have a GPU."
+            )
+        ids = self.data.ids(fragment, self.first_rows.get(fragment.name, 0))
+        aside: list[pa.RecordBatch] = []
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            batches = self._batches(encoder, fragment, ids, pool, aside)
+            receipt = write_fragment(self.output, fragment.name, self.layout, batches, kept=False)
+        if aside:
+            place = self.output.quarantine.child(f"{fragment.name}.parquet")
+            write_parquet(place, aside[0].schema, iter(aside))
+        return {**receipt.to_dict(), "bad": sum(len(one) for one in aside)}
+
+    def _batches(
+        self,
+        encoder: Encoder,
+        fragment: Fragment,
+        ids: np.ndarray,
+        pool: ThreadPoolExecutor,
+        aside: list[pa.RecordBatch],
+    ) -> Iterator[pa.RecordBatch]:
+        size = -(-_READ // self.batch_size) * self.batch_size
+        on_error = "skip" if self.quarantine else "fail"
+        for start, piece in self.data.batches(fragment, self.data.schema.names, size):
+            items = self.data.items(piece, ids[start : start + len(piece)], fragment)
+            run = Run(encoder, items, self.batch_size, on_error, None, pool, None, otherwise="bad_rows='bad.parquet'")
+            found: dict[int, np.ndarray] = {}
+            for batch in read_batches(run, range(len(piece))):
+                found |= encode_batch(run, batch)
+            if run.failures:
+                rows = np.setdiff1d(np.arange(len(piece)), list(found))
+                reasons = [failure["error"] for failure in run.failures]
+                schema = quarantine_schema(self.data.schema)
+                aside.append(quarantined(piece, rows, reasons, fragment.start + start, items.name, schema))
+            if found:
+                known = arrow_ids(items.ids[list(found)]).cast(self.layout.schema.field("id").type)
+                yield self.layout.fill(known, np.stack(list(found.values())))

@@ -1,0 +1,60 @@
+"""What the jobs over a data set share: receipts noted as they come, and rows that were left out put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from congruence.engines._base import Engine
+from congruence.engines.dataset import Fragment
+from congruence.engines.journal import Journal, Receipt
+from congruence.engines.outputs import Output, write_parquet
+from congruence.engines.places import Place
+from congruence.errors import OutputExistsError
+
+__all__ = ["collect_bad", "quarantine_place", "run_pending"]
+
+
+def run_pending(
+    engine: Engine,
+    work: Callable[[Fragment], dict[str, Any]],
+    journal: Journal,
+    callback: Callable[[int], object] | None,
+) -> None:
+    """Run what is pending and note what is finished; whatever ends the run, the receipts so far are written."""
+    pending = journal.pending()
+    try:
+        for result in engine.run(work, pending) if pending else ():
+            receipt = Receipt(**result)
+            if journal.add(receipt) and callback is not None:
+                callback(receipt.rows + receipt.bad)
+    finally:
+        journal.flush()
+
+
+def quarantine_place(bad_rows: str | None, *, force: bool) -> Place | None:
+    """Return the place of the rows that are left out. Raises OutputExistsError."""
+    if bad_rows is None:
+        return None
+    place = Place.of(bad_rows)
+    if place.exists() and not force:
+        raise OutputExistsError(
+            f"Got a path for bad_rows that exists, {place.shown}; expected a new one. Pass force=True to replace it."
+        )
+    return place
+
+
+def collect_bad(out: Output, journal: Journal, quarantine: Place, schema: pa.Schema) -> None:
+    """Put the rows that were left out together, a fragment after the other, in one file."""
+    import pyarrow.parquet as pq
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for one in journal.receipts():
+            if one.bad:
+                with out.quarantine.child(f"{one.fragment}.parquet").open() as file:
+                    yield from pq.ParquetFile(file).iter_batches()
+
+    if journal.bad:
+        write_parquet(quarantine, schema, batches())
