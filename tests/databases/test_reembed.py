@@ -444,13 +444,23 @@ def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
     done = run("--map", "map", "--yes", "--progressive", "--encode", "new.npz", "--among", "image", "--share", 0.3,
                "--batch", 20, "--plot", "p.svg", "--encode-rate", 10, "--price", 0.01)  # fmt: skip
     assert done.code == 0, done.err
-    for words in ("switched: readers see mapped vectors", "10.0 % re-embedded: ", "30.0 % re-embedded: ", "minutes"):
+    for words in (
+        "switched: readers see mapped vectors",
+        "10.0 % re-embedded: ",
+        "30.0 % re-embedded: ",
+        "measure first: ",
+    ):
         assert words in done.out
+    assert "points" not in done.out  # too few random rows for a forecast
     assert (tmp_path / "p.svg").stat().st_size > 1000
-    more = run("reembed", "--encode", "new.npz", "--budget", 80, "--batch", 20, "--json")
+    more = run(
+        "reembed", "--encode", "new.npz", "--budget", 80, "--batch", 20, "--encode-rate", 10, "--price", 0.01, "--json"
+    )
     told = json.loads(more.out)
     assert [one["n_embedded"] for one in told["stages"]] == [20, 40, 60, 80]
     assert told["forecast"]["verdict"]
+    assert told["forecast"]["minutes"][-1] > 0
+    assert told["forecast"]["price"][-1] > 0
     assert run("rollback").code == 0
 
 

@@ -83,6 +83,8 @@ def _write_files(folder: str, as_json: bool) -> None:
 
 
 def _move_photos(out: str, share: float, seed: int, save_map: str | None, report: bool, as_json: bool) -> None:
+    from threadpoolctl import threadpool_limits  # which scikit-learn requires
+
     from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json, progress, say
     from congruence.cli._demo_story import (
@@ -106,7 +108,8 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     if report:
         check_output(out, force=True)
     photos = load_sample("photos")
-    with progress("moving the library", 1 + STEPS, as_json) as callback:
+    # Products of 1,500 rows: on a machine that does other work, threads of BLAS wait for each other longer than they compute.
+    with threadpool_limits(1), progress("moving the library", 1 + STEPS, as_json) as callback:
         certificate = certify_sample(photos, random_state=seed)
         if callback:
             callback(1)

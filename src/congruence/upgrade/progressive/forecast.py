@@ -69,7 +69,8 @@ class Forecast:
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.reason}"]
-        for k in range(1, len(self.share)):
+        # Where too few rows are measured for a verdict, the points ahead are as uncertain as that.
+        for k in range(1, len(self.share) if self.verdict != "measure first" else 1):
             gain = 100 * (self.value[k] - self.value[0])
             half = 50 * (self.high[k] - self.low[k])
             cost = [
