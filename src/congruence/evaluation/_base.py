@@ -133,7 +133,7 @@ class Scores:
 
     def __str__(self) -> str:
         """Return a table: a score before and after the map, what each model reaches by itself, and chance; then the notes."""
-        table = [("score", "before", "after", "source", "target", "chance")]
+        table: list[tuple[str, ...]] = [("score", "before", "after", "source", "target", "chance")]
         for row in self.rows:
             numbers = (row.before, row.after, row.source, row.target, row.chance)
             cells = ("-" if one is None else f"{one:.3f}" for one in numbers)
