@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -171,3 +172,18 @@ def test_a_section_shows_usage_defaults_and_what_is_required():
     assert re.search(r"^\| `--seed` INTEGER \| .* \| `0` \|$", fit, flags=re.M)
     info = commands.section("info", typer.main.get_command(app).commands["info"])
     assert re.search(r"^\| `--devices` / `--no-devices` \| .* \| `--devices` \|$", info, flags=re.M)
+
+
+def test_public_names_are_assigned_alone():
+    """What writes the API pages finds no name that is one of several in an assignment, and the site is not built then."""
+    for path in sorted((ROOT / "src/congruence").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        public: set[str] = set()
+        together: set[str] = set()
+        for node in tree.body:
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Name) and target.id == "__all__":
+                    public = {one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)}
+                if isinstance(target, ast.Tuple):
+                    together |= {one.id for one in target.elts if isinstance(one, ast.Name)}
+        assert not public & together, f"{path}: {public & together}"

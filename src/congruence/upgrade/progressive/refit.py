@@ -24,8 +24,11 @@ FEWEST_CHOOSING = 12
 #: Least share of rows whose own text is known for an order by texts to come first. Of other rows texts tell little.
 FEWEST_KNOWN = 0.8
 
-#: Folds of the choice, and the nearest texts that are compared.
-FOLDS, NEIGHBORS = 4, 10
+#: Folds of the choice.
+FOLDS = 4
+
+#: Nearest texts that are compared.
+NEIGHBORS = 10
 
 
 class Refit:
