@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -105,15 +105,21 @@ class ParquetFragment(TableFragment):
             return pq.ParquetFile(handle, pre_buffer=False, buffer_size=self._buffer)
 
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        row = 0
         with self._opens() as handle, self._file_of(handle) as file, reading(self._name, *_DAMAGE):
-            for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=self._groups, use_threads=False):
-                stop = row + len(piece)
-                if stop > after:
-                    piece = piece.slice(max(after - row, 0))
-                    yield stop - len(piece), piece
-                row = stop
-            check_all_rows(row, self.n, self._name)
+            pieces = file.iter_batches(batch_size=batch, columns=names, row_groups=self._groups, use_threads=False)
+            yield from _rest(pieces, after, self.n, self._name)
+
+
+def _rest(pieces: Iterable[pa.RecordBatch], after: int, n: int, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield batches from a row on, each with the number of its first row. Raises CorruptFileError where there are not ``n`` rows in all."""
+    row = 0
+    for piece in pieces:
+        stop = row + len(piece)
+        if stop > after:
+            piece = piece.slice(max(after - row, 0))
+            yield stop - len(piece), piece
+        row = stop
+    check_all_rows(row, n, name)
 
 
 class LanceFragment(TableFragment):
@@ -153,15 +159,9 @@ class LanceFragment(TableFragment):
         return widest
 
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        row = 0
         with reading(self._name, *_DAMAGE):
-            for piece in self._data.to_batches(columns=names, batch_size=batch, batch_readahead=1):
-                stop = row + len(piece)
-                if stop > after:
-                    piece = piece.slice(max(after - row, 0))
-                    yield stop - len(piece), piece
-                row = stop
-            check_all_rows(row, self.n, self._name)
+            pieces = self._data.to_batches(columns=names, batch_size=batch, batch_readahead=1)
+            yield from _rest(pieces, after, self.n, self._name)
 
 
 class SchemaSource(TableFragment):

@@ -11,7 +11,7 @@ from congruence._utils.ids import as_ids, id_rows
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_width
 from congruence.errors import IdError, InputError, ShapeError
-from congruence.upgrade.progressive._lazy import Rows, row_blocks
+from congruence.upgrade.progressive._lazy import Rows, by_block, row_blocks
 from congruence.upgrade.progressive._ledger import LEARN, WAITING, Ledger
 from congruence.upgrade.progressive._measure import Rows as Measured
 from congruence.upgrade.progressive._measure import losses, picture, read
@@ -67,7 +67,9 @@ class Stage:
     _pieces: dict[str, str]
 
     def _map(self) -> None:
-        raise NotImplementedError
+        """Map all rows, or have them mapped when they are asked for."""
+        correction, width = self.correction_, self._refit.mapping.d_target
+        self._mapped = by_block(self._old, lambda rows: self._refit.transform(rows, correction), width)
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -341,11 +341,6 @@ class Progressive(Stage):
             self._chosen_at = len(native)
         self._map()
 
-    def _map(self) -> None:
-        """Map all rows, or have them mapped when they are asked for."""
-        correction, width = self.correction_, self._refit.mapping.d_target
-        self._mapped = by_block(self._old, lambda rows: self._refit.transform(rows, correction), width)
-
     def _changed(self) -> Update:
         waits = ~self._ledger.embedded
         rows, moved = self._written.advance(self.correction_, self._mapped, waits, self.tolerance)

@@ -221,7 +221,7 @@ def read_map(folder: Path, name: str, told: Mapping[str, Any]) -> Correction:
     raw = read_piece(folder, name)
     try:
         return Correction.restore(safetensors.numpy.load(raw), told)
-    except Exception as error:  # the reader has its own exception types for each kind of damage
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
             f"Got an unreadable map, {folder / name} ({error}); expected safetensors. Restore the folder of the plan."
         ) from error
