@@ -236,6 +236,11 @@ JOBS = {
             *(f"lancedb --dim 64 --rows {10 ** k}" for k in (4, 5, 6)), *(f"{kind} --rows {10 ** k}" for kind in ("sqlite-vec", "pgvector", "duckdb") for k in (4, 5)),
         )), timing=True),
         Job("progressive-memory", "minutes", ("python benchmarks/bench_progressive_memory.py --rows 100000 1000000 --json OUT",), timing=True),
+        Job("engines", "minutes", tuple(
+            f"python benchmarks/bench_engines.py --rows {rows} --files {files} --rounds {rounds} --kills 0 --json OUT"
+            for rows, files, rounds in ((200_000, 20, 3), (1_000_000, 20, 2), (5_000_000, 100, 2))
+        ), timing=True),
+        Job("engines-kills", "minutes", ("python benchmarks/bench_engines.py --rows 200000 --rounds 1 --kills 20 --json OUT",)),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",
