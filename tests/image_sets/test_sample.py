@@ -238,5 +238,12 @@ def test_photos_are_attributed(photos):
 def test_samples_are_opened_by_name(photos):
     assert open_bundle("photos").info == load_sample().info == photos.info
     assert open_bundle("sample").info == open_bundle("emoji").info == load_sample("emoji").info
+
+
+def test_a_name_that_is_no_sample_is_told_which_there_are(tmp_path):
+    with pytest.raises(FileError, match="neither a file nor the name of a sample; expected a bundle .* photos or emoji"):
+        open_bundle("photo")
+    with pytest.raises(FileError, match="photos or emoji"):
+        open_bundle(tmp_path / "bundle.parquet")
     with pytest.raises(ParameterError, match="photos"):
         load_sample("pictures")

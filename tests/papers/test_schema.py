@@ -113,3 +113,18 @@ def test_a_kind_is_named_by_itself_an_experiment_or_a_file(tmp_path):
 def test_the_command_prints_it_as_text_and_as_json(here):
     assert here("reproduce", "fig5", "--schema").out.strip() == describe_schema("few_anchors")
     assert json.loads(here("reproduce", "--schema", "--json").out) == experiment_schema()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--schema", "--html"), "--html"),
+        (("fig5", "--schema", "--out", "folder"), "--out"),
+        (("--list", "--png"), "--png"),
+        (("--list", "--force"), "--force"),
+    ],
+)
+def test_what_only_prints_takes_no_option_for_files(here, tmp_path, options, named):
+    ended = here("reproduce", *options)
+    assert ended.code == 2 and named in ended.err and "alone, which prints and writes nothing" in ended.err
+    assert list(tmp_path.iterdir()) == []

@@ -79,6 +79,8 @@ def command(
     """Run a figure or table of a paper and write its numbers and its figure."""
     from congruence.errors import ParameterError
 
+    if as_list or schema:
+        _alone("--list" if as_list else "--schema", out=out, png=png, pdf=pdf, html=html, force=force)
     if as_list:
         _list(as_json)
         return
@@ -121,6 +123,17 @@ def command(
         return
     figures = [f"figure.{kind}" for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)) if wanted]
     _print(outcome, out, [*figures, *(["report.html"] if html else [])])
+
+
+def _alone(what: str, **others: object) -> None:
+    """Refuse options that ask for files beside one that only prints: nobody should look for a page that was never written."""
+    from congruence.errors import ParameterError
+
+    for name, value in others.items():
+        if value:
+            raise ParameterError(
+                f"Got {what} and --{name}; expected {what} alone, which prints and writes nothing. Leave out one of them."
+            )
 
 
 def _edits(given: list[str] | None) -> dict[str, str] | None:

@@ -90,7 +90,13 @@ def open_bundle(data: str | Path) -> Bundle:
         As :func:`load_sample` and :func:`read_bundle`.
     """
     name = _OTHER_NAMES.get(str(data), str(data))
-    return load_sample(name) if name in SAMPLES else read_bundle(data)
+    if name in SAMPLES:
+        return load_sample(name)
+    if not Path(data).exists():
+        raise FileError(
+            f"Got {data}, neither a file nor the name of a sample; expected a bundle (.parquet), or {' or '.join(SAMPLES)}. Check the path or the name."
+        )
+    return read_bundle(data)
 
 
 @cache
