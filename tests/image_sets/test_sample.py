@@ -241,9 +241,9 @@ def test_samples_are_opened_by_name(photos):
 
 
 def test_a_name_that_is_no_sample_is_told_which_there_are(tmp_path):
-    with pytest.raises(FileError, match="neither a file nor the name of a sample; expected a bundle .* photos or emoji"):
+    with pytest.raises(FileError, match=r"no file at photo; expected a bundle .* sample \(photos, emoji\)"):
         open_bundle("photo")
-    with pytest.raises(FileError, match="photos or emoji"):
+    with pytest.raises(FileError, match="photos, emoji"):
         open_bundle(tmp_path / "bundle.parquet")
     with pytest.raises(ParameterError, match="photos"):
         load_sample("pictures")

@@ -126,5 +126,7 @@ def test_the_command_prints_it_as_text_and_as_json(here):
 )
 def test_what_only_prints_takes_no_option_for_files(here, tmp_path, options, named):
     ended = here("reproduce", *options)
-    assert ended.code == 2 and named in ended.err and "alone, which prints and writes nothing" in ended.err
+    assert ended.code == 2
+    assert named in ended.err
+    assert "alone, which prints and writes nothing" in ended.err
     assert list(tmp_path.iterdir()) == []

@@ -85,9 +85,14 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         )
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
-    # A pipe has no width of its own: never cut a table that goes to a file.
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, highlight=False).print(table)
+    if sys.stdout.isatty():
+        Console(highlight=False).print(table)
+        return
+    # A pipe has no width of its own: a table that goes to a file is as wide as its longest row, and nothing of it is cut.
+    wide = Console(width=100_000, highlight=False)
+    with wide.capture() as captured:
+        wide.print(table)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 @contextmanager

@@ -24,6 +24,7 @@ def print_rule(migration: Migration) -> None:
 
 def print_plan(plan: Plan) -> None:
     """Print what a run would do and cost, and the checks."""
+    from congruence._utils.memory import say_size
     from congruence.cli._base import number, print_table, say
 
     if plan.verdict:
@@ -38,8 +39,7 @@ def print_plan(plan: Plan) -> None:
         ["written", f"in a {plan.beside} beside; {'one' if plan.atomic_switch else 'no single'} step switches all"],
         [
             "size",
-            f"{plan.bytes_new / 2**20:,.1f} MiB"
-            + (f" of {plan.free_bytes / 2**20:,.0f} free" if plan.free_bytes else ""),
+            say_size(plan.bytes_new) + (f", and {say_size(plan.free_bytes)} free" if plan.free_bytes else ""),
         ],
         ["index", plan.index or "none"],
         ["to read and map", f"{plan.rows_per_second:,.0f} rows/s, on a sample"],

@@ -94,7 +94,7 @@ def open_bundle(data: str | Path) -> Bundle:
         return load_sample(name)
     if not Path(data).exists():
         raise FileError(
-            f"Got {data}, neither a file nor the name of a sample; expected a bundle (.parquet), or {' or '.join(SAMPLES)}. Check the path or the name."
+            f"Got no file at {data}; expected a bundle (.parquet), or the name of a sample ({', '.join(SAMPLES)}). Check the path or the name."
         )
     return read_bundle(data)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from congruence._utils.memory import say_size
 from congruence.compare.origins import NEAR, OriginDetector
 from congruence.databases import Block, Database, DatabaseInfo, Stage
 from congruence.errors import CongruenceError, DatabaseUnavailableError, ParameterError, ShapeError
@@ -194,7 +195,11 @@ def make_plan(
     )
     size = info.rows * bytes_a_row(mapper.dim, element_type)
     if info.free_bytes is not None:
-        note("disk", "good" if info.free_bytes > 1.1 * size else "bad", f"{info.free_bytes:,} bytes free for {size:,}")
+        note(
+            "disk",
+            "good" if info.free_bytes > 1.1 * size else "bad",
+            f"{say_size(info.free_bytes)} free for {say_size(size)}",
+        )
     verdict: dict[str, str] = {}
     if certificate is None:
         note("certificate", "unknown", "none given: congruence certify says whether mapping is worth it")
