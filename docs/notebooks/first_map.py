@@ -72,7 +72,7 @@ figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
 for name, rows in (("mapped", mapped), ("constant", np.broadcast_to(mean, target.shape)), ("random rotation", turned)):
     axis.hist((rows * target).sum(1), bins=40, alpha=0.6, label=name)
 axis.set(xlabel="cosine with the target's own vector", yticks=[])
-axis.legend()
+_ = axis.legend()
 
 # %% [markdown]
 # The map is worth what lies to the right of both controls. The next notebook asks how many anchors that takes.

@@ -65,7 +65,7 @@ for order, curve in shares.items():
     axis.plot(*curve.T, marker="o", label=order)
 axis.axhline(accuracy(world.target_images, new_texts), linestyle=":", color="gray")
 axis.set(xlabel="share of the store re-embedded (dotted: all of it)", ylabel="accuracy")
-axis.legend()
+_ = axis.legend()
 
 # %% [markdown]
 # ## Without labels

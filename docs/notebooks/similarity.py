@@ -38,7 +38,7 @@ figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for name, values in noise.items():
     axis.plot(widths, values, marker="o", label=name)
 axis.set(xscale="log", xlabel="dimensions, of 200 rows of noise", ylabel="score", ylim=(-0.1, 1.05))
-axis.legend()
+_ = axis.legend()
 
 # %% [markdown]
 # ## Beside its own null

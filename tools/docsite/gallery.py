@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -61,11 +62,12 @@ def prepare(folder: Path) -> None:
     vectors = pa.FixedSizeListArray.from_arrays(rows.ravel(), rows.shape[1])
     table = pa.table({"id": old["image"].ids.tolist(), "vector": vectors})
     lancedb.connect(folder / "shop").create_table("pictures", table)
-    database = open_database(str(folder / "shop" / "pictures.lance"))
-    with Migration(database, mapping, journal=folder / "journal") as migration:
-        migration.run()
-        migration.verify()
-        migration.switch()
+    with contextlib.chdir(folder):  # the page names the table as it was named here
+        database = open_database("shop/pictures.lance")
+        with Migration(database, mapping, journal="journal") as migration:
+            migration.run()
+            migration.verify()
+            migration.switch()
 
     rng = np.random.default_rng(0)
     seen = rng.normal(size=(200, 16))
