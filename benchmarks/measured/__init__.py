@@ -9,6 +9,7 @@ from measured import (
     canonical,
     certificates,
     choice,
+    engines,
     faults,
     frames,
     joint,
@@ -57,6 +58,7 @@ BLOCKS: dict[str, Block] = {
     **progressive.BLOCKS,
     **migrations.BLOCKS,
     **samples.BLOCKS,
+    **engines.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

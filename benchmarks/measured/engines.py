@@ -1,0 +1,72 @@
+"""Tables of docs/ray.md: a data set mapped on Ray, beside Ray's own read and write, and beside the local command."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+WORDS = {
+    "plain": "plain Ray: `read_parquet().write_parquet()`",
+    "ray": "`transform --engine ray`",
+    "local": "`transform`",
+}
+
+
+def _total(run: dict[str, Any], what: str = "seconds") -> float:
+    """Return what a run took with the start of Ray."""
+    return run[f"start_{what}"] + run[what]
+
+
+def _spread(values: list[float], digits: int) -> str:
+    low, high = min(values), max(values)
+    words = f"{low:.{digits}f}"
+    return words if words == f"{high:.{digits}f}" else f"{words} … {high:.{digits}f}"
+
+
+def times(results: list[Any]) -> str:
+    """Seconds of each way, rows a second as a multiple of the others' of the same round, processor time and the driver's memory."""
+    lines = []
+    for one in results:
+        found = one["results"]
+        rounds = {way: [run for run in found["runs"] if run["what"] == way] for way in WORDS}
+        for way, words in WORDS.items():
+            runs = rounds[way]
+            ratios = [
+                ""
+                if other == way or way == "plain"
+                else _spread(
+                    [_total(theirs) / _total(ours) for ours, theirs in zip(runs, rounds[other], strict=True)], 2
+                )
+                for other in ("plain", "local")
+            ]
+            lines.append(
+                [
+                    f"{found['rows']:,}" if way == "plain" else "",
+                    words,
+                    "" if way == "local" else _spread([run["start_seconds"] for run in runs], 1),
+                    _spread([run["seconds"] for run in runs], 1),
+                    *ratios,
+                    f"{np.mean([_total(run, 'processor') for run in runs]):.0f} s",
+                    f"{max(run['driver_mb'] for run in runs):.0f} MB",
+                ]
+            )
+    columns = ["rows", "", "s to start", "s to map", "× plain Ray", "× `transform`", "processor", "driver grows by"]
+    return table(columns, lines)
+
+
+def kills(results: list[Any]) -> str:
+    """What was lost or doubled after kills of drivers and of workers."""
+    found = results[0]["results"]["kills"]
+    lines = []
+    for whom in ("driver", "worker"):
+        runs = [one for one in found if one["killed"] == whom]
+        ended = sum(one["ended_by_itself"] for one in runs)
+        lines.append([whom, len(runs), ended, sum(one["lost"] for one in runs), sum(one["doubled"] for one in runs)])
+    return table(["killed", "runs", "went on to the end by themselves", "rows lost", "doubled"], lines)
+
+
+BLOCKS = {"engines": Block(times, JOBS["engines"]), "engines-kills": Block(kills, JOBS["engines-kills"])}
