@@ -153,6 +153,8 @@ JOBS = {
         Job("progressive-intervals", "minutes", ("python benchmarks/progressive_intervals.py --runs 100 --json OUT",)),
         *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/progressive_evidence.py {SHARED} --part {part} --splits 5 --cache build/dual --json OUT",))
           for part in ("pairs", "unseen", "halves", "verdicts")),
+        *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/progressive_orders.py {SHARED} --part {part} --splits {splits} --cache build/dual --json OUT",))
+          for part, splits in (("kinds", 10), ("mixtures", 5), ("duplicates", 5))),
         Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),

@@ -236,6 +236,55 @@ def memory(results: list[Any]) -> str:
     return table(["", *head], rows)
 
 
+def _best(values: dict[str, list[float]], names: tuple[str, ...], runs: int) -> list[str]:
+    """Return a cell an order, those in bold that are within a standard error (of the difference, run by run) of the highest."""
+    top = max(names, key=lambda name: np.mean(values[name]))
+    cells = []
+    for name in names:
+        apart = np.array(values[top]) - np.array(values[name])
+        close = apart.mean() <= apart.std(ddof=1) / np.sqrt(runs)
+        cells.append(f"**{np.mean(values[name]):.3f}**" if close else f"{np.mean(values[name]):.3f}")
+    return cells
+
+
+WITH_TEXTS = ("random", "k-center", "margin", "disagreement", "entropy", "auto")
+WITHOUT = ("random", "k-center", "residual", "coverage", "auto")
+
+
+def kinds(results: list[Any]) -> str:
+    """Accuracy with texts at a tenth re-embedded, and overlap@10 without at a fifth, by kind of simulated models and order."""
+    runs = results[0]["results"]
+    lines = []
+    for kind in runs[0]:
+        values = {name: [run[kind][name] for run in runs] for name in runs[0][kind]}
+        before = [f"{np.mean(values[name]):.3f}" for name in ("old", "new", "mapped")]
+        lines.append([kind, *before, *_best(values, WITH_TEXTS, len(runs))])
+    first = table(["simulated, with texts, 10 %", "old", "new", "mapped", *WITH_TEXTS], lines)
+    lines = []
+    for kind in runs[0]:
+        values = {name: [run[kind][f"{name}, no texts"] for run in runs] for name in ("mapped", *WITHOUT)}
+        lines.append([kind, f"{np.mean(values['mapped']):.3f}", *_best(values, WITHOUT, len(runs))])
+    return first + "\n\n" + table(["simulated, without texts, 20 %", "mapped", *WITHOUT], lines)
+
+
+def mixtures(results: list[Any]) -> str:
+    """Scores of mixtures and of their parts."""
+    runs = results[0]["results"]
+    columns = [("Caltech-101", k, share) for k, share in enumerate(("4 %", "8 %", "16 %"))]
+    columns += [("emoji", k, share) for k, share in enumerate(("20 %", "45 %"))]
+    lines = [
+        [name, *(_cell([run[data][name][k] for run in runs]) for data, k, _ in columns)] for name in runs[0]["emoji"]
+    ]
+    return table(["order", *(f"{data}, {share}" for data, _, share in columns)], lines)
+
+
+def duplicates(results: list[Any]) -> str:
+    """Accuracy of a store with near-duplicates."""
+    runs = results[0]["results"]
+    lines = [[name, *(_cell([run[name][k] for run in runs]) for k in range(3))] for name in runs[0] if name != "new"]
+    return table(["order", "4 %", "8 %", "16 %"], lines)
+
+
 BLOCKS = {
     "progressive-caltech": Block(orders("caltech"), JOBS["progressive-caltech"]),
     "progressive-emoji": Block(orders("emoji"), JOBS["progressive-emoji"]),
@@ -248,4 +297,7 @@ BLOCKS = {
     "progressive-unseen": Block(unseen, JOBS["progressive-unseen"]),
     "progressive-halves": Block(halves, JOBS["progressive-halves"]),
     "progressive-verdicts": Block(verdicts, JOBS["progressive-verdicts"]),
+    "progressive-kinds": Block(kinds, JOBS["progressive-kinds"]),
+    "progressive-mixtures": Block(mixtures, JOBS["progressive-mixtures"]),
+    "progressive-duplicates": Block(duplicates, JOBS["progressive-duplicates"]),
 }

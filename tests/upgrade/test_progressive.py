@@ -182,6 +182,25 @@ def test_near_duplicates_wait():
     assert pick(scores, all_, scores == 5, 2, rows, np.empty(0, np.intp), 1.1).tolist() == [0, 1, 2]
 
 
+def test_near_duplicates_are_those_of_a_loop_over_all_pairs(monkeypatch):
+    """The blocks of pick beside the definition: a row waits if an earlier one that does not wait, or a native one, is near."""
+    rng = np.random.default_rng(0)
+    for trial in range(30):
+        rows = normalize_rows(rng.standard_normal((120, 3)))
+        scores, eligible, free = rng.integers(0, 30, 120).astype(float), rng.random(120) < 0.9, rng.random(120) < 0.2
+        native, n, near = np.flatnonzero(rng.random(120) < 0.1), int(rng.integers(1, 25)), 0.97
+        monkeypatch.setattr("congruence.upgrade.progressive.order._BLOCK", [1, 7, 512][trial % 3])
+        queue = np.flatnonzero(eligible)[np.argsort(-scores[eligible], kind="stable")]
+        first: list[int] = []
+        for row in queue[: 4 * n]:
+            if all(rows[row] @ rows[other] < near for other in [*first, *native]):
+                first.append(row)
+        later = [row for row in queue[: 4 * n] if row not in first]
+        order = [*first, *later, *queue[4 * n :]]
+        wanted = order[: int(np.searchsorted(np.cumsum(~free[order]), n)) + 1]
+        assert pick(scores, eligible, free, n, rows, native, near).tolist() == wanted
+
+
 def test_asked_often_comes_first(problem, mapping):
     weights = np.where(np.arange(400) < 100, 50.0, 1.0)
     plan = start(problem, mapping, weights=weights)

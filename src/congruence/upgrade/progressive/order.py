@@ -15,6 +15,9 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.upgrade.progressive.texts import TextFacts, overlap
 
+#: Rows that are compared with each other by one product.
+_BLOCK = 512
+
 __all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "pick", "quantiles", "ranks"]
 
 
@@ -231,14 +234,35 @@ def pick(
     rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(-scores[rows], kind="stable")]
     if near <= 1 and n < len(rows):
-        ahead = rows[: 4 * n]
-        copies = np.zeros(len(ahead), bool)
-        for part in blocks(len(native), 4 * len(ahead)):
-            copies |= (old[ahead] @ old[native[part]].T >= near).any(axis=1)
-        for place in range(1, len(ahead)):
-            if not copies[place]:
-                before = ahead[:place][~copies[:place]]
-                copies[place] = bool((old[before] @ old[ahead[place]] >= near).any())
-        rows = np.concatenate([ahead[~copies], ahead[copies], rows[4 * n :]])
+        kept, copies, seen = _apart(rows[: 4 * n], free, n, old, native, near)
+        rows = np.concatenate([kept, copies, rows[seen:]])
     paid = np.cumsum(~free[rows])
     return rows[: int(np.searchsorted(paid, n)) + 1] if n else rows[:0]
+
+
+def _apart(
+    ahead: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Divide rows, until ``n`` that are paid are found, into those that are first of their kind and near-duplicates of these or of native ones.
+
+    A block is compared with what was kept by one product, so that no pair of rows is looked at by itself; the third result is how many rows were looked at.
+    """
+    kept, copies, paid, seen = [np.empty(0, np.intp)], [np.empty(0, np.intp)], 0, 0
+    for part in blocks(len(ahead), 1, budget=_BLOCK):
+        if paid >= n:
+            break
+        some = ahead[part]
+        rows = old[some]
+        copy = np.zeros(len(some), bool)
+        for earlier in (native, np.concatenate(kept)):
+            for piece in blocks(len(earlier), 4 * (len(some) + old.shape[1])):
+                copy |= (rows @ old[earlier[piece]].T >= near).any(axis=1)
+        alike = rows @ rows.T >= near
+        for place in range(len(some)):
+            if not copy[place]:
+                copy[place + 1 :] |= alike[place, place + 1 :]
+        kept.append(some[~copy])
+        copies.append(some[copy])
+        paid += int(np.count_nonzero(~free[some[~copy]]))
+        seen += len(some)
+    return np.concatenate(kept), np.concatenate(copies), seen
