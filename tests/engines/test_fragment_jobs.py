@@ -161,7 +161,9 @@ def test_lance_in_and_out(parts, tmp_path):
     )  # what the attempt left that was not journaled is gone
     assert got.to_table().column("id").to_pylist() == list(range(FILES * ROWS))
     transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / "out"), engine=HERE)
-    assert read_parts(tmp_path / "out").column("vector").equals(got.to_table().column("vector"))
+    # Lance's fragments are other blocks than the files are, and their products may differ in the last digits.
+    sides = [np.stack(one.column("vector").to_numpy()) for one in (read_parts(tmp_path / "out"), got.to_table())]
+    np.testing.assert_allclose(*sides, rtol=0, atol=2e-6)
 
 
 def test_columns_must_agree_and_places_be_apart(parts, tmp_path):

@@ -16,9 +16,11 @@ from engine_data import FILES, ROWS, X, Y, make_map, read_parts, table, write_pa
 from PIL import Image
 
 from congruence import load, read_embeddings
+from congruence.databases import open_database
 from congruence.encoders import load_encoder
 from congruence.engines import (
     EncoderSpec,
+    EngineWalks,
     MapBatch,
     RayEngine,
     embed_dataset,
@@ -28,6 +30,7 @@ from congruence.engines import (
 )
 from congruence.errors import NotFiniteError
 from congruence.stores import open_source
+from congruence.upgrade.migrate import Migration
 from congruence.upgrade.transform import transform_file
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
@@ -106,6 +109,31 @@ def test_dead_workers_are_replaced_and_no_row_is_there_twice(cluster, parts, tmp
         ids = open_source(tmp_path / out).read().ids
         assert ids.tolist() == list(range(FILES * ROWS))
     assert len(list((tmp_path / "out.lance/data").iterdir())) == FILES
+
+
+def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
+    """Workers die after a stretch is written, before it is told, and after a new file is; the command then does the switch and the way back."""
+    where = write_parts(tmp_path / "photos")
+    MAP.save(tmp_path / "map")
+    (tmp_path / "marks").mkdir()
+    walks = EngineWalks(Dangerous(tmp_path / "marks", ("rows 300 to 599", "file-000002")))
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", walks=walks) as migration:
+        migration.run()
+        assert migration.journal.rows == FILES * ROWS
+        assert migration.verify().passed
+    assert sorted(mark.name for mark in (tmp_path / "marks").iterdir()) == ["file-000002", "rows 300 to 599"]
+    old = read_parts(where)
+    for action in ("switch", "rollback", "verify", "switch"):
+        engine = () if action == "verify" else ("--engine", "ray")
+        ended = here("migrate", where, action, "--journal", "journal", *engine)
+        assert ended.code == 0, ended.err
+        if action == "rollback":
+            assert "bit for bit as before" in ended.out
+            assert read_parts(where).equals(old)
+    assert sorted(path.name for path in where.iterdir()) == [f"part-{k}.parquet" for k in range(FILES)]
+    found = read_parts(where)
+    assert found.drop(["vector"]).equals(old.drop(["vector"]))
+    np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X), rtol=0, atol=2e-6)
 
 
 def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, tmp_path):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from congruence.cli._bars import Bars
     from congruence.embeddings import Embeddings
+    from congruence.engines import EngineWalks
     from congruence.upgrade.migrate import Migration, Plan, Verification
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "confirm_plan",
     "discard",
     "drop_old",
+    "make_walks",
     "rollback",
     "run",
     "switch",
@@ -38,6 +40,24 @@ def typed(where: str, action: str, **options: str | None) -> str:
     for name, value in options.items():
         words += [] if value is None else [f"--{name}", value]
     return shlex.join(words)
+
+
+def make_walks(
+    engine: str, address: str | None, workers: int | None, action: str, *, reembeds: bool
+) -> EngineWalks | None:
+    """Return the walks of another engine than this process. Raises ParameterError for steps that none makes."""
+    from congruence.cli._engines import make_engine, runs_apart
+    from congruence.errors import ParameterError
+
+    if not runs_apart(engine, "", "", {"--address": address, "--workers": workers}):
+        return None
+    if reembeds or action not in ("run", "switch", "rollback"):
+        raise ParameterError(
+            f"Got --engine {engine} for {'reembed' if reembeds else action}; expected it for run, switch or rollback, which walk over all rows. Leave it out."
+        )
+    from congruence.engines import EngineWalks
+
+    return EngineWalks(make_engine(engine, address, workers, 0))
 
 
 def run(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from congruence.cli._engines import ADDRESS_HELP, WORKERS_HELP
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -213,6 +215,15 @@ def command(
     allow_zero_rows: Annotated[
         bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.", rich_help_panel="Before it runs")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local (this process), or ray: for run, switch and rollback of Parquet or Arrow files that all workers see.",
+            rich_help_panel="On many machines",
+        ),
+    ] = "local",
+    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP, rich_help_panel="On many machines")] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP, rich_help_panel="On many machines")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Migrate a live database to a new model, step by step.
@@ -256,6 +267,7 @@ def command(
         raise ParameterError(
             f"Got --encode for {action}; expected it for reembed. Pass --progressive, or leave it out."
         )
+    walks = steps.make_walks(engine, address, workers, action, reembeds=reembeds)
     verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
@@ -270,6 +282,7 @@ def command(
             ranges=None if ranges is None else _read_ranges(ranges),
             old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
             allow_zero_rows=allow_zero_rows,
+            walks=walks,
         )
         migration.retry.say = steps.complain
         if action == "status":

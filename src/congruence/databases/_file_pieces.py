@@ -16,7 +16,7 @@ from congruence._utils.refusals import is_refusal, say_refusal
 from congruence.databases._address import Address
 from congruence.errors import CorruptFileError, FileError, IdError
 
-__all__ = ["Piece", "among", "copy_mode", "hashes", "only", "path_of", "reading"]
+__all__ = ["Piece", "among", "copy_mode", "cut", "hashes", "only", "path_of", "reading"]
 
 
 class Piece(NamedTuple):
@@ -38,6 +38,22 @@ class Piece(NamedTuple):
     valid: np.ndarray
     vectors: np.ndarray | None
     modalities: pa.Array | None
+
+
+def cut(pieces: Iterator[Piece], stop: int | None) -> Iterator[Piece]:
+    """Yield pieces up to row number ``stop``, the last one shortened; all of them where it is None."""
+    for piece in pieces:
+        rows = len(piece.ids) if stop is None else min(len(piece.ids), stop - piece.start)
+        if rows <= 0:
+            return
+        if rows == len(piece.ids):
+            yield piece
+            continue
+        valid = piece.valid[:rows]
+        vectors = None if piece.vectors is None else piece.vectors[: int(valid.sum())]
+        modalities = None if piece.modalities is None else piece.modalities.slice(0, rows)
+        yield Piece(piece.start, piece.ids.slice(0, rows), valid, vectors, modalities)
+        return
 
 
 def path_of(address: Address, schemes: tuple[str, ...]) -> str:

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.validation import check_choice
 from congruence.databases._base import BATCH, Block, Cursor, Database, PairedBlock, Side, Stage
-from congruence.databases._file_pieces import Piece, among, hashes, only
+from congruence.databases._file_pieces import Piece, among, cut, hashes, only
 from congruence.databases._file_place import FilePlace, Record, fingerprint
 from congruence.databases._file_rows import RowVectors
 from congruence.errors import MigrationError, ParameterError, StorageError
@@ -57,6 +58,13 @@ class FileDatabase(Database):
         self._lock = Lock()
         self._counted: int | None = None
         self._options: dict[str, str] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open: another process, which sees the same files, opens it anew."""
+        return {**self.__dict__, "_new": None, "_recent": deque(maxlen=_RECENT), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
 
     def _remember(self, ids: str | None, modality_column: str | None) -> tuple[str | None, str | None]:
         """Return these two options, or those with which the migration began where they are left out."""
@@ -148,10 +156,10 @@ class FileDatabase(Database):
                 self._recent.append((ids, piece.start + np.flatnonzero(there)))
             yield Block(ids, vectors, modalities, stop)
 
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield old and new vectors, both read in the file's order."""
+    def scan_pairs(self, *, batch: int = BATCH, after: int = 0, stop: int | None = None) -> Iterator[PairedBlock]:
+        """Yield old and new vectors, both read in the file's order, from row number ``after`` to ``stop``."""
         new = self._opened()
-        for piece in self._pieces(0, batch, True):
+        for piece in cut(self._pieces(after, batch, True), stop):
             rows = piece.start + np.flatnonzero(piece.valid)
             if not len(rows):
                 continue

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-__all__ = ["SUFFIXES", "Part", "find_parts", "is_vectors", "rewrite"]
+__all__ = ["SUFFIXES", "Part", "find_parts", "is_vectors", "rewrite", "rewrite_part"]
 
 #: Of Parquet, and of Arrow's files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")
@@ -142,6 +143,14 @@ class Part:
                 f"Got another number of rows in {self.path} than the {self.rows:,} it says; expected all. Copy or write it again."
             )
 
+    def groups(self) -> list[int]:
+        """Return the number of rows up to the end of each row group; of Arrow's files, whose batches are found by reading, nothing."""
+        if self.path.suffix.lower() != ".parquet":
+            return []
+        with _parquet(self.path) as file:
+            sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+        return list(accumulate(sizes))
+
     def _of_parquet(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         with _parquet(self.path) as file:
             first = row = 0
@@ -217,15 +226,8 @@ def _arrow(
 # ---- writing anew ----------------------------------------------------------------------------------------------------
 
 
-def rewrite(
-    root: Path,
-    target: Path,
-    parts: list[Part],
-    column: str,
-    schema_of: Callable[[pa.Schema], pa.Schema],
-    lists: Callable[[int, int, pa.DataType], pa.Array],
-) -> None:
-    """Write a data set again, its other columns as they are.
+def rewrite(root: Path, target: Path, parts: list[Part], write: Callable[[list[tuple[Part, Path]]], None]) -> None:
+    """Write a data set again.
 
     Parameters
     ----------
@@ -233,10 +235,51 @@ def rewrite(
         File or folder.
     parts : list of Part
         All data of ``root``; other files are copied, links as links.
+    write : callable
+        Given each part with the file that is to take its place.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    OSError
+        Of the disk that is written to.
+    """
+    if root.is_file():
+        write([(parts[0], target)])
+        return
+    data, wanted = {part.path: part for part in parts}, []
+    for folder, _, names in os.walk(root):
+        made = target / Path(folder).relative_to(root)
+        made.mkdir(exist_ok=True)
+        copy_mode(Path(folder), made)
+        for name in names:
+            path = Path(folder) / name
+            if path in data:
+                wanted.append((data[path], made / name))
+            elif name not in _SUMMARIES:
+                shutil.copy2(path, made / name, follow_symlinks=False)
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            if (Path(folder) / name).is_symlink():
+                raise FileError(
+                    f"Got a link to a folder, {Path(folder) / name}; expected folders and files. Put the files themselves there."
+                )
+    write(wanted)
+
+
+def rewrite_part(
+    part: Part, target: Path, column: str, schema: pa.Schema, lists: Callable[[int, int, pa.DataType], pa.Array]
+) -> None:
+    """Write a file again, its other columns as they are.
+
+    Parameters
+    ----------
+    part : Part
+    target : Path
     column : str
         Of the vectors.
-    schema_of : callable
-        From a part's schema to that of its new file.
+    schema : pyarrow.Schema
+        Of the new file.
     lists : callable
         From two numbers of rows, of the first and behind the last, and a type to the new column's values.
 
@@ -246,36 +289,6 @@ def rewrite(
     OSError
         Of the disk that is written to.
     """
-    if root.is_file():
-        _rewrite_part(parts[0], target, column, schema_of, lists)
-        return
-    data = {part.path: part for part in parts}
-    for folder, _, names in os.walk(root):
-        made = target / Path(folder).relative_to(root)
-        made.mkdir(exist_ok=True)
-        copy_mode(Path(folder), made)
-        for name in names:
-            path = Path(folder) / name
-            if path in data:
-                _rewrite_part(data[path], made / name, column, schema_of, lists)
-            elif name not in _SUMMARIES:
-                shutil.copy2(path, made / name, follow_symlinks=False)
-    for folder, names, _ in os.walk(root):
-        for name in names:
-            if (Path(folder) / name).is_symlink():
-                raise FileError(
-                    f"Got a link to a folder, {Path(folder) / name}; expected folders and files. Put the files themselves there."
-                )
-
-
-def _rewrite_part(
-    part: Part,
-    target: Path,
-    column: str,
-    schema_of: Callable[[pa.Schema], pa.Schema],
-    lists: Callable[[int, int, pa.DataType], pa.Array],
-) -> None:
-    schema = schema_of(part.schema)
     kind, place = schema.field(column).type, schema.get_field_index(column)
     others = [name for name in schema.names if name != column]
     row_bytes = kind.list_size * kind.value_type.bit_width // 8 if pa.types.is_fixed_size_list(kind) else 4096

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +15,12 @@ from congruence._utils.atomic import atomic_path
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, DatabaseInfo, Stage
 from congruence.databases._file_pieces import Piece, path_of, reading
-from congruence.databases._file_place import EXCHANGES
+from congruence.databases._file_place import EXCHANGES, FilePlace
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
 from congruence.databases._metadata import MARK_KEY
 from congruence.databases._space import SPACE_KEY, told_space
-from congruence.databases._table_files import Part, find_parts, is_vectors, rewrite
+from congruence.databases._table_files import Part, find_parts, is_vectors, rewrite, rewrite_part
 from congruence.databases._uuids import is_uuids, uuid_texts
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, ParameterError, ShapeError
@@ -81,6 +82,8 @@ class Tables(FileDatabase):
                     f"Got {name}={value!r} for {path}, which is one table, all of which is mapped; expected none. Leave {name}= out."
                 )
         super().__init__(path, path)
+        #: Has the new files written elsewhere, given the number of each old file and the new one's path.
+        self.spread: Callable[[list[tuple[int, Path]]], None] | None = None
         ids, modality_column = self._remember(ids, modality_column)
         first = Part.open(find_parts(self._original)[0], 0, None, None).schema
         self._column = _choose(first, column or key, path)
@@ -89,6 +92,12 @@ class Tables(FileDatabase):
         if sum(is_vectors(field.type) for field in first) > 1:
             self._shown = f"{path}:{self._column}"
         self._moved()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process stands in another folder.
+        place = FilePlace(str(self._place.path.absolute()))
+        parts = [replace(part, path=part.path.absolute()) for part in self._parts]
+        return {**super().__getstate__(), "spread": None, "_place": place, "_parts": parts}
 
     @staticmethod
     def _find(schema: pa.Schema, option: str, name: str | None, usual: tuple[str, ...], path: str) -> str | None:
@@ -239,30 +248,69 @@ class Tables(FileDatabase):
         return 2 * self.n * dim * size + sum(part.others for part in self._parts)
 
     def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
-        space = Space(model=note.get("model") or None, dim=new.dim)
+        parts = [replace(part) for part in self._parts]
+        whole = self._place.path.is_dir()
+        with atomic_path(self._place.other, force=True, directory=whole, foreign=lambda folder: None) as temporary:
+            rewrite(self._place.path, temporary, parts, self._write_parts)
+
+    def _write_parts(self, wanted: list[tuple[Part, Path]]) -> None:
+        """Write the new files, here or where :attr:`spread` has them written."""
+        numbers = {part.path: number for number, part in enumerate(self._parts)}
+        jobs = [(numbers[part.path], target) for part, target in wanted]
+        if self.spread is not None:
+            self.spread(jobs)
+            return
+        for number, target in jobs:
+            self.write_part(number, target)
+
+    def write_part(self, number: int, target: Path) -> int:
+        """Write the new file of one of the data set's files, whole or not at all; return its rows.
+
+        Parameters
+        ----------
+        number : int
+            Of the file, in the order of its rows.
+        target : Path
+        """
+        part, new, note = self._parts[number], self._opened(), self._record().note
         told = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
+        space = Space(model=note.get("model") or None, dim=new.dim)
         if space.model:
             told[SPACE_KEY.encode()] = json.dumps(space.to_dict()).encode()
-
-        def schema_of(schema: pa.Schema) -> pa.Schema:
-            columns = Columns(schema, self._column, self._id_column)
-            made, place, _ = output_schema(
-                columns, dim=new.dim, dtype=new.dtype, has_ids=False, id_type=pa.string(), name=None
-            )
-            field = made.field(place)
-            own = {key: value for key, value in (field.metadata or {}).items() if key.decode() != SPACE_KEY}
-            rest = {key: value for key, value in (made.metadata or {}).items() if key.decode() != SPACE_KEY}
-            return made.set(place, field.with_metadata(own or None)).with_metadata({**rest, **told})
+        columns = Columns(part.schema, self._column, self._id_column)
+        made, place, _ = output_schema(
+            columns, dim=new.dim, dtype=new.dtype, has_ids=False, id_type=pa.string(), name=None
+        )
+        field = made.field(place)
+        own = {key: value for key, value in (field.metadata or {}).items() if key.decode() != SPACE_KEY}
+        rest = {key: value for key, value in (made.metadata or {}).items() if key.decode() != SPACE_KEY}
+        schema = made.set(place, field.with_metadata(own or None)).with_metadata({**rest, **told})
 
         def lists(start: int, stop: int, kind: pa.DataType) -> pa.Array:
             there = new.there(start, stop)
             rows = new.read(start + np.flatnonzero(there)).astype(new.dtype, copy=False)
             return _lists(rows, there, kind)
 
-        parts = [replace(part) for part in self._parts]
-        whole = self._place.path.is_dir()
-        with atomic_path(self._place.other, force=True, directory=whole, foreign=lambda folder: None) as temporary:
-            rewrite(self._place.path, temporary, parts, self._column, schema_of, lists)
+        with atomic_path(target, force=True) as temporary:
+            rewrite_part(part, temporary, self._column, schema, lists)
+        return part.rows
+
+    def stretches(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield the first number and the number behind the last of stretches of rows: whole files, and of larger ones some of their row groups.
+
+        Parameters
+        ----------
+        most : int
+            Rows from which a file is divided.
+        """
+        for part in self._parts:
+            start = part.start
+            for rows in part.groups() if part.rows > most else ():
+                if rows + part.start - start >= most:
+                    yield start, part.start + rows
+                    start = part.start + rows
+            if start < part.start + part.rows:
+                yield start, part.start + part.rows
 
 
 def _choose(schema: pa.Schema, column: str | None, path: str) -> str:

@@ -195,8 +195,9 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
         )
     sides = []
     for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
-        away = rng.standard_normal(len(null)) @ null if len(null) else np.zeros(n)
-        sides.append(1 + (strength * away / np.abs(away).max() if len(null) else away))
+        # Projected, and not combined: which basis of the null space is found is an accident of the linear algebra.
+        away = rng.standard_normal(n) @ null.T @ null
+        sides.append(1 + strength * away / np.abs(away).max() if len(null) else np.ones(n))
     return sides[0], sides[1]
 
 

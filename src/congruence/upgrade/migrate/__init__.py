@@ -6,5 +6,6 @@ from congruence.upgrade.migrate._migration import Migration
 from congruence.upgrade.migrate.plan import Plan
 from congruence.upgrade.migrate.together import migrate
 from congruence.upgrade.migrate.verify import Verification
+from congruence.upgrade.migrate.walks import LocalWalks, Walks
 
-__all__ = ["Migration", "Plan", "Verification", "migrate"]
+__all__ = ["LocalWalks", "Migration", "Plan", "Verification", "Walks", "migrate"]

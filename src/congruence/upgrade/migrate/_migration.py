@@ -12,7 +12,6 @@ from congruence.evaluation.thresholds import Thresholds
 from congruence.upgrade.migrate._opened import OpenMigration
 from congruence.upgrade.migrate.cutoffs import fit_cutoffs
 from congruence.upgrade.migrate.journal import Journal
-from congruence.upgrade.migrate.passes import checksum_of, fill
 from congruence.upgrade.migrate.plan import Plan, make_plan
 from congruence.upgrade.migrate.summary import summarize, write_summary
 from congruence.upgrade.migrate.verify import Verification, verify
@@ -49,6 +48,8 @@ class Migration(OpenMigration):
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         How often and how long to wait for a database that does not answer.
+    walks : Walks, optional
+        Where all rows are walked over: by default in this process; :class:`congruence.engines.EngineWalks` has it done by an engine.
 
     Raises
     ------
@@ -163,7 +164,7 @@ class Migration(OpenMigration):
             self._prepare()
             if journal.state == "filling":
                 tell("mapping")
-                fill(self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback)
+                self.walks.fill(self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback)
             if self.database.capabilities.concurrent_writes or journal.resumed:
                 self._settle(tell, callback)
             tell("indexing")
@@ -269,7 +270,7 @@ class Migration(OpenMigration):
                 self.database, self.database.rollback
             )  # also where a kill has come between the last two of its steps
             journal.state = "rolled back"
-            checksum = self.retry(self.database, lambda: checksum_of(self.database, "old", self.info.dim))
+            checksum = self.walks.checksum(self.database, self.info.dim, self.retry)
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)
             told = {

@@ -20,6 +20,7 @@ from congruence.upgrade.migrate.passes import Retry, settle
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.refusal import refuse
+from congruence.upgrade.migrate.walks import LocalWalks, Walks
 
 __all__ = ["OpenMigration"]
 
@@ -40,9 +41,12 @@ class OpenMigration:
         old_ranges: ArrayLike | None = None,
         allow_zero_rows: bool = False,
         retry: Retry | None = None,
+        walks: Walks | None = None,
     ) -> None:
         self.database = database
         self.retry = retry or Retry()
+        self.walks: Walks = walks or LocalWalks()
+        self.walks.begin(database)
         self.info = self.retry(database, database.info)
         self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
         self.journal = Journal.read(self.folder)
@@ -136,7 +140,10 @@ class OpenMigration:
         self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
 
     def _settle(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
-        settle(self.database, self.mapper, self._journal(), self.folder, self.info.dim, self.retry, tell, callback)
+        def walk() -> dict[str, object]:
+            return self.walks.repair(self.database, self.mapper, self.info.dim, self.retry, callback)
+
+        settle(walk, self._journal(), self.folder, tell)
 
     @contextmanager
     def _at_work(self) -> Iterator[Journal]:

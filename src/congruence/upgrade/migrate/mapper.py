@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,6 +119,10 @@ class RowMapper:
         if modality not in self._functions:
             self._functions[modality] = block_function(self.map.for_modality(modality), np.dtype(np.float32))
         return self._functions[modality]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the functions of blocks: another process makes its own."""
+        return {**self.__dict__, "_functions": {}}
 
     def check(self, info: DatabaseInfo, sample: np.ndarray) -> None:
         """Refuse a database whose vectors do not come from the map's source space.

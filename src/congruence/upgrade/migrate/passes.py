@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
-from congruence.databases import Block, Database, Side
+from congruence.databases import Block, Database, PairedBlock, Side
 from congruence.errors import DatabaseUnavailableError, MigrationError, StorageError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
@@ -30,6 +30,7 @@ __all__ = [
     "fill",
     "read_on",
     "repair",
+    "repair_block",
     "rows_a_block",
     "settle",
 ]
@@ -117,6 +118,11 @@ class Checksum:
         self._sum = (self._sum + sum(word << 32 * k for k, word in enumerate(words))) % 2**128
         self.rows += len(ids)
 
+    def merge(self, rows: int, text: str) -> None:
+        """Add the rows of another checksum, given as its number of rows and its text."""
+        self._sum = (self._sum + int(text, 16)) % 2**128
+        self.rows += rows
+
     def __str__(self) -> str:
         return f"{self._sum:032x}"
 
@@ -170,6 +176,8 @@ def fill(
     callback: Callable[[int], object] | None = None,
 ) -> None:
     """Write the new vectors of all rows, from where the journal stands; reading, products and writing overlap."""
+    if journal.cursor is None:  # an engine may have written some rows, here and there
+        journal.rows, journal.sample = 0, []
     reservoir = Reservoir(journal.sample, journal.rows)
     batch = rows_a_block(dim)
     reader = database.reader()
@@ -230,16 +238,7 @@ def repair(
         old = Checksum()
         written = removed = 0
         for block in run_ahead(reader.scan_pairs(batch=rows_a_block(dim))):
-            wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
-            wrong = ~block.has_new
-            if block.has_new.any():
-                wrong |= mapper.new.differs(block.new, wanted)
-            if wrong.any():
-                which = np.flatnonzero(wrong)
-                written += len(which)
-                if write:
-                    vectors = np.ascontiguousarray(mapper.new.encode(wanted[which]))
-                    database.write(block.ids.take(pa.array(which)), vectors)
+            written += repair_block(database, mapper, block, write=write)
             old.add(block.ids, block.old)
             if callback is not None:
                 callback(len(block.ids))
@@ -258,17 +257,31 @@ def repair(
             reader.close()
 
 
+def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, write: bool = True) -> int:
+    """Write those new vectors of a block that are missing or other than the map gives; return how many."""
+    wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
+    wrong = ~block.has_new
+    if block.has_new.any():
+        wrong |= mapper.new.differs(block.new, wanted)
+    which = np.flatnonzero(wrong)
+    if len(which) and write:
+        database.write(block.ids.take(pa.array(which)), np.ascontiguousarray(mapper.new.encode(wanted[which])))
+    return len(which)
+
+
 def settle(
-    database: Database,
-    mapper: RowMapper,
-    journal: Journal,
-    folder: Path,
-    dim: int,
-    retry: Retry,
-    tell: Callable[[str], object],
-    callback: Callable[[int], object] | None = None,
+    walk: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
 ) -> None:
     """Walk and repair until a walk finds nothing, and note each walk in the journal.
+
+    Parameters
+    ----------
+    walk : callable
+        Repairs, and returns what :func:`repair` does.
+    journal : Journal
+    folder : Path
+        Of the journal.
+    tell : callable
 
     Raises
     ------
@@ -277,7 +290,7 @@ def settle(
     """
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
-        found = repair(database, mapper, dim, retry, callback)
+        found = walk()
         journal.passes = [*journal.passes[-9:], found]
         journal.write(folder)
         if not found["written"] and not found["removed"]:
