@@ -26,7 +26,7 @@ from congruence.upgrade.certify.trial import PULL
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.order import ORDERS, View
 from congruence.upgrade.progressive.refit import Refit
-from congruence.upgrade.progressive.texts import Scale, Texts, read_facts, unit
+from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
 
 __all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle", "reached"]
 
@@ -36,7 +36,7 @@ SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
 #: Random rows' share of what is re-embedded: the default ``meter_share`` of a progressive migration.
 METER = 0.2
 
-#: Parts of the items: each is mapped after a refit on the others, and without texts ordered by what the others' new vectors tell.
+#: Parts of the items: each is mapped after a refit on the others.
 _FOLDS = 5
 
 
@@ -166,21 +166,27 @@ def measure_mixed(
     old, texts = unit(raw), _texts(question, rows)
     # Descriptions of classes are what is searched for, and known to a migration. Captions here are queries that stand for others.
     known = texts if tables.by_class else None
-    mapped = plain if known is None else plain + known.mixtures(old)
     groups = None if question.groups is None else question.groups[rows]
-    order, scores = _order(old, unit(mapped), unit(native), texts, groups, random_state)
+    size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / len(rows))
+    refit = Refit(None, known, size, None if known is None else Gate.fit(old, known))
+
+    def mix(base: np.ndarray) -> np.ndarray:
+        """Return rows as a map and the descriptions give them, before any is re-embedded."""
+        return base if known is None else np.asarray(refit.transform(raw, refit.first(), base))
+
+    mapped = mix(plain)
+    order, scores = _order(old, unit(mapped), texts, random_state)
     ranks = np.argsort(-scores, kind="stable")
     shuffled = np.random.default_rng([random_state, 21]).permutation(len(rows))
     n = len(rows)
     part = _parts(n, groups, random_state)
     counts = [n if n_rows is None and share else min(n, round(share * (n_rows or n))) for share in SHARES]
-    size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / n)
 
     def take(items: np.ndarray, count: int) -> np.ndarray:
         ranked, drawn = np.argsort(-scores[items], kind="stable"), np.argsort(np.argsort(shuffled)[items])
         return np.asarray(items[first_rows(ranked, drawn, count / len(items))])
 
-    again = refit_unseen(Refit(None, known, size), raw, unit(native), plain, take, part, counts)
+    again = refit_unseen(refit, raw, unit(native), plain, take, part, counts)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return _lists(question, task, rows, store, ranking) if of_lists else _hits(tables, task, store, ranking)
@@ -200,7 +206,7 @@ def measure_mixed(
         values = values + still * (measured.scores[base] - level)[:, None]
         influence = influence + still * (measured.influence[base] - effect)[:, None]
     elif measured.mapped_by_fewer is not None:
-        fewer = [measured.mapped_by_fewer[rows] + known.mixtures(old)] * len(SHARES)
+        fewer = [mix(measured.mapped_by_fewer[rows])] * len(SHARES)
         for more, less, out in zip(along(first), along(fewer), (values, influence), strict=True):
             out += measured.ahead * (more - less)
     names = [name.split("/")[1] for name in measured.scores if name.startswith(f"{task}/")]
@@ -240,28 +246,16 @@ def _texts(question: Question, rows: np.ndarray) -> Texts | None:
     return Texts(unit(ours), unit(theirs), Scale.of(unit(tables.source[tables.stored][rows]), unit(ours)))
 
 
-def _order(
-    old: np.ndarray,
-    mapped: np.ndarray,
-    native: np.ndarray,
-    texts: Texts | None,
-    groups: np.ndarray | None,
-    random_state: int,
-) -> tuple[str, np.ndarray]:
-    """Return the order that a progressive migration begins with, and its scores: by texts of both models, or by residuals of other items."""
-    if texts is not None:
+def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
+    """Return the order that a progressive migration begins with, and its scores: by texts of both models, or at random where there are none or most rows' own are not among them."""
+    beside: tuple[TextFacts, ...] = ()
+    name = "random"
+    if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:
+        name = "entropy"
         scale = Scale.of(mapped, texts.new)
-        facts = read_facts(old, texts.old, texts.scale, 1), read_facts(mapped, texts.new, scale, 1)
-        view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, *facts)
-        return "entropy", ORDERS["entropy"](view)
-    surprise = 1 - np.einsum("ij,ij->i", mapped, native)
-    scores = np.empty(len(old))
-    part = _parts(len(old), groups, random_state)
-    for k in range(_FOLDS):
-        others = np.flatnonzero(part != k)
-        view = View(old, mapped, others, surprise[others], 1, random_state)
-        scores[part == k] = ORDERS["residual"](view)[part == k]
-    return "residual", scores
+        beside = read_facts(old, texts.old, texts.scale, 1), read_facts(mapped, texts.new, scale, 1)
+    view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, *beside)
+    return name, ORDERS[name](view)
 
 
 def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
