@@ -76,7 +76,7 @@ class _Paper(BaseModel):
     """What the paper says of a figure."""
 
     model_config = _STRICT
-    claim: Any = None
+    claim: str
     numbers: Any = None
     rules: list[str] | None = None
 
