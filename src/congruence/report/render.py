@@ -19,7 +19,7 @@ from congruence.report.svg import draw_svg
 __all__ = ["fill", "render", "svg", "templates", "write_report"]
 
 
-def render(summary: dict[str, Any]) -> str:
+def render(summary: dict[str, object]) -> str:
     """Return a report as one self-contained HTML page.
 
     Parameters
