@@ -7,7 +7,7 @@ from typing import TypedDict
 
 import numpy as np
 
-__all__ = ["NEAR", "OriginReport"]
+__all__ = ["NEAR", "NearMean", "OddRow", "OriginReport"]
 
 #: Mean squared distance from a map's mean, in units of what it was at fit, up to which rows pass as that model's (docs/doctor.md).
 NEAR = 1.25

@@ -17,7 +17,7 @@ from congruence.plotting.data import FewAnchors, FewAnchorsCurve
 from congruence.report._base import held_out_ids, map_rows, some, unit, with_means
 from congruence.splits import Split, duplicate_groups
 
-__all__ = ["clouds", "few_anchors", "histograms", "kernel", "spectrum"]
+__all__ = ["FewAnchorsFigure", "clouds", "few_anchors", "histograms", "kernel", "spectrum"]
 
 #: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
 _ROWS, _MARKS = 5_000, 400
