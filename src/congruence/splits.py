@@ -287,6 +287,6 @@ def _equal_rows(array: np.ndarray) -> np.ndarray:
     return labels
 
 
-def _bytes(rows: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+def _bytes(rows: np.ndarray, kind: np.dtype) -> np.ndarray:
     """Return rows of one kind of float in which equal numbers are equal bytes."""
     return np.ascontiguousarray(rows.astype(kind, copy=False) + kind.type(0))  # −0 + 0 is 0

@@ -102,6 +102,8 @@ def test_defaults_fill_what_is_left_out():
         ("name: own", "name: other", "Got name 'other'.*'own'"),
         ('title: "One of my own"\n', "", "without title"),
         ('claim: "none"', 'boast: "none"', r"Got 'boast' in paper in own\.yaml, line 14"),
+        ('  claim: "none"\n', "", "without claim"),
+        ('claim: "none"', "claim: [a, b]", "Got claim.*text"),
         ("numbers: null", "rules: [image_cosine > 0]", r"image_cosine > 0.*own\.yaml.*not among its metrics"),
         ("numbers: null", "rules: [text_cosine]", "no comparison"),
         ("numbers: null", "rules: text_cosine > 0", "Got rules.*a list"),

@@ -455,6 +455,26 @@ def test_csv_keeps_commas_and_quotes():
     assert line["sd"] == ""
 
 
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ({"metric": "m"}, "expected a metric and a quantity"),
+        ({"metric": "m", "quantity": "after", "x": "five"}, "Got x='five'.*a number"),
+        ({"metric": "m", "quantity": "after", "part": 5}, "Got part=5.*text"),
+    ],
+)
+def test_a_value_says_what_it_is_in_words_and_numbers(what, message):
+    with pytest.raises(ParameterError, match=message):
+        Results().add(what, 1.0)
+
+
+def test_a_configuration_made_in_python_may_claim_nothing():
+    """Its run ended in a KeyError, after everything had been measured."""
+    outcome = run(replace(load_config("table2"), paper={}))
+    assert outcome.claim == "none"
+    assert outcome.held["verdict"] == "not checked"
+
+
 def test_heads_are_regularised_cca():
     """At ridge → 0 the singular values of the heads' cross-covariance are the canonical correlations."""
     from congruence.metrics import cca

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from congruence._utils.owner import find_left_over, temporary_beside
 from congruence._utils.refusals import say_refusal
@@ -184,7 +184,7 @@ def _check_parent(path: Path) -> None:
 
 
 def why_foreign(
-    folder: Path, what: str, marker: str, marks: str | Callable[[dict[str, Any]], bool], holds: Callable[[str], bool]
+    folder: Path, what: str, marker: str, marks: str | Callable[[dict[str, object]], bool], holds: Callable[[str], bool]
 ) -> str | None:
     """Say why a folder is not, or not only, what this library writes.
 
@@ -214,7 +214,7 @@ def why_foreign(
     return None
 
 
-def has_marker(file: Path, marks: str | Callable[[dict[str, Any]], bool]) -> bool:
+def has_marker(file: Path, marks: str | Callable[[dict[str, object]], bool]) -> bool:
     """Say whether a file is JSON that names its kind and version: as ``format`` and ``format_version``, or as a function tells."""
     try:
         content = json.loads(file.read_bytes())

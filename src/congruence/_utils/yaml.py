@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence.errors import CorruptFileError, FileError
 
@@ -56,7 +56,7 @@ def read_yaml(path: str | Path, what: str) -> str:
         raise CorruptFileError(f"Got {path} that is not UTF-8; expected {what} in YAML. Save it as UTF-8.") from error
 
 
-def parse_yaml(text: str, where: str) -> Any:
+def parse_yaml(text: str, where: str) -> object:
     """Return the plain data of a YAML document.
 
     Parameters

@@ -30,7 +30,7 @@ def print_json(data: object) -> None:
     print(visible_json(text))
 
 
-def _plain(data: object) -> Any:
+def _plain(data: object) -> object:
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):

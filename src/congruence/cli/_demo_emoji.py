@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from congruence.datasets import Bundle
     from congruence.embeddings import Embeddings
+    from congruence.evaluation import Score
     from congruence.maps import OrthogonalMap
+    from congruence.splits import Split
 
 __all__ = ["fit_on_images", "round_trip", "run", "seen_and_unseen"]
 
@@ -216,7 +218,7 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
     return table
 
 
-def _columns(row: Any) -> dict[str, Any]:
+def _columns(row: Score) -> dict[str, object]:
     return {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
 
 
@@ -226,7 +228,7 @@ def _own_group(
     modality: str,
     source: dict[str, Embeddings],
     target: dict[str, Embeddings],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Share of items whose nearest other item in the target model belongs to their subgroup."""
     import numpy as np
 
@@ -245,7 +247,7 @@ def _own_group(
     return {"before": found(X), "after": found(moved), "oracle": found(Y), "classes": len(X), "chance": chance}
 
 
-def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Any) -> list[dict[str, Any]]:
+def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dict[str, Any]]:
     """Compare ways back: the inverse, a map fitted the other way, and one fitted on other anchors.
 
     The third is composition: two maps that share no anchor, one after the other, should be the identity. The last two lines are the

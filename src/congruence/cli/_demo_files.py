@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import lancedb
+    import pyarrow as pa
+
     from congruence.datasets import Bundle
     from congruence.embeddings import Embeddings
 
@@ -33,7 +36,7 @@ def library_name() -> str:
     return "photos.lance" if has_lancedb() else "photos.parquet"
 
 
-def write_library(sample: Bundle, path: Path) -> Any:
+def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
     """Write the photos with the old model's vectors as an application has them.
 
     Parameters
@@ -105,7 +108,7 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
     return names
 
 
-def _table(sample: Bundle, rows: Embeddings, kind: str) -> Any:
+def _table(sample: Bundle, rows: Embeddings, kind: str) -> pa.Table:
     """Return rows with their ids, classes and vectors; the metadata names their model."""
     import json
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from congruence.cli._demo_files import has_lancedb, library_name, write_library
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from congruence.datasets import Bundle
     from congruence.maps import Map
+    from congruence.report.story import CertifiedWay, MovedLibrary, Search, SearchedWay, SearchStage, Story
     from congruence.upgrade.certify import Certificate
     from congruence.upgrade.migrate import Migration
 
@@ -50,20 +51,27 @@ def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
     return certify(*sides, queries=queries, labels=labels, random_state=random_state, data="photos")
 
 
-def certified_ways(certificate: Certificate) -> list[dict[str, Any]]:
+def certified_ways(certificate: Certificate) -> list[CertifiedWay]:
     """Return what the certificate expects of each way, with its interval."""
     names = {
         "keep": "keep the old model",
         "map": "map the stored vectors",
         "progressive": "map, and re-embed the worst {:.0%}",
     }
-    ways = []
+    ways: list[CertifiedWay] = []
     for road in certificate.roads:
         score = road["score"]
         value, low, high = (None, None, None) if score is None else (score.value, score.low, score.high)
         name = names.get(road["road"], "re-embed everything").format(road["share"])
         ways.append({"name": name, "value": value, "low": low, "high": high, "share": road["share"]})
     return ways
+
+
+class _Step(NamedTuple):
+    """The library at one step, and the photos that each name found."""
+
+    told: SearchedWay
+    found: list[list[str]]
 
 
 @dataclass
@@ -87,7 +95,7 @@ class _Library:
         import numpy as np
         import pyarrow.parquet as pq
 
-        if self.live:
+        if self.table is not None:
             self.table.checkout_latest()
             rows = self.table.search().select(["id", "embedding"]).to_arrow()
         else:
@@ -96,7 +104,7 @@ class _Library:
 
     def find(self, queries: np.ndarray, k: int) -> list[list[str]]:
         """Return the ids of the ``k`` photos nearest to each text."""
-        if not self.live:
+        if self.table is None:
             from congruence.metrics import nearest
 
             ids, vectors = self.vectors()
@@ -116,7 +124,7 @@ def move_library(
     share: float = 0.1,
     random_state: int = 0,
     callback: Callable[[int], object] | None = None,
-) -> dict[str, Any]:
+) -> MovedLibrary:
     """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each step.
 
     Parameters
@@ -155,10 +163,12 @@ def move_library(
     with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
         library = _Library(sample, Path(folder))
 
-        def search(name: str, note: str, model: str) -> dict[str, Any]:
+        def search(name: str, note: str, model: str) -> _Step:
             ids, vectors = library.vectors()
             found = library.find(queries[model], SHOWN)
-            return {"name": name, "note": note, "found": found, **_score(sample, names, queries[model], ids, vectors, found)}  # fmt: skip
+            accuracy = _accuracy(sample, names, queries[model], ids, vectors)
+            first = _found_first(sample, names, found)
+            return _Step({"name": name, "note": note, "accuracy": accuracy, "first": first}, found)
 
         ways = [
             search("before", "the old model's texts, its vectors", "old"),
@@ -172,7 +182,7 @@ def move_library(
             step(1)
             if not library.live:  # files are complete, so they are re-embedded before they change places
                 migration.rollback()
-            stages = [{"share": 0.0, "value": ways[-1]["accuracy"]}]
+            stages: list[SearchStage] = [{"share": 0.0, "value": ways[-1].told["accuracy"]}]
             budget = round(share * len(old["image"]))
             for part in range(1, 6):
                 plan = reembed(
@@ -181,7 +191,7 @@ def move_library(
                 )  # fmt: skip
                 if library.live:
                     ids, vectors = library.vectors()
-                    accuracy = _score(sample, names, queries["new"], ids, vectors, [])["accuracy"]
+                    accuracy = _accuracy(sample, names, queries["new"], ids, vectors)
                     stages.append({"share": float(plan.embedded.mean()), "value": accuracy})
             embedded = int(plan.embedded.sum())
             if not library.live:
@@ -190,13 +200,13 @@ def move_library(
                 search("re-embedded", f"{embedded:,} photos encoded by the new model, the others mapped", "new")
             )
             if not library.live:
-                stages.append({"share": float(plan.embedded.mean()), "value": ways[-1]["accuracy"]})
+                stages.append({"share": float(plan.embedded.mean()), "value": ways[-1].told["accuracy"]})
             step(1)
             told = migration.rollback()
             ways.append(search("rolled back", "the old model's texts, its vectors again", "old"))
             step(1)
         library.table = None
-    own = _score(sample, names, queries["new"], new["image"].ids, new["image"].vectors, [])
+    own = _accuracy(sample, names, queries["new"], new["image"].ids, new["image"].vectors)
     return {
         "rows": len(old["image"]),
         "names": len(names),
@@ -205,12 +215,12 @@ def move_library(
         "photos_of_each_model": sample.info["photos_of_each_model"],
         "share": embedded / len(old["image"]),
         "embedded": embedded,
-        "ways": [{key: way[key] for key in ("name", "note", "accuracy", "first")} for way in ways],
-        "new_model": own["accuracy"],
+        "ways": [way.told for way in ways],
+        "new_model": own,
         "stages": stages,
         "examples": _examples(sample, names, ways[:4], random_state),
         "identical": told["identical"],
-        "same_lists": ways[0]["found"] == ways[-1]["found"],
+        "same_lists": ways[0].found == ways[-1].found,
         "licences": list(sample.info["licences"]),
     }
 
@@ -227,20 +237,24 @@ def _switch(migration: Migration) -> None:
     migration.switch()
 
 
-def _score(
-    sample: Bundle, names: np.ndarray, queries: np.ndarray, ids: np.ndarray, vectors: np.ndarray, found: list[list[str]]
-) -> dict[str, float | None]:
-    """Return the share of photos whose nearest name is that of their class, and of names that find a photo of theirs first."""
+def _accuracy(sample: Bundle, names: np.ndarray, queries: np.ndarray, ids: np.ndarray, vectors: np.ndarray) -> float:
+    """Return the share of photos whose nearest name is that of their class."""
     import numpy as np
 
     own = sample.class_of("image", ids)
-    accuracy = float((names[(vectors.astype(np.float32) @ queries.T).argmax(axis=1)] == own).mean())
+    return float((names[(vectors.astype(np.float32) @ queries.T).argmax(axis=1)] == own).mean())
+
+
+def _found_first(sample: Bundle, names: np.ndarray, found: list[list[str]]) -> float | None:
+    """Return the share of names that find a photo of theirs first."""
+    import numpy as np
+
     classes = sample.classes["image"]
-    hits = [classes[one[0]] == name for one, name in zip(found, names.tolist(), strict=True)] if found else []
-    return {"accuracy": accuracy, "first": float(np.mean(hits)) if hits else None}
+    hits = [classes[one[0]] == name for one, name in zip(found, names.tolist(), strict=True)]
+    return float(np.mean(hits)) if hits else None
 
 
-def _examples(sample: Bundle, names: np.ndarray, ways: list[dict[str, Any]], random_state: int) -> list[dict[str, Any]]:
+def _examples(sample: Bundle, names: np.ndarray, ways: list[_Step], random_state: int) -> list[Search]:
     """Return the searches to show: those that the map alone harms most, and random ones, of classes with enough photos."""
     import numpy as np
 
@@ -252,8 +266,8 @@ def _examples(sample: Bundle, names: np.ndarray, ways: list[dict[str, Any]], ran
         sizes[one] += 1
     enough = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
 
-    def right(way: dict[str, Any], k: int) -> int:
-        return sum(classes[photo] == names[k] for photo in way["found"][k])
+    def right(way: _Step, k: int) -> int:
+        return sum(classes[photo] == names[k] for photo in way.found[k])
 
     harmed = sorted(enough, key=lambda k: right(ways[2], k) - right(ways[0], k))[: EXAMPLES // 2]
     others = [k for k in np.random.default_rng(random_state).permutation(enough).tolist() if k not in harmed]
@@ -263,15 +277,15 @@ def _examples(sample: Bundle, names: np.ndarray, ways: list[dict[str, Any]], ran
             "harmed": k in harmed,
             "ways": [
                 {
-                    "name": way["name"],
+                    "name": way.told["name"],
                     "right": right(way, k),
                     "found": [
                         {
                             "text": classes[photo],
                             "picture": data_uri(sample.thumbnails.get(photo)),
-                            "wanted": classes[photo] == names[k],
+                            "wanted": bool(classes[photo] == names[k]),
                         }
-                        for photo in way["found"][k]
+                        for photo in way.found[k]
                     ],
                 }
                 for way in ways
@@ -281,7 +295,7 @@ def _examples(sample: Bundle, names: np.ndarray, ways: list[dict[str, Any]], ran
     ]
 
 
-def print_story(told: dict[str, Any]) -> None:
+def print_story(told: Story) -> None:
     """Print what happened, step by step."""
     from congruence.cli._base import number, print_table, say
 

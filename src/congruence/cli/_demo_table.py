@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import lancedb
     import numpy as np
+    import pyarrow as pa
 
     from congruence.datasets import Bundle
     from congruence.maps import Map
@@ -79,7 +81,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
                 "name": name,
                 "note": note,
                 "found": found,
-                **_score(queries, vectors, pictures["id"].to_pylist(), asked),
+                "scores": _score(queries, vectors, pictures["id"].to_pylist(), asked),
             }
 
         ways = [search("before", "old model's texts, old vectors", by_old)]
@@ -102,7 +104,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     oracle = _score(by_new, own, new["image"].ids.tolist(), asked)
     measured = [
         *ways,
-        {"name": "all encoded anew", "note": "new model's texts and pictures: not done here", **oracle},
+        {"name": "all encoded anew", "note": "new model's texts and pictures: not done here", "scores": oracle},
     ]
     examples = [
         {
@@ -157,7 +159,7 @@ def _glyph(name: str) -> str:
     return "".join(chr(int(part, 16)) for part in name.split("-"))
 
 
-def _rows(sample: Bundle) -> Any:
+def _rows(sample: Bundle) -> pa.Table:
     """Return the table as an application would have it: one index for pictures and captions."""
     import numpy as np
     import pyarrow as pa
@@ -180,14 +182,14 @@ def _rows(sample: Bundle) -> Any:
     )  # fmt: skip
 
 
-def _ask(table: Any, query: np.ndarray, k: int) -> list[str]:
+def _ask(table: lancedb.table.Table, query: np.ndarray, k: int) -> list[str]:
     """Return the names of the ``k`` pictures nearest to a text."""
     found = table.search(query, vector_column_name="embedding").distance_type("cosine")
     rows = found.where("kind = 'image'", prefilter=True).select(["id", "_distance"]).limit(k).to_list()
     return [str(row["id"]).partition("/")[2] for row in rows]
 
 
-def _score(queries: np.ndarray, vectors: np.ndarray, ids: Any, asked: np.ndarray) -> dict[str, Any]:
+def _score(queries: np.ndarray, vectors: np.ndarray, ids: list[str], asked: np.ndarray) -> dict[str, float]:
     """Return the share of texts whose own picture is among the first, by exact search."""
     import numpy as np
 
@@ -195,7 +197,7 @@ def _score(queries: np.ndarray, vectors: np.ndarray, ids: Any, asked: np.ndarray
 
     place = {str(one).rpartition("/")[2]: row for row, one in enumerate(ids)}
     own = np.array([place[str(one)] for one in asked.tolist()])
-    return {"scores": {name: recall_at_k(queries, vectors, own, k) for name, k in MEASURES.items()}}
+    return {name: recall_at_k(queries, vectors, own, k) for name, k in MEASURES.items()}
 
 
 def _caption(sample: Bundle, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings, Space
@@ -20,7 +20,7 @@ SAMPLE_HELP = "Rows to draw, by id and the same from all data sets, with --engin
 BAD_ROWS_HELP = "Parquet file for rows without a usable vector, which are left out; without it the first one ends the command. Data sets only."
 
 
-def runs_apart(engine: str, inputs: str, out: str, given: Mapping[str, Any]) -> bool:
+def runs_apart(engine: str, inputs: str, out: str, given: Mapping[str, object]) -> bool:
     """Say whether work is cut by fragments: for another engine than this process, and for URLs. Raises ParameterError."""
     from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
@@ -119,7 +119,7 @@ def fit_apart(
     check: bool,
     strict: bool,
     allow_zero_rows: bool,
-    parameters: dict[str, Any],
+    parameters: dict[str, object],
 ) -> Map:
     """Fit a map from moments of fragments. Raises ParameterError for options that need the rows themselves."""
     from congruence.engines import fit_dataset, open_pairs

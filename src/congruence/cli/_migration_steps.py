@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -94,7 +94,7 @@ def verify(
     return found
 
 
-def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, Any]:
+def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]:
     """Switch, and return what is told of it as plain data, as do the steps below."""
     from congruence.cli._base import say
 
@@ -109,7 +109,7 @@ def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, Any]:
     return told
 
 
-def rollback(migration: Migration, as_json: bool) -> dict[str, Any]:
+def rollback(migration: Migration, as_json: bool) -> dict[str, object]:
     """Roll back."""
     from congruence.cli._base import say
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from congruence.cli._bars import Bars
@@ -110,7 +110,7 @@ def open_encoder(wanted: Wanted, migration: Migration) -> Encode:
     return ItemsEncoder(encoder, items)
 
 
-def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, Any]:
+def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, object]:
     """Switch and re-embed; where the new vectors are a complete file, re-embed, verify and switch. Return what is told as plain data."""
     from congruence.cli._base import say
 
@@ -132,7 +132,7 @@ def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) ->
     return run_reembed(migration, wanted, bars, as_json) if first else told
 
 
-def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, Any]:
+def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, object]:
     """Re-embed, print each stage, and return what is told in the end as plain data."""
     from congruence.cli._base import say
     from congruence.stores import read_embeddings
@@ -156,7 +156,7 @@ def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool)
             callback=advance,
             stage=None if as_json else say,
         )
-    told = _told(plan, wanted)
+    told, words = _told(plan, wanted)
     if wanted.plot is not None and plan.history_:
         from congruence.report.pictures import write_figure
 
@@ -165,19 +165,24 @@ def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool)
         write_figure(wanted.plot, figure, "quality by the share re-embedded", force=True)
         told["plot"] = wanted.plot
     if not as_json:
-        for line in told["words"]:
+        for line in words:
             say(line)
     return told
 
 
-def _told(plan: Progressive, wanted: Wanted) -> dict[str, Any]:
-    """Return the last stage, the forecast, and both in words."""
-    told: dict[str, Any] = {"stages": [one.to_dict() for one in plan.history_], "order": plan.order_, "words": []}
+def _told(plan: Progressive, wanted: Wanted) -> tuple[dict[str, object], list[str]]:
+    """Return the last stage, the forecast, and both in words, as plain data; and the words."""
+    words: list[str] = []
+    told: dict[str, object] = {
+        "stages": [one.to_dict() for one in plan.history_],
+        "order": plan.order_,
+        "words": words,
+    }
     if not plan.history_:
-        told["words"].append("nothing was re-embedded")
-        return told
+        words.append("nothing was re-embedded")
+        return told, words
     minutes = None if wanted.encode_rate is None else 60 * wanted.encode_rate
     ahead = plan.forecast(rate=minutes, price=wanted.price)
     told["forecast"] = ahead.to_dict()
-    told["words"] += str(ahead).split("\n")
-    return told
+    words += str(ahead).split("\n")
+    return told, words

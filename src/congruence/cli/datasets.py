@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -45,14 +45,38 @@ def command(
     if download:
         with progress(f"downloading {name}", sum(r.size or 0 for r in entry.resources), as_json) as callback:
             made = download_dataset(name, root, callback)
-    fact = {**_facts(entry, root), "made": made}
+    fact: _Made = {**_facts(entry, root), "made": made}
     if as_json:
         print_json({"root": root, **fact})
         return
     print_table(entry.title, ["", ""], [[key, text] for key, text in _description(entry, fact) if text])
 
 
-def _facts(entry: Entry, root: str) -> dict[str, Any]:
+class _Download(TypedDict):
+    url: str | None
+    path: str
+    bytes: int | None
+    sha256: str | None
+    md5: str | None
+
+
+class _Facts(TypedDict):
+    name: str
+    title: str
+    classes: int | None
+    templates: list[str]
+    splits: dict[str, int]
+    splits_from: str
+    download: list[_Download]
+    bytes: int
+    found: str | None
+
+
+class _Made(_Facts):
+    made: list[str]
+
+
+def _facts(entry: Entry, root: str) -> _Facts:
     """Describe a data set as plain data."""
     folder = entry.locate(root) if entry.resources else None
     return {
@@ -68,7 +92,7 @@ def _facts(entry: Entry, root: str) -> dict[str, Any]:
     }
 
 
-def _source(resource: Resource) -> dict[str, object]:
+def _source(resource: Resource) -> _Download:
     return {
         "url": resource.url,
         "path": resource.path,
@@ -78,7 +102,7 @@ def _source(resource: Resource) -> dict[str, object]:
     }
 
 
-def _row(entry: Entry, fact: dict[str, Any]) -> list[str]:
+def _row(entry: Entry, fact: _Facts) -> list[str]:
     # DTD's ten official partitions would fill the line
     shown = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
     return [
@@ -92,7 +116,7 @@ def _row(entry: Entry, fact: dict[str, Any]) -> list[str]:
     ]
 
 
-def _description(entry: Entry, fact: dict[str, Any]) -> list[tuple[str, str]]:
+def _description(entry: Entry, fact: _Made) -> list[tuple[str, str]]:
     named = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
     numbered = [split for split in entry.splits if split[-1].isdigit()]
     rows = [
@@ -109,7 +133,7 @@ def _description(entry: Entry, fact: dict[str, Any]) -> list[tuple[str, str]]:
     for source in fact["download"]:
         checksum = source["sha256"] or source["md5"]
         rows += [
-            ("download", source["url"]),
+            ("download", source["url"] or ""),
             ("  to", source["path"]),
             ("  bytes", "not published" if source["bytes"] is None else str(source["bytes"])),
             ("  checksum", checksum or "not published: that of the first download is recorded"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from congruence.report.story import Story
 
 __all__ = ["command"]
 
@@ -117,20 +120,23 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
         if save_map is not None:
             mapping.save(save_map)
         told = move_library(photos, mapping, share=share, random_state=seed, callback=callback)
-    told["certificate"] = {
-        "anchors": ANCHORS,
-        "headline": certificate.verdict.headline,
-        "reason": certificate.verdict.reason,
-        "roads": certified_ways(certificate),
+    story: Story = {
+        **told,
+        "certificate": {
+            "anchors": ANCHORS,
+            "headline": certificate.verdict.headline,
+            "reason": certificate.verdict.reason,
+            "roads": certified_ways(certificate),
+        },
     }
     if report:
-        write_story(out, told, force=True)
+        write_story(out, story, force=True)
     if as_json:
         examples = {"examples"}  # pictures
         print_json(
-            {key: value for key, value in told.items() if key not in examples} | {"page": out if report else None}
+            {key: value for key, value in story.items() if key not in examples} | {"page": out if report else None}
         )
         return
-    print_story(told)
+    print_story(story)
     if report:
         say(f"The story in pictures: {out}")

@@ -69,8 +69,9 @@ def command(
         _write_rows(rows, source, report, force)
     if as_json:
         found = report.to_dict()
-        for key in ("odd", "not_finite", "zero"):  # --rows lists all
-            found |= {key: found[key][:_LISTED], f"n_{key}": len(found[key])}
+        listed = (("odd", report.odd), ("not_finite", report.not_finite), ("zero", report.zero))
+        for key, every in listed:  # --rows lists all
+            found |= {key: every[:_LISTED], f"n_{key}": len(every)}
         print_json({"store": store, "written": rows, "summary": report.summary(), **found})
     else:
         _print(store, report)
@@ -122,7 +123,7 @@ def _print(store: str, report: OriginReport) -> None:
             f"Rows that fit no known model (false discovery rate {report.fdr:g})",
             ["row", "id", "nearest", "distance (1 usual)", "p"],
             [
-                [f"{one['row']:,}", one["id"] or "", one["nearest"], number(one["distance"]), f"{one['p']:.1e}"]
+                [f"{one['row']:,}", str(one["id"] or ""), one["nearest"], number(one["distance"]), f"{one['p']:.1e}"]
                 for one in report.odd[:_PRINTED]
             ],
         )

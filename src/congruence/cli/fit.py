@@ -244,7 +244,9 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     return name, sides
 
 
-def _read_pools(source: str | None, target: str | None, ids: str | None, modality: str | None) -> Any:
+def _read_pools(
+    source: str | None, target: str | None, ids: str | None, modality: str | None
+) -> tuple[Embeddings, Embeddings] | None:
     """Read both pools, with the ids by which held-out items are left out of them; None where there are none."""
     from congruence.cli._anchors import find_ids
     from congruence.cli._base import read
@@ -256,10 +258,12 @@ def _read_pools(source: str | None, target: str | None, ids: str | None, modalit
     if source is None or target is None:
         given, missing = ("--unpaired-source", "--unpaired-target")[:: 1 if target is None else -1]
         raise ParameterError(f"Got {given} without {missing}; expected rows of both models. Pass {missing} FILE too.")
-    columns = [find_ids(spec)[1] if ids is None else False if ids == "none" else ids for spec in (source, target)]
-    return tuple(
-        read(spec, name, Space(modality=modality)) for spec, name in zip((source, target), columns, strict=True)
-    )
+
+    def pool(spec: str) -> Embeddings:
+        column = find_ids(spec)[1] if ids is None else False if ids == "none" else ids
+        return read(spec, column, Space(modality=modality))
+
+    return pool(source), pool(target)
 
 
 def _refuse_beside_no_pairs(flags: list[str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from congruence.papers import Outcome
+    from congruence.papers.plain import Listed
 
 __all__ = ["command"]
 
@@ -168,11 +169,11 @@ def _list(as_json: bool) -> None:
         return
     print(NOT_RUN)
     for line in count_experiments(rows):
-        words = [
-            f"{line[f'{kind}s']} {kind}s are {line[f'{kind}_experiments']} experiments"
-            for kind in ("figure", "table")
-            if line[f"{kind}s"]
-        ]
+        counts = (
+            ("figures", line["figures"], line["figure_experiments"]),
+            ("tables", line["tables"], line["table_experiments"]),
+        )
+        words = [f"{count} {kind} are {experiments} experiments" for kind, count, experiments in counts if count]
         print(f"On a stand-in, {' and '.join(words)} ({STUDIES[line['paper']].title}).")
     print()
     for row in rows:
@@ -200,7 +201,7 @@ def _schema(name: str | None, as_json: bool) -> None:
         print(describe_schema(kind))
 
 
-def _as_one(row: dict[str, Any]) -> str:
+def _as_one(row: Listed) -> str:
     count = len(row["same_experiment_here"])
     return f", one experiment for these {count}" if count > 1 else ""
 
@@ -208,10 +209,11 @@ def _as_one(row: dict[str, Any]) -> str:
 def _print(outcome: Outcome, out: str, files: list[str]) -> None:
     from congruence.cli._base import number, print_table, say
     from congruence.papers import claim_lines, data_lines
+    from congruence.papers.plain import COLUMNS
+    from congruence.papers.summary import note_lines
 
     results = outcome.results
-    columns = ["data", "pair", "series", "part", "x", "metric", "quantity"]
-    shown = [column for column in columns if any(row[column] is not None for row in results["rows"])]
+    shown = [column for column in COLUMNS if any(row[column] is not None for row in results["rows"])]
     metrics = list(dict.fromkeys([*results["config"]["metrics"], *(row["metric"] for row in results["rows"])]))
     table = []
     # By metric, so that a cosine stands beside its controls; the configurations name retrieval first.
@@ -221,6 +223,6 @@ def _print(outcome: Outcome, out: str, files: list[str]) -> None:
     print_table(f"{results['experiment']}: {results['title']}", [*shown, "mean", "sd", "n"], table)
     for line in [*claim_lines(results), *data_lines(results)]:
         say(line)
-    for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:
+    for note in note_lines(results):
         say(note)
     say(f"Written to {out}: results.json, results.csv, {', '.join(files)}")

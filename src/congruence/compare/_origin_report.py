@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
-__all__ = ["NEAR", "OriginReport"]
+__all__ = ["NEAR", "NearMean", "OddRow", "OriginReport"]
 
 #: Mean squared distance from a map's mean, in units of what it was at fit, up to which rows pass as that model's (docs/doctor.md).
 NEAR = 1.25
+
+
+class OddRow(TypedDict):
+    """A row that fits no known model: its id where it has one, the nearest model, the distance (1 is usual) and its p-value."""
+
+    row: int
+    id: object
+    nearest: str
+    p: float
+    distance: float
+
+
+class NearMean(TypedDict):
+    """A mean of a map: the share of rows to which it is the nearest, and their distance (1 at fit)."""
+
+    name: str
+    nearest: float
+    distance: float
 
 
 @dataclass(frozen=True)
@@ -56,15 +74,15 @@ class OriginReport:
     not_finite: list[int]
     zero: list[int]
     unit: float
-    odd: list[dict[str, Any]]
+    odd: list[OddRow]
     fdr: float
-    by_means: list[dict[str, Any]]
+    by_means: list[NearMean]
     mapped: dict[str, int]
     looks_like: str | None
     origin: np.ndarray = field(repr=False)
     p_value: np.ndarray = field(repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything but what is told of single rows as plain data."""
         return {key: value for key, value in asdict(self).items() if key not in ("origin", "p_value")}
 
@@ -87,7 +105,7 @@ class OriginReport:
         shares = [(count / self.n, name) for name, count in zip(self.names, self.counts, strict=True) if count]
         if not self.names:
             shares = [
-                (float(one["nearest"]), one["name"])
+                (one["nearest"], one["name"])
                 for one in self.by_means
                 if one["nearest"] >= 0.01 and one["distance"] <= NEAR
             ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -338,7 +338,7 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
 
 #: Prepared sides, one for all definitions that begin alike.
 _Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], object]]
-_Side: TypeAlias = dict[_Key, Any]
+_Side: TypeAlias = dict[_Key, object]
 
 
 def _key(measure: Measure) -> _Key:

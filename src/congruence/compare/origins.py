@@ -13,7 +13,7 @@ from congruence._utils.arrays import UNIT_TOLERANCE, blocks, to_numpy
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
-from congruence.compare._origin_report import NEAR, OriginReport
+from congruence.compare._origin_report import NEAR, NearMean, OddRow, OriginReport
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError
 
@@ -265,7 +265,7 @@ class _Seen:
         names = [name for name, _ in self._models]
         odd = np.flatnonzero(p <= _cut(p, self._of.fdr))
         odd = odd[np.lexsort((odd, -far[odd], p[odd]))]
-        listed = [
+        listed: list[OddRow] = [
             {
                 "row": int(row),
                 "id": self._ids.get(int(row)),
@@ -278,7 +278,7 @@ class _Seen:
         origin[odd] = -1
         counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
         count = max(self._finite, 1)
-        by_means = [
+        by_means: list[NearMean] = [
             {
                 "name": mean.name,
                 "nearest": float(nearer / count),

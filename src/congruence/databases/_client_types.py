@@ -66,7 +66,7 @@ class Collection(Protocol):
     def get(
         self,
         ids: list[str] | None = None,
-        where: Mapping[str, Any] | None = None,
+        where: Mapping[str, object] | None = None,
         limit: int | None = None,
         include: list[str] = ...,
     ) -> Mapping[str, Any]: ...
@@ -74,16 +74,16 @@ class Collection(Protocol):
         self,
         query_embeddings: np.ndarray,
         n_results: int,
-        where: Mapping[str, Any] | None = None,
+        where: Mapping[str, object] | None = None,
         include: list[str] = ...,
     ) -> Mapping[str, Any]: ...
     def add(
         self,
         ids: list[str],
         embeddings: np.ndarray,
-        metadatas: list[Any] | None = None,
-        documents: list[Any] | None = None,
-        uris: list[Any] | None = None,
+        metadatas: Sequence[object] | None = None,
+        documents: Sequence[object] | None = None,
+        uris: Sequence[object] | None = None,
     ) -> None: ...
     def update(self, ids: list[str], embeddings: np.ndarray) -> None: ...
     def delete(self, ids: list[str]) -> object: ...
@@ -97,6 +97,6 @@ class CollectionClient(Protocol):
     def get_collection(self, name: str, embedding_function: None) -> Collection: ...
     def list_collections(self) -> Sequence[Collection]: ...
     def create_collection(
-        self, name: str, embedding_function: None, configuration: Mapping[str, Any], metadata: Mapping[str, Any]
+        self, name: str, embedding_function: None, configuration: Mapping[str, object], metadata: Mapping[str, object]
     ) -> Collection: ...
     def delete_collection(self, name: str) -> None: ...

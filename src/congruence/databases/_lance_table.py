@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -196,7 +195,7 @@ def storage_of(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def texts(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
+def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     """Return metadata as texts."""
     told = {}
     for key, value in (metadata or {}).items():

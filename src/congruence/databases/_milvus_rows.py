@@ -107,7 +107,7 @@ class Rows:
 
     def pages(
         self, collection: str, fields: list[str], *, after: Cursor | None = None, batch: int = BATCH
-    ) -> Iterator[list[dict[str, Any]]]:
+    ) -> Iterator[list[dict[str, object]]]:
         """Yield the chosen rows in the order of their ids, from behind ``after``, which need not be there any more."""
         for ids in self.ids(collection, after=after):
             for start in range(0, len(ids), batch):

@@ -172,7 +172,7 @@ class Points:
         found: list[Record] = self.connection.ask("retrieve", collection, ids=wanted, **what) if wanted else []
         return found
 
-    def wanted(self) -> dict[str, Any]:
+    def wanted(self) -> dict[str, object]:
         """Return what to ask for so that the vector and the modality come; the vector without a name is not asked for by one."""
         return {
             "with_payload": [self.modality] if self.modality else False,
@@ -257,7 +257,7 @@ class Points:
             self.connection.ask("update_vectors", collection, points=points, wait=True)
             start += len(some)
 
-    def _as_points(self, records: list[Record], vectors: list[Any] | None) -> Any:
+    def _as_points(self, records: list[Record], vectors: list[object] | None) -> object:
         models = self.models
         ids, payloads = [one.id for one in records], [one.payload for one in records]
         others = [one.vector if isinstance(one.vector, dict) else {} for one in records]

@@ -159,8 +159,8 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         raise InputError(
             f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}. Use one of these as the kind."
         )
-    columns: dict[str, list[Any]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
-    vectors: dict[str, list[Any]] = {"source": [], "target": []}
+    columns: dict[str, list[object]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
+    vectors: dict[str, list[np.ndarray | None]] = {"source": [], "target": []}
     for kind in KINDS:
         sides = {"source": bundle.source.get(kind), "target": bundle.target.get(kind)}
         ids = list(dict.fromkeys(i for rows in sides.values() if rows is not None for i in rows.ids.tolist()))
@@ -175,7 +175,7 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         for side, rows in sides.items():
             at = {} if rows is None else {i: row for i, row in zip(rows.ids.tolist(), rows.vectors, strict=True)}
             vectors[side] += [None if i not in at else at[i].astype(dtype) for i in ids]
-    spaces: dict[str, dict[str, Any]] = {
+    spaces: dict[str, dict[str, object]] = {
         side: next((items.space.to_dict() for items in getattr(bundle, side).values()), {})
         for side in ("source", "target")
     }
@@ -264,7 +264,9 @@ def read_bundle(path: str | Path) -> Bundle:
     return Bundle(sides["source"], sides["target"], classes, labels, texts, before, thumbnails, facts.get("info", {}))
 
 
-def _side(table: pa.Table, side: str, kinds: np.ndarray, ids: list[str], facts: Any) -> dict[str, Embeddings]:
+def _side(
+    table: pa.Table, side: str, kinds: np.ndarray, ids: list[str], facts: Mapping[str, object]
+) -> dict[str, Embeddings]:
     column = table.column(side).combine_chunks()
     there = column.is_valid().to_numpy(zero_copy_only=False)
     values = column.drop_null().flatten().to_numpy(zero_copy_only=False)

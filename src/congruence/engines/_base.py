@@ -12,7 +12,7 @@ from congruence.engines.dataset import Fragment
 from congruence.errors import CongruenceError
 
 #: From a fragment to plain data that JSON can hold; it can be pickled and may be called twice for a fragment.
-Work: TypeAlias = Callable[[Fragment], Mapping[str, Any]]
+Work: TypeAlias = Callable[[Fragment], Mapping[str, object]]
 
 #: From a fragment to bytes, and from the bytes of some fragments to those of all of them.
 Measure: TypeAlias = Callable[[Fragment], bytes]
@@ -71,10 +71,10 @@ class Guarded:
     work : callable
     """
 
-    def __init__(self, work: Callable[[Fragment], Any]) -> None:
+    def __init__(self, work: Callable[[Fragment], object]) -> None:
         self.work = work
 
-    def __call__(self, fragment: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, fragment: Mapping[str, object]) -> dict[str, object]:
         """Return ``{"value": …}``, or the type and message of an error about the data."""
         try:
             return {"value": self.work(Fragment.from_dict(fragment))}

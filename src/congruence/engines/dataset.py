@@ -70,7 +70,7 @@ class Fragment:
     groups: tuple[int, int] | None = None
     number: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain data."""
         return asdict(self)
 

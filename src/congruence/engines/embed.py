@@ -213,7 +213,7 @@ class _DescribeWork:
 
     encoder: EncoderSpec
 
-    def __call__(self, fragment: Fragment) -> dict[str, Any]:
+    def __call__(self, fragment: Fragment) -> dict[str, object]:
         """Return space and fingerprint; the fragment is not read."""
         found = self.encoder.open()
         return {"space": found.space.to_dict(), "fingerprint": found.fingerprint}
@@ -248,7 +248,7 @@ class _EmbedWork:
     batch_size: int
     quarantine: bool
 
-    def __call__(self, fragment: Fragment) -> dict[str, Any]:
+    def __call__(self, fragment: Fragment) -> dict[str, object]:
         """Encode a fragment, write it, and return its receipt as plain data."""
         encoder = self.encoder.open()
         if encoder.fingerprint != self.fingerprint:

@@ -55,7 +55,7 @@ class Receipt:
     path: str = ""
     lance: list[Any] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain data."""
         return asdict(self)
 
@@ -74,10 +74,10 @@ class Plan:
     """
 
     journey: str
-    identity: Mapping[str, Any]
+    identity: Mapping[str, object]
     fragments: tuple[Fragment, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return plain data."""
         return {
             "journey": self.journey,
@@ -222,7 +222,7 @@ class Journal:
                     self.finished.setdefault(one.fragment, one)
         self.resumed = len(self.finished)
 
-    def _unseal(self, content: bytes, name: str) -> dict[str, Any] | None:
+    def _unseal(self, content: bytes, name: str) -> dict[str, object] | None:
         """Return what a sealed file holds, or None where the seal is broken. Raises VersionError."""
         try:
             whole = json.loads(content)
@@ -236,7 +236,7 @@ class Journal:
         return facts if isinstance(facts, dict) and seal == _digest(facts) else None
 
 
-def _as_receipts(facts: Mapping[str, Any]) -> list[Receipt] | None:
+def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
     """Return the receipts of a segment; None where they are not what was written."""
     kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
     rows = facts.get("receipts")
@@ -250,10 +250,10 @@ def _as_receipts(facts: Mapping[str, Any]) -> list[Receipt] | None:
     return [Receipt(**one) for one in rows]
 
 
-def _digest(facts: Any) -> str:
+def _digest(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _seal(facts: Mapping[str, Any]) -> bytes:
+def _seal(facts: Mapping[str, object]) -> bytes:
     whole = {"format": FORMAT, "format_version": FORMAT_VERSION, "seal": _digest(facts), "facts": facts}
     return json.dumps(whole).encode()

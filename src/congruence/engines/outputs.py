@@ -229,7 +229,7 @@ def write_fragment(
 
 
 def write_parquet(
-    place: Place, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **options: Any
+    place: Place, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **options: object
 ) -> tuple[int, int]:
     """Write batches as one Parquet file, unless there are none; return its rows and bytes. Raises StorageError."""
     import pyarrow.parquet as pq

@@ -234,7 +234,7 @@ def _endpoint() -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _connect(base: str) -> Any:
+def _connect(base: str) -> object:
     """Return the file system of a scheme, host and options, once a process."""
     import pyarrow.fs
 
@@ -273,7 +273,7 @@ def _resolve(uri: str) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=1)
-def _local() -> Any:
+def _local() -> object:
     import pyarrow.fs
 
     return pyarrow.fs.LocalFileSystem()

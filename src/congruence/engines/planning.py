@@ -157,7 +157,7 @@ class DataPlan:
     machines: Machines
     checks: list[Check] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the plan as plain data."""
         facts = asdict(self)
         facts["rates"]["rows"] = self.rates.rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -208,7 +207,7 @@ class _TransformWork:
     block: int
     quarantine: bool
 
-    def __call__(self, fragment: Fragment) -> dict[str, Any]:
+    def __call__(self, fragment: Fragment) -> dict[str, object]:
         """Map a fragment, write it, and return its receipt as plain data."""
         source = self.data.open(fragment)
         aside: list[pa.RecordBatch] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
         if not isinstance(target, Mapping):
             rows = as_embeddings(target, "target")
             target = {modality or rows.space.modality or UNNAMED: rows}
-        found: tuple[Mapping[str, Any], Mapping[str, Any]] = (
+        found: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] = (
             {},
             {m: as_embeddings(rows, f"target[{m!r}]") for m, rows in target.items()},
         )

@@ -93,7 +93,7 @@ class Comparison:
     level: float
     notes: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 
@@ -315,7 +315,7 @@ def _differences(
     groups: np.ndarray | None,
     settings: tuple[float, int, int],
     rng: np.random.Generator,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Compare the first map with every other on each measure of the same queries."""
     level, draws, permutations = settings
     scores = np.stack([found.scores[name] for name in metrics], axis=2)  # (queries, maps, measures)

@@ -74,7 +74,7 @@ class Translation:
     recall: float | None
     recall_interval: tuple[float, float] | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 

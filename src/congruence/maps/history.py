@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from congruence._utils.validation import check_choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from congruence.plotting.data import TrainingRecord
 
 __all__ = ["History"]
 
@@ -69,9 +71,14 @@ class History:
             raise TypeError("losses that are no lists of numbers")
         return history
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TrainingRecord:
         """Return everything as plain data."""
-        return asdict(self)
+        return {
+            "losses": {term: [*values] for term, values in self.losses.items()},
+            "validation": [*self.validation],
+            "best_step": self.best_step,
+            "steps": self.steps,
+        }
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
         """Draw the validation score or a term of the loss by step; dashed, the step whose weights were kept.
@@ -100,9 +107,8 @@ class History:
         record = self.to_dict()
         score, terms = validation_curve(record), {data["term"]: data for data in loss_curves(record)}
         names = [*(["validation"] if score else []), *terms]
-        term = check_choice(
-            names[0] if term is None and names else term, names or ["none, before the first step"], "term"
-        )
-        if score and term == "validation":
+        wanted = names[0] if term is None and names else str(term)
+        named = check_choice(wanted, names or ["none, before the first step"], "term")
+        if score and named == "validation":
             return draw_validation(score, ax, annotate=annotate)
-        return draw_loss(terms[term], ax, annotate=annotate)
+        return draw_loss(terms[named], ax, annotate=annotate)

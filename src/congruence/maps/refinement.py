@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -91,7 +90,7 @@ class Refinement:
     log_gain: float
     p_value: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything but the matches as plain data."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
         return {**plain, "pool_sizes": list(self.pool_sizes), "matches": len(self.source_rows)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class Alignment:
     source_rows: np.ndarray = field(repr=False)
     target_rows: np.ndarray = field(repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything but the matches as plain data."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
         return {**plain, "sizes": list(self.sizes), "matches": len(self.source_rows)}

@@ -11,18 +11,18 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from congruence._utils.display import short
 from congruence.errors import ParameterError
+from congruence.papers.plain import Claim, Column, Held, Row, Rule, Verdict
 
 __all__ = ["check_claim", "check_rule", "parse_rule"]
 
 #: Keys of a row that a reference may pick.
-PICKED = ("data", "pair", "series", "part", "x", "quantity")
+PICKED: tuple[Column, ...] = ("data", "pair", "series", "part", "x", "quantity")
 
 #: Keys that a rule is checked for one by one unless a reference picks them.
-_FREE = ("data", "pair", "part", "x")
+_FREE: tuple[Column, ...] = ("data", "pair", "part", "x")
 
 #: Quantities that a bare name stands for.
 _VALUES = ("after", "value", "count")
@@ -137,7 +137,7 @@ def _picked(node: ast.Name | ast.Call) -> tuple[str, dict[str, object]]:
     return node.func.id, {str(k.arg): k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
 
 
-def _value(node: ast.Name | ast.Call, rows: Sequence[Mapping[str, Any]], case: Mapping[str, Any]) -> float | None:
+def _value(node: ast.Name | ast.Call, rows: Sequence[Row], case: Mapping[Column, object]) -> float | None:
     """Return the number a reference stands for in one case, or None where it was not measured."""
     metric, keys = _picked(node)
     found = [row for row in rows if row["metric"] == metric]
@@ -175,7 +175,7 @@ def _evaluate(node: ast.expr, numbers: Mapping[int, float]) -> float:
     return numbers[id(node)]
 
 
-def check_rule(rule: str, rows: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+def check_rule(rule: str, rows: Sequence[Row]) -> Rule:
     """Check a rule wherever it can be checked.
 
     Parameters
@@ -226,9 +226,7 @@ def check_rule(rule: str, rows: Sequence[Mapping[str, object]]) -> dict[str, Any
     return {"rule": rule, "held": held, "of": of, "failed": failed}
 
 
-def _complete(
-    case: Mapping[str, object], references: Sequence[ast.Name | ast.Call], rows: Sequence[Mapping[str, object]]
-) -> bool:
+def _complete(case: Mapping[Column, object], references: Sequence[ast.Name | ast.Call], rows: Sequence[Row]) -> bool:
     """Say whether some reference of the case is of exactly this case: what models reach alone makes none of its own."""
     for node in references:
         metric, keys = _picked(node)
@@ -239,9 +237,7 @@ def _complete(
     return False
 
 
-def check_claim(
-    paper: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], unchecked: str | None = None
-) -> dict[str, Any]:
+def check_claim(paper: Claim, rows: Sequence[Row], unchecked: str | None = None) -> Held:
     """Check a paper's claim on measured numbers.
 
     Parameters
@@ -262,6 +258,7 @@ def check_claim(
         return {"verdict": "not checked", "why": unchecked, "rules": []}
     rules = [check_rule(rule, rows) for rule in paper.get("rules") or []]
     held, of = sum(rule["held"] for rule in rules), sum(rule["of"] for rule in rules)
+    verdict: Verdict
     if not of:
         verdict = "not checked"
     elif held == of and all(rule["of"] for rule in rules):

@@ -76,8 +76,8 @@ class _Paper(BaseModel):
     """What the paper says of a figure."""
 
     model_config = _STRICT
-    claim: Any = None
-    numbers: Any = None
+    claim: str
+    numbers: object = None
     rules: list[str] | None = None
 
 
@@ -133,7 +133,7 @@ def _schema(study: Study[Any], kind: str) -> type[BaseModel]:
     return create_model(kind, __config__=_STRICT, **entries)
 
 
-def _type(study: Study[Any], key: str, default: Any) -> Any:
+def _type(study: Study[Any], key: str, default: object) -> Any:
     """Return the type of a parameter: what the study says of it, or that of its default; counts are positive, and 2 or more in lists."""
     if key in study.types:
         return study.types[key]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from congruence.papers.data import DataT
+from congruence.papers.plain import Claim, ConfigFacts, Extra
 from congruence.papers.results import Results
 
 __all__ = ["QUICK_DRAWS", "Config", "Job"]
@@ -59,15 +61,28 @@ class Config:
     seeds: int = 3
     metrics: list[str] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
-    paper: dict[str, Any] = field(default_factory=dict)
+    paper: Claim = field(default_factory=Claim)
 
     def models_named(self, models: str) -> list[str]:
         """Return the models that a caller named: its own for ``"paper"``, else the single group of names."""
         return self.models if models == "paper" else [models]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> ConfigFacts:
         """Return everything as plain data."""
-        return asdict(self)
+        return {
+            "name": self.name,
+            "title": self.title,
+            "section": self.section,
+            "kind": self.kind,
+            "models": [*self.models],
+            "data": [*self.data],
+            "sample_data": [*self.sample_data],
+            "variant": self.variant,
+            "seeds": self.seeds,
+            "metrics": [*self.metrics],
+            "parameters": deepcopy(self.parameters),
+            "paper": deepcopy(self.paper),
+        }
 
 
 @dataclass
@@ -101,7 +116,7 @@ class Job(Generic[DataT]):
     seeds: list[int]
     quick: bool = False
     results: Results = field(default_factory=Results)
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Extra = field(default_factory=Extra)
     notes: list[str] = field(default_factory=list)
     callback: Callable[[int], None] | None = None
     resampled: str = ""

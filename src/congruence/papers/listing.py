@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 from congruence.papers.config import config_names, load_config, place
+from congruence.papers.data import DataT
 from congruence.papers.job import Config
+from congruence.papers.plain import Listed, PaperCount
 from congruence.papers.registry import STUDIES
 from congruence.papers.study import Study
 
@@ -33,7 +34,7 @@ def experiment_of(config: Config) -> str:
     return json.dumps([config.kind, config.parameters, config.variant], sort_keys=True)
 
 
-def listing() -> list[dict[str, Any]]:
+def listing() -> list[Listed]:
     """Return every figure and table of the papers with what it runs on and what its own models need.
 
     Returns
@@ -46,17 +47,17 @@ def listing() -> list[dict[str, Any]]:
     return [row for study in STUDIES.values() for row in _rows(study)]
 
 
-def _rows(study: Study[Any]) -> list[dict[str, Any]]:
+def _rows(study: Study[DataT]) -> list[Listed]:
     configs = [load_config(name) for name in config_names(study.name)]
     shared: dict[str, list[str]] = {}
     for config in configs:
         shared.setdefault(experiment_of(config), []).append(config.name)
-    out: list[dict[str, object]] = []
+    out: list[Listed] = []
     for config in configs:
         weights = dict.fromkeys(name for spec in config.models for name in spec.split("/"))
         out.append(
-            _entry(study, config.name, config.title, config.section, config.kind)
-            | {
+            {
+                **_entry(study, config.name, config.title, config.section, config.kind),
                 "runs_here": config.sample_data,
                 "needs_weights": list(weights),
                 "needs_data": config.data,
@@ -67,7 +68,7 @@ def _rows(study: Study[Any]) -> list[dict[str, Any]]:
     return sorted(out, key=lambda row: place(row["name"]))
 
 
-def _entry(study: Study[Any], name: str, title: str, section: str, kind: str) -> dict[str, Any]:
+def _entry(study: Study[DataT], name: str, title: str, section: str, kind: str) -> Listed:
     return {
         "name": name,
         "paper": study.name,
@@ -82,7 +83,7 @@ def _entry(study: Study[Any], name: str, title: str, section: str, kind: str) ->
     }
 
 
-def count_experiments(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def count_experiments(rows: Iterable[Listed]) -> list[PaperCount]:
     """Count figures and tables, and the experiments they are on sample data.
 
     Parameters
@@ -96,12 +97,23 @@ def count_experiments(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         ``paper``, ``figures``, ``figure_experiments``, ``tables``, ``table_experiments``; an experiment that is a figure and a table counts for both.
     """
     rows = [row for row in rows if row["runs_here"]]
-    out = []
+    out: list[PaperCount] = []
     for paper in dict.fromkeys(row["paper"] for row in rows):
-        line: dict[str, object] = {"paper": paper}
-        for kind, words in (("fig", "figure"), ("table", "table")):
-            mine = [row for row in rows if row["paper"] == paper and place(row["name"])[1] == kind]
-            line[f"{words}s"] = len(mine)
-            line[f"{words}_experiments"] = len({row["same_experiment_here"][0] for row in mine})
-        out.append(line)
+        figures, tables = (
+            [row for row in rows if row["paper"] == paper and place(row["name"])[1] == kind]
+            for kind in ("fig", "table")
+        )
+        out.append(
+            {
+                "paper": paper,
+                "figures": len(figures),
+                "figure_experiments": _distinct(figures),
+                "tables": len(tables),
+                "table_experiments": _distinct(tables),
+            }
+        )
     return out
+
+
+def _distinct(rows: Iterable[Listed]) -> int:
+    return len({row["same_experiment_here"][0] for row in rows})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
+from congruence.papers.plain import ExperimentResults, Row
 from congruence.papers.registry import STUDIES
+from congruence.plotting.data import Bars, BarsPanel, CloudsPanel, LinesPanel, Panel, Series
 
 __all__ = ["panels"]
 
@@ -45,7 +46,7 @@ _WORDS = {
 }
 
 
-def panels(results: Mapping[str, Any]) -> list[dict[str, object]]:
+def panels(results: ExperimentResults) -> list[Panel]:
     """Return the panels of a figure: clouds, kernels, and for each metric bars or lines.
 
     Parameters
@@ -59,10 +60,10 @@ def panels(results: Mapping[str, Any]) -> list[dict[str, object]]:
         Each with ``kind``, ``title``, and what :func:`congruence.plotting.draw_panel` needs for that kind.
     """
     rows, extra = results["rows"], results["extra"]
-    axes = dict(extra.get("axes", []))  # what the horizontal axes say, by part
-    out: list[dict[str, object]] = []
+    axes = {part: words for part, words in extra.get("axes", [])}  # what the horizontal axes say, by part
+    out: list[Panel] = []
     for cloud in extra.get("clouds", []):
-        out.append({"kind": "clouds", "title": cloud["title"], **_in_pairs(cloud["points"])})
+        out.append(_in_pairs(cloud["title"], cloud["points"]))
     for data in extra.get("kernels", []):
         out.append({**data, "kind": "kernel"})
     for metric in dict.fromkeys(row["metric"] for row in rows):
@@ -79,12 +80,13 @@ def panels(results: Mapping[str, Any]) -> list[dict[str, object]]:
     return out
 
 
-def _in_pairs(points: Mapping[str, object]) -> dict[str, object]:
+def _in_pairs(title: str, points: Mapping[str, list[list[float]]]) -> CloudsPanel:
     """Give clouds the names their drawing knows; images of one model are joined to its own texts."""
     if {*points} == {"target image", "target text"}:
         joined = {"source image": points["target image"], "target image": points["target text"]}
-        return {"points": joined, "names": {"source image": "images", "target image": "texts"}}
-    return {"points": dict(points), "names": {}}
+        names = {"source image": "images", "target image": "texts"}
+        return {"kind": "clouds", "title": title, "points": {**joined}, "names": names}
+    return {"kind": "clouds", "title": title, "points": dict(points), "names": {}}
 
 
 def _title(metric: str) -> str:
@@ -95,9 +97,9 @@ def _title(metric: str) -> str:
     return _WORDS.get(metric, metric.replace("_", " "))
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def _name(row: Row) -> str:
     """Name a bar or line by what distinguishes it: series, part, quantity."""
-    words = [row[key] for key in ("series", "part") if row[key]]
+    words = [word for word in (row["series"], row["part"]) if word]
     if row["quantity"] in ("floor", "gain"):  # there is one beside each bar, not one for all
         return ", ".join([*words, _WORDS[row["quantity"]]])
     if row["quantity"] != "after":
@@ -105,19 +107,19 @@ def _name(row: Mapping[str, Any]) -> str:
     return ", ".join(words) or "after"
 
 
-def _groups(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _groups(rows: Sequence[Row]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["data"] or "", row["pair"] or "") for row in rows))
 
 
-def _bars(metric: str, rows: list[dict[str, Any]]) -> dict[str, object]:
+def _bars(metric: str, rows: list[Row]) -> BarsPanel:
     groups = _groups(rows)
     several = len({data for data, _ in groups}) > 1
     ordered = sorted(rows, key=lambda row: _ORDER.get(row["quantity"], 1))
-    series = []
+    series: list[Bars] = []
     for name, color in _colors((_name(row), row["quantity"]) for row in ordered).items():
         own = [row for row in rows if _name(row) == name]
         at = [groups.index((row["data"] or "", row["pair"] or "")) for row in own]
-        series.append({"name": name, "color": color, "group": at, **_spread(own)})
+        series.append({"name": name, "color": color, "group": at, "mean": _means(own), "sd": _spread(own)})
     return {
         "kind": "bars",
         "title": _title(metric),
@@ -126,26 +128,36 @@ def _bars(metric: str, rows: list[dict[str, Any]]) -> dict[str, object]:
     }
 
 
-def _lines(metric: str, rows: list[dict[str, Any]], axis: str | None) -> dict[str, object]:
+def _lines(metric: str, rows: list[Row], axis: str | None) -> LinesPanel:
     several = len(_groups(rows)) > 1
 
-    def name(row: Mapping[str, Any]) -> str:
+    def name(row: Row) -> str:
         own = ", ".join(filter(None, [_name(row), row["part"] if row["quantity"] != "after" else ""]))
         return f"{row['pair']}: {own}" if several else own
 
     # What is the same at every step, or nothing, needs no line.
     shown = [row for row in rows if row["x"] is not None and row["quantity"] not in ("oracle", "before")]
-    series = []
+    series: list[Series] = []
     for line, color in _colors((name(row), row["quantity"]) for row in shown).items():
-        own = sorted((row for row in shown if name(row) == line), key=lambda row: row["x"])
-        series.append({"name": line, "color": color, "x": [row["x"] for row in own], **_spread(own)})
-    counts = isinstance(min(row["x"] for row in shown), int)
+        own = sorted((row for row in shown if name(row) == line), key=_x)
+        xs = [_x(row) for row in own]
+        series.append({"name": line, "color": color, "x": xs, "mean": _means(own), "sd": _spread(own)})
+    counts = isinstance(min(map(_x, shown)), int)
     label = axis or ("classes fitted on" if counts else "share of the gap closed")
     return {"kind": "lines", "title": _title(metric), "label": label, "series": series}
 
 
-def _spread(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    return {key: [row[key] for row in rows] for key in ("mean", "sd")}
+def _x(row: Row) -> float:
+    assert row["x"] is not None  # else it is not shown along an axis
+    return row["x"]
+
+
+def _means(rows: Sequence[Row]) -> list[float]:
+    return [row["mean"] for row in rows]
+
+
+def _spread(rows: Sequence[Row]) -> list[float | None]:
+    return [row["sd"] for row in rows]
 
 
 def _colors(named: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+
+from congruence.errors import ParameterError
+from congruence.papers.plain import COLUMNS, Row
 
 __all__ = ["KEYS", "Results"]
 
 #: Columns that say what a number is.
-KEYS = ("data", "pair", "series", "part", "x", "metric", "quantity")
+KEYS = COLUMNS
+
+_Key: TypeAlias = tuple[str | None, str | None, str | None, str | None, float | None, str, str]
 
 
 class Results:
@@ -27,11 +32,17 @@ class Results:
     """
 
     def __init__(self) -> None:
-        self._values: dict[tuple[object, ...], list[float]] = {}
+        self._values: dict[_Key, list[float]] = {}
 
     def add(self, what: Mapping[str, object], value: float) -> None:
-        """Add one value."""
-        self._values.setdefault(tuple(what.get(key) for key in KEYS), []).append(float(value))
+        """Add one value.
+
+        Raises
+        ------
+        ParameterError
+            What it is lacks a metric or a quantity, or says by something else than text and numbers what was measured.
+        """
+        self._values.setdefault(_key(what), []).append(float(value))
 
     def add_all(self, what: Mapping[str, object], values: Mapping[str, float], quantity: str = "after") -> None:
         """Add one value for each metric."""
@@ -44,14 +55,45 @@ class Results:
             for quantity, value in found.items():
                 self.add({**what, "metric": metric, "quantity": quantity}, value)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Return one row for each thing measured: its keys, mean, standard deviation, n and the values themselves.
 
         The standard deviation is over draws, with n − 1 in the denominator; None for a single value.
         """
-        out = []
-        for key, values in self._values.items():
+        out: list[Row] = []
+        for (data, pair, series, part, x, metric, quantity), values in self._values.items():
             sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            row = dict(zip(KEYS, key, strict=True))
-            out.append({**row, "mean": float(np.mean(values)), "sd": sd, "n": len(values), "values": values})
+            out.append(
+                {
+                    "data": data,
+                    "pair": pair,
+                    "series": series,
+                    "part": part,
+                    "x": x,
+                    "metric": metric,
+                    "quantity": quantity,
+                    "mean": float(np.mean(values)),
+                    "sd": sd,
+                    "n": len(values),
+                    "values": values,
+                }
+            )
         return out
+
+
+def _key(what: Mapping[str, object]) -> _Key:
+    """Return what a number is, in the order of the columns."""
+    data, pair, series, part = (_text(what, column) for column in ("data", "pair", "series", "part"))
+    metric, quantity, x = _text(what, "metric"), _text(what, "quantity"), what.get("x")
+    if metric is None or quantity is None:
+        raise ParameterError(f"Got a value of {dict(what)}; expected a metric and a quantity. Add both to what it is.")
+    if not (x is None or isinstance(x, (int, float))):
+        raise ParameterError(f"Got x={x!r} of a value; expected a number or None. Pass x as a number.")
+    return data, pair, series, part, x, metric, quantity
+
+
+def _text(what: Mapping[str, object], column: str) -> str | None:
+    value = what.get(column)
+    if not (value is None or isinstance(value, str)):
+        raise ParameterError(f"Got {column}={value!r} of a value; expected text or None. Pass {column} as text.")
+    return value

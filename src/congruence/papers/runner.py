@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.validation import check_positive
 from congruence._version import __version__
 from congruence.errors import InputError, ParameterError
 from congruence.papers.claims import check_claim
 from congruence.papers.config import load_config, with_parameters
-from congruence.papers.data import Data
+from congruence.papers.data import Data, DataT
 from congruence.papers.job import QUICK_DRAWS, Config, Job
 from congruence.papers.panels import panels
+from congruence.papers.plain import ExperimentResults, Held
 from congruence.papers.registry import kinds
 from congruence.papers.study import Request, Study
 
@@ -44,7 +45,7 @@ class Outcome:
         Thumbnails of the examples, by id.
     """
 
-    results: dict[str, Any]
+    results: ExperimentResults
     pictures: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -53,9 +54,9 @@ class Outcome:
         return str(self.results["claim"])
 
     @property
-    def held(self) -> dict[str, Any]:
+    def held(self) -> Held:
         """Whether that held on the numbers measured, see :func:`congruence.papers.check_claim`."""
-        return dict(self.results["held"])
+        return {**self.results["held"]}
 
     def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
         """Draw one panel of the figure; :func:`congruence.report.draw_experiment` draws all of them.
@@ -192,13 +193,13 @@ def run(
     pictures = _pictures(job)
     rows = job.results.rows()
     stand_ins = list(dict.fromkeys(own.stand_in for own in opened if own.stand_in))
-    results = {
+    results: ExperimentResults = {
         "format": FORMAT,
         "experiment": config.name,
         "title": title_of(config, opened),
         "stand_in": " and ".join(stand_ins) or None,
         "stands_for": {"models": config.models, "data": config.data} if stand_ins else None,
-        "claim": config.paper["claim"],
+        "claim": config.paper.get("claim", "none"),
         "held": check_claim(config.paper, rows, job.unchecked),
         "ran_on": models if collections is None else "collections",
         "quick": quick,
@@ -233,7 +234,7 @@ def title_of(config: Config, data: Sequence[Data]) -> str:
     return f"{config.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else "")
 
 
-def _open(study: Study[Any], config: Config, models: str, request: Request) -> list[Any]:
+def _open(study: Study[DataT], config: Config, models: str, request: Request) -> list[DataT]:
     if models not in study.sample_data:
         return study.open_models(config, models, request)
     if config.parameters.get("captions"):
@@ -251,7 +252,7 @@ def _open(study: Study[Any], config: Config, models: str, request: Request) -> l
     return [study.open_sample(models, config.variant, request)]
 
 
-def _pictures(job: Job[Any]) -> dict[str, bytes]:
+def _pictures(job: Job[DataT]) -> dict[str, bytes]:
     ids = []
     for example in job.extra.get("examples", []):
         ids += [example["query"]["id"], *(item["id"] for row in example["rows"].values() for item in row)]

@@ -96,7 +96,7 @@ class Study(Protocol[DataT]):
     baselines: Mapping[str, object]
     kinds: Mapping[str, Kind]
     choices: Mapping[str, tuple[str, ...]] = {}
-    types: Mapping[str, Any] = {}
+    types: Mapping[str, object] = {}
     meanings: Mapping[str, str] = {}
     drawings: Mapping[str, tuple[str, str]] = {}
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from congruence.papers.plain import ExperimentResults
 from congruence.papers.registry import kinds
 
-__all__ = ["claim_lines", "data_lines"]
+__all__ = ["claim_lines", "data_lines", "note_lines"]
 
 
-def claim_lines(results: Mapping[str, Any]) -> list[str]:
+def claim_lines(results: ExperimentResults) -> list[str]:
     """Return a paper's claim and whether it held as lines of text.
 
     Parameters
@@ -36,7 +34,7 @@ def claim_lines(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def data_lines(results: Mapping[str, Any]) -> list[str]:
+def data_lines(results: ExperimentResults) -> list[str]:
     """Return what was run on: names, numbers of rows, split and seeds.
 
     Parameters
@@ -58,4 +56,23 @@ def data_lines(results: Mapping[str, Any]) -> list[str]:
     if results["stands_for"]:
         models = "; ".join(results["stands_for"]["models"])
         lines.append(f"Stands for {models} on {', '.join(results['stands_for']['data'])}, which have not been run.")
+    return lines
+
+
+def note_lines(results: ExperimentResults) -> list[str]:
+    """Return what a reader of the numbers must know: of the run, and of each of its data.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :func:`congruence.papers.run`.
+
+    Returns
+    -------
+    list of str
+    """
+    lines = [*results["notes"]]
+    for data in results["data"]:
+        notes = data["notes"]
+        lines += map(str, notes if isinstance(notes, list) else ())
     return lines

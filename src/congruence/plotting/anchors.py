@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from matplotlib.axes import Axes
 
+from congruence.plotting.data import Covered
 from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_covered"]
 
 
-def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_covered(data: Covered, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the share of the rows' variance that lies in the span of the first anchors, by their number.
 
     Parameters

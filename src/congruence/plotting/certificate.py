@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 
+from congruence.plotting.data import AnchorsCurve, Strategies
 from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_learning_curve", "draw_strategies"]
@@ -23,7 +21,7 @@ _WAYS = {
 _CONTROLS = {"chance": "a random list", "random_rotation": "random rotation"}
 
 
-def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the score of each way to search with its interval; dotted, what the controls reach.
 
     Parameters
@@ -63,7 +61,7 @@ def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
     return ax
 
 
-def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_learning_curve(data: AnchorsCurve, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the score by number of anchors, and its continuation to four times the anchors.
 
     Parameters

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from congruence.plotting.data import BarsPanel, LinesPanel, Panel
 from congruence.plotting.look import COLOR, WIDTH, canvas, explain, tidy, words
 from congruence.plotting.maps import draw_clouds, draw_kernel
 
@@ -23,7 +23,7 @@ CROWDED = 4
 _LINES, _SLANTED, _LETTER = 3, 18, 5.6
 
 
-def draw_panel(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_panel(panel: Panel, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw a panel of a paper's figure.
 
     Parameters
@@ -44,10 +44,12 @@ def draw_panel(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool 
         return draw_clouds(panel["points"], ax, names=panel["names"], title=panel["title"], annotate=annotate)
     if panel["kind"] == "kernel":
         return draw_kernel(panel, ax, color="after", title=panel["title"], annotate=annotate)
-    return (draw_bars if panel["kind"] == "bars" else draw_lines)(panel, ax, annotate=annotate)
+    if panel["kind"] == "bars":
+        return draw_bars(panel, ax, annotate=annotate)
+    return draw_lines(panel, ax, annotate=annotate)
 
 
-def draw_bars(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_bars(panel: BarsPanel, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw bars side by side for each group, with standard deviations over draws.
 
     Parameters
@@ -82,8 +84,8 @@ def draw_bars(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool =
         ax.spines["bottom"].set_visible(False)
         ax.tick_params(axis="x", length=0, pad=6)
         if len(groups) > CROWDED:
-            slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
-            ax.set_xticks(range(len(groups)), [words(name, _SLANTED) for name in groups], fontsize=9.5, **slanted)
+            names = [words(name, _SLANTED) for name in groups]
+            ax.set_xticks(range(len(groups)), names, fontsize=9.5, rotation=40, ha="right", rotation_mode="anchor")
         else:
             wide = int((WIDTH - 62) / len(groups) / _LETTER)
             ax.set_xticks(range(len(groups)), [_wrap(name, wide) for name in groups], fontsize=9.5)
@@ -97,7 +99,7 @@ def _wrap(name: str, wide: int) -> str:
     return "\n".join(lines if len(lines) <= _LINES else [*lines[: _LINES - 1], f"{lines[_LINES - 1][: wide - 1]}…"])
 
 
-def draw_lines(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_lines(panel: LinesPanel, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw means along a horizontal axis, with bands of a standard deviation over draws.
 
     Parameters

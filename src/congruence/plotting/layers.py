@@ -83,12 +83,19 @@ def draw_layers(
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0, pad=5)
         ax.xaxis.tick_top()
-        ink: dict[str, Any] = {"color": COLOR["ink"]}
         names = [words(name, _NAME) for name in data["y_layers"]]
         ax.set_xticks(
-            np.arange(len(names)) + 0.5, names, rotation=45, ha="left", va="bottom", rotation_mode="anchor", **ink
+            np.arange(len(names)) + 0.5,
+            names,
+            rotation=45,
+            ha="left",
+            va="bottom",
+            rotation_mode="anchor",
+            color=COLOR["ink"],
         )
-        ax.set_yticks(np.arange(len(strength)) + 0.5, [words(name, _NAME) for name in data["x_layers"]], **ink)
+        ax.set_yticks(
+            np.arange(len(strength)) + 0.5, [words(name, _NAME) for name in data["x_layers"]], color=COLOR["ink"]
+        )
         if annotate:
             ax.set_title(words(title), loc="left", x=0)
             for k, note in enumerate(layer_notes(data)):

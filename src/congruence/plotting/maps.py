@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
+from congruence.plotting.data import CosineHistogram, FewAnchors, KernelPoints
 from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_clouds", "draw_cosines", "draw_few_anchors", "draw_kernel", "draw_spectrum"]
@@ -23,7 +23,7 @@ _NAMES = {
 }
 
 
-def draw_cosines(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw histograms of the cosines of pairs before and after the map, and outlines of those of the controls.
 
     Parameters
@@ -42,14 +42,15 @@ def draw_cosines(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool
     """
     with canvas(ax) as ax:
         edges = data["edges"]
-        for kind in ("before", "after"):
-            if data[kind]:
-                color = COLOR["source" if kind == "before" else "after"]
-                ax.stairs(data[kind], edges, fill=True, color=color, alpha=0.55, label=_NAMES[kind])
-        for kind, dashes in (("constant", "solid"), ("random_rotation", _DOTTED)):
-            if data[kind]:
-                ax.stairs(data[kind], edges, color=COLOR["ink"], linewidth=1.6, linestyle=dashes, label=_NAMES[kind])
-        top = max(max(data[kind]) for kind in _NAMES if data[kind]) * 1.08 or 1.0
+        for shares, color, kind in ((data["before"], "source", "before"), (data["after"], "after", "after")):
+            if shares:
+                ax.stairs(shares, edges, fill=True, color=COLOR[color], alpha=0.55, label=_NAMES[kind])
+        controls = (data["constant"], "solid", "constant"), (data["random_rotation"], _DOTTED, "random_rotation")
+        for shares, dashes, kind in controls:
+            if shares:
+                ax.stairs(shares, edges, color=COLOR["ink"], linewidth=1.6, linestyle=dashes, label=_NAMES[kind])
+        every = (data["before"], data["after"], data["constant"], data["random_rotation"])
+        top = max(max(shares) for shares in every if shares) * 1.08 or 1.0
         ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xlabel="cosine", ylabel="share of pairs")
         tidy(ax)
         if annotate:
@@ -57,7 +58,7 @@ def draw_cosines(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool
     return ax
 
 
-def draw_spectrum(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw singular values of the anchors' cross-covariance, as shares of the largest, and the gains.
 
     Parameters
@@ -140,7 +141,7 @@ def draw_clouds(
 
 
 def draw_kernel(
-    data: dict[str, Any],
+    data: KernelPoints,
     ax: Axes | None = None,
     *,
     color: str = "ink",
@@ -171,11 +172,11 @@ def draw_kernel(
         room = (high - low) * 0.04 or 0.1
         span = (low - room, high + room)
         ax.plot(span, span, color=COLOR["faint"], linestyle=_DASHED, linewidth=1.2)
-        for kind, hue, size, alpha, label in (
-            ("other", "faint", 2.6, 0.45, "different classes"),
-            ("matched", color, 3.6, 1.0, "same class"),
+        for shown, hue, size, alpha, label in (
+            (data["other"], "faint", 2.6, 0.45, "different classes"),
+            (data["matched"], color, 3.6, 1.0, "same class"),
         ):
-            x, y = zip(*data[kind], strict=True) if data[kind] else ((), ())
+            x, y = zip(*shown, strict=True) if shown else ((), ())
             ax.plot(x, y, "o", color=COLOR[hue], markersize=size, alpha=alpha, label=label)
         ax.set(xlim=span, ylim=span, xlabel="⟨f, g⟩ in the source", ylabel="⟨f̃, g̃⟩ in the target")
         tidy(ax)
@@ -185,7 +186,7 @@ def draw_kernel(
 
 
 def draw_few_anchors(
-    data: dict[str, Any], measures: Sequence[str], ax: Axes | None = None, *, annotate: bool = True
+    data: FewAnchors, measures: Sequence[str], ax: Axes | None = None, *, annotate: bool = True
 ) -> Axes:
     """Draw scores of maps fitted on few anchors, by their number: means of several draws, and their range.
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from matplotlib.axes import Axes
 
+from congruence.plotting.data import ProgressPicture
 from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_progress"]
 
 
-def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_progress(data: ProgressPicture, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the quality of each stage with its interval, today's point, the forecast, and old and new model as lines.
 
     Parameters
@@ -33,14 +31,14 @@ def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: 
         for name, value in data["lines"].items():
             color = COLOR["target" if name == "new model" else "source"]
             ax.axhline(value, color=color, linewidth=1.2, linestyle=(0, (3, 3)), label=name)
-        for part, color, label in (("forecast", "faint", "forecast"), ("stages", "after", "measured")):
-            points = [one for one in data[part] if one["value"] == one["value"]]
+        for part, color, label in ((data["forecast"], "faint", "forecast"), (data["stages"], "after", "measured")):
+            points = [one for one in part if one["value"] == one["value"]]
             if not points:
                 continue
             x = [100 * one["share"] for one in points]
-            low, high = ([one[end] for one in points] for end in ("low", "high"))
+            low, high = [one["low"] for one in points], [one["high"] for one in points]
             ax.fill_between(x, low, high, color=COLOR[color], alpha=0.2, linewidth=0)
-            dashes = (0, (1, 1.5)) if part == "forecast" else "solid"
+            dashes = (0, (1, 1.5)) if label == "forecast" else "solid"
             ax.plot(x, [one["value"] for one in points], color=COLOR[color], linestyle=dashes, label=label)
         today = data["stages"][-1]
         ax.plot([100 * today["share"]], [today["value"]], "o", markersize=7, color=COLOR["after"])

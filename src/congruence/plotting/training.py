@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from congruence.plotting.data import (
+    Curve,
+    LossCurves,
+    Margins,
+    Recalls,
+    TaskRecalls,
+    TermCurve,
+    TrainingRecord,
+    ValidationCurve,
+)
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
 
 if TYPE_CHECKING:
@@ -50,7 +60,7 @@ _SIDES = {"": "after", "source": "source", "target": "target"}
 _DASHED = (0, (4, 4))
 
 
-def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def loss_curves(record: TrainingRecord) -> list[LossCurves]:
     """Return the terms of the loss by step, ready for :func:`draw_loss`; terms of both sides share a picture.
 
     Parameters
@@ -66,14 +76,14 @@ def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     losses = record.get("losses", {})
     steps = losses.get("step", [])
-    pictures: dict[str, list[dict[str, Any]]] = {}
+    pictures: dict[str, list[TermCurve]] = {}
     for term, values in losses.items():
         if term != "step" and len(values) == len(steps) > 0:
             stem, _, side = term.rpartition("_")
             name, line = (stem, side) if side in ("source", "target") else (term, "")
             step, value = thin(steps, values)
             pictures.setdefault(name, []).append({"name": line, "step": step, "value": value})
-    out = []
+    out: list[LossCurves] = []
     for term, lines in pictures.items():
         values = [value for line in lines for value in line["value"]]
         out.append(
@@ -89,7 +99,7 @@ def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
-def validation_curve(record: Mapping[str, Any], teacher: float | None = None) -> dict[str, Any] | None:
+def validation_curve(record: TrainingRecord, teacher: float | None = None) -> ValidationCurve | None:
     """Return the score on validation rows by step, ready for :func:`draw_validation`; None where there was none.
 
     Parameters
@@ -127,7 +137,7 @@ def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], 
     )  # type: ignore[return-value]
 
 
-def draw_loss(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw a term of the loss by step, of both sides where it has two; dashed, the step whose weights were kept.
 
     Parameters
@@ -152,7 +162,7 @@ def draw_loss(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = 
     return ax
 
 
-def draw_validation(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the score on validation rows by step, the best marked.
 
     Parameters
@@ -169,9 +179,10 @@ def draw_validation(data: dict[str, Any], ax: Axes | None = None, *, annotate: b
     matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
-        lines, values = [(data, "target", "heads")], [*data["value"], data["best"]]
+        lines: list[tuple[Curve, str, str]] = [(data, "target", "heads")]
+        values = [*data["value"], data["best"]]
         if data["teacher"] is not None:
-            flat = {"step": [0, data["steps"]], "value": [data["teacher"]] * 2}
+            flat: Curve = {"step": [0, data["steps"]], "value": [data["teacher"]] * 2}
             lines.append((flat, "source", "their linear teacher"))
             values.append(data["teacher"])
         _curves(ax, data, "validation score", values, lines)
@@ -184,10 +195,10 @@ def draw_validation(data: dict[str, Any], ax: Axes | None = None, *, annotate: b
 
 def _curves(
     ax: Axes,
-    data: Mapping[str, Any],
+    data: LossCurves | ValidationCurve,
     title: str,
     values: Sequence[float],
-    lines: Sequence[tuple[Mapping[str, Any], str, str]],
+    lines: Sequence[tuple[Curve, str, str]],
     *,
     log: bool = False,
 ) -> None:
@@ -208,22 +219,22 @@ def _curves(
     tidy(ax)
 
 
-def recalls_size(data: dict[str, Any]) -> tuple[float, float]:
+def recalls_size(data: Recalls) -> tuple[float, float]:
     """Return the size in points that :func:`draw_recalls` needs."""
     return WIDTH, 10 + _step(data) * len(_tasks(data))
 
 
-def _step(data: Mapping[str, object]) -> int:
+def _step(data: Recalls) -> int:
     return 24 + 16 * (1 + (data["options"] is not None))
 
 
-def _tasks(data: dict[str, Any]) -> list[dict[str, Any]]:
+def _tasks(data: Recalls) -> Sequence[TaskRecalls]:
     """Return the lines to draw: all, or the first and what all items make together."""
-    rows: list[dict[str, object]] = data["rows"]
+    rows = data["rows"]
     return rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
 
 
-def draw_recalls(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw both recalls of each task as bars from the left, with chance as dashed lines.
 
     Parameters
@@ -242,10 +253,14 @@ def draw_recalls(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool
     size = recalls_size(data)
     with canvas(ax, (size[0], size[1] + (50 if annotate else 0))) as ax:
         step = _step(data)
-        kinds = (("binary", "after", f"of {1 + data['wrong']} captions"), ("choice", "source", f"of {data['options']}"))
-        for j, (recall, color, label) in enumerate(kinds):
-            shown = [(i, row[recall]) for i, row in enumerate(_tasks(data)) if row[recall] is not None]
-            if not shown:
+        rows, chances = _tasks(data), data["chance"]
+        kinds = (
+            ([row["binary"] for row in rows], chances["binary"], "after", f"of {1 + data['wrong']} captions"),
+            ([row["choice"] for row in rows], chances["choice"], "source", f"of {data['options']}"),
+        )
+        for j, (recalls, chance, color, label) in enumerate(kinds):
+            shown = [(i, recall) for i, recall in enumerate(recalls) if recall is not None]
+            if not shown or chance is None:
                 continue
             middle = [step * i + 25.5 + 16 * j for i, _ in shown]
             ax.barh(middle, [share for _, share in shown], 11, color=COLOR[color], label=label)
@@ -254,19 +269,18 @@ def draw_recalls(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool
                     f"{share:.3f}", (share, y), xytext=(5, 0), textcoords="offset points", va="center_baseline",
                     color=COLOR["soft"],
                 )  # fmt: skip
-            chance = data["chance"][recall]
             ends = [y - 7.5 for y in middle], [y + 7.5 for y in middle]
             ax.vlines([chance] * len(middle), *ends, color=COLOR["ink"], linestyles=(0, (2, 2)), linewidth=1.6)
-        for i, row in enumerate(_tasks(data)):
+        for i, row in enumerate(rows):
             ax.text(0, step * i + 13, f"{words(row['task'], 40)}, {row['n']:,}", va="baseline", color=COLOR["ink"])
-        ax.set(xlim=(0, 1.13), ylim=(step * len(_tasks(data)), 0))
+        ax.set(xlim=(0, 1.13), ylim=(step * len(rows), 0))
         ax.set_axis_off()
         if annotate:
             explain(ax, "Recall at 1 by task")
     return ax
 
 
-def draw_margins(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_margins(data: Margins, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw a histogram of how much nearer images are their captions than the wrong ones; dashed, the mean.
 
     Parameters

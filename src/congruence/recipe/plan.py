@@ -99,7 +99,7 @@ class Recipe:
             )
 
     @property
-    def usual(self) -> dict[str, Any]:
+    def usual(self) -> dict[str, object]:
         """The method's parameters with their defaults."""
         return make_method(self.method).get_params()
 
@@ -119,7 +119,7 @@ class Recipe:
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def read_recipe(path: str | Path, **changes: Any) -> Recipe:
+def read_recipe(path: str | Path, **changes: object) -> Recipe:
     """Read a recipe from a YAML file.
 
     Parameters
@@ -148,7 +148,7 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
     return _make(given, changes, Where(str(path), text))
 
 
-def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
+def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
     """Make a recipe from plain data; see :func:`read_recipe`.
 
     Raises

@@ -14,6 +14,7 @@ from sklearn.utils.validation import has_fit_parameter
 from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
 from congruence.evaluation.compositional import recall_by_task
+from congruence.maps import TwoSidedMap
 from congruence.recipe.items import Items, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe
 from congruence.splits import warn_duplicates
@@ -47,7 +48,7 @@ class Run:
     map: Method
     parameters: dict[str, Any]
     score: float
-    trials: list[tuple[dict[str, Any], float]]
+    trials: list[tuple[dict[str, object], float]]
     items: Items
 
 
@@ -57,7 +58,7 @@ def run_recipe(
     spaces: tuple[Space, Space] = (Space(), Space()),
     checkpoint: str | Path | None = None,
     verbose: bool = True,
-    callback: Callable[[dict[str, Any], float], None] | None = None,
+    callback: Callable[[dict[str, object], float], None] | None = None,
 ) -> Run:
     """Read the files, hold out pairs, train, and measure.
 
@@ -124,7 +125,7 @@ def _fit(
     heldout: Items | None,
     checkpoint: str | Path | None,
     verbose: bool,
-    callback: Callable[[dict[str, Any], float], None] | None,
+    callback: Callable[[dict[str, object], float], None] | None,
 ) -> Tuned:
     """Fit the method to the pairs and whatever else it learns from, and choose among the grid."""
     sides, more = (items.pairs.source, items.pairs.target), _more_rows(method, items, unpaired)
@@ -202,14 +203,14 @@ def _compare(scores: dict[str, Any], done: Tuned, heldout: Items | None, test: I
     return {"notes": [note]}
 
 
-def _retrieval(mapping: Any, test: Items) -> dict[str, float]:
+def _retrieval(mapping: TwoSidedMap, test: Items) -> dict[str, float]:
     """Return recall of each side among the other, identical rows of a group once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
     X, Y, x_labels, y_labels = each_once(sides[0], sides[1], test.groups)
     return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
 
 
-def _choices(mapping: Any, test: Items) -> dict[str, Any]:
+def _choices(mapping: TwoSidedMap, test: Items) -> dict[str, object]:
     """Return how often an image is nearer its caption than the wrong ones, and than these and captions of other images."""
     data = test.captions()
     assert data.negatives is not None
@@ -217,7 +218,7 @@ def _choices(mapping: Any, test: Items) -> dict[str, Any]:
     wrong = mapping.transform_target(data.negatives.reshape(n * k, width)).reshape(n, k, -1)
     sides = mapping.transform(data.source), mapping.transform_target(data.target)
     rows, note = recall_by_task(*sides, wrong, test.groups, test.tasks, texts=data.texts(), options=OPTIONS)
-    scores: dict[str, Any] = {"test_binary_recall": rows[-1]["binary"]}
+    scores: dict[str, object] = {"test_binary_recall": rows[-1]["binary"]}
     if note is None:
         scores |= {"test_choice_recall": rows[-1]["choice"], "test_choice_options": OPTIONS + k - 1}
     else:

@@ -7,10 +7,10 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from congruence._utils.atomic import atomic_path, why_foreign
 from congruence.papers import Outcome
+from congruence.papers.plain import Row
 from congruence.report.examples import data_uri
 from congruence.report.experiment_page import render_experiment
 from congruence.report.pictures import save_figure
@@ -73,7 +73,7 @@ def write_files(folder: Path, outcome: Outcome, *, png: bool = False, pdf: bool 
         (folder / "report.html").write_text(render_experiment(results, drawn), encoding="utf-8")
 
 
-def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+def to_csv(rows: Sequence[Row]) -> str:
     """Return rows as CSV; the values of the draws are joined by spaces.
 
     Parameters

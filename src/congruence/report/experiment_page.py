@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from congruence.papers import claim_lines, data_lines, panels
+from congruence.papers.plain import AXES, ExperimentResults
+from congruence.papers.summary import note_lines
 from congruence.report.render import fill
 
 __all__ = ["render_experiment"]
 
 _LEVELS = {"yes": "passes", "partly": "partial", "no": "fails", "not checked": ""}
-_COLUMNS = ("data", "pair", "series", "part", "x", "quantity")
 
 
-def render_experiment(results: Mapping[str, Any], figure: str) -> str:
+def render_experiment(results: ExperimentResults, figure: str) -> str:
     """Return the page of an experiment as self-contained HTML.
 
     Parameters
@@ -32,7 +31,7 @@ def render_experiment(results: Mapping[str, Any], figure: str) -> str:
         HTML without scripts and without references to anything outside it. All text is escaped.
     """
     rows = results["rows"]
-    shown = [column for column in _COLUMNS if any(row[column] is not None for row in rows)]
+    shown = [column for column in AXES if any(row[column] is not None for row in rows)]
     words = {str(panel["title"]) for panel in panels(results)}
     claim, held, *rules = claim_lines(results)
     config = results["config"]
@@ -44,7 +43,7 @@ def render_experiment(results: Mapping[str, Any], figure: str) -> str:
         "held": held,
         "rules": rules,
         "data": data_lines(results),
-        "notes": [*results["notes"], *(note for data in results["data"] for note in data["notes"])],
+        "notes": note_lines(results),
         "facts": [("Section", config["section"]), ("Kind", config["kind"]), ("Run on", results["ran_on"]), ("Quick", "yes" if results["quick"] else "no"), ("Seconds", results["seconds"])],
         "columns": shown,
         "tables": [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from congruence.maps import TwoSidedMap
+from congruence.maps.history import History
+from congruence.plotting.data import LossCurves, TrainingRecord, ValidationCurve
 from congruence.plotting.training import loss_curves, validation_curve
 
 __all__ = ["curves", "facts", "source", "teacher", "validation"]
@@ -79,12 +80,12 @@ def facts(mapping: TwoSidedMap) -> list[list[str]]:
     return out
 
 
-def curves(mapping: TwoSidedMap) -> list[dict[str, Any]]:
+def curves(mapping: TwoSidedMap) -> list[LossCurves]:
     """Return the terms of the loss by step; see :func:`congruence.plotting.training.loss_curves`."""
     return loss_curves(_history(mapping))
 
 
-def validation(mapping: TwoSidedMap) -> dict[str, Any] | None:
+def validation(mapping: TwoSidedMap) -> ValidationCurve | None:
     """Return the score on validation rows by step; see :func:`congruence.plotting.training.validation_curve`."""
     return validation_curve(_history(mapping), mapping.scores_.get("teacher_validation_mean_recall_at_1"))
 
@@ -104,9 +105,9 @@ def source(mapping: TwoSidedMap) -> str | None:
     return _SOURCES.get(str(getattr(mapping, "facts_", {}).get("method")))
 
 
-def _history(mapping: TwoSidedMap) -> Mapping[str, Any]:
+def _history(mapping: TwoSidedMap) -> TrainingRecord:
     found = getattr(mapping, "facts_", {}).get("history")
-    return found if isinstance(found, Mapping) else {}
+    return History.from_dict(found).to_dict() if isinstance(found, Mapping) else {}
 
 
 def _list(value: object) -> list[object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,10 +13,11 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls
 from congruence.maps import Map, OrthogonalMap
 from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
+from congruence.plotting.data import FewAnchors, FewAnchorsCurve
 from congruence.report._base import held_out_ids, map_rows, some, unit, with_means
 from congruence.splits import Split, duplicate_groups
 
-__all__ = ["clouds", "few_anchors", "histograms", "kernel", "spectrum"]
+__all__ = ["FewAnchorsFigure", "clouds", "few_anchors", "histograms", "kernel", "spectrum"]
 
 #: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
 _ROWS, _MARKS = 5_000, 400
@@ -34,6 +34,14 @@ _NAMES = {
     ("cosine", "constant"): "{0}–{0} cosine, constant",
     ("cosine", "random rotation"): "{0}–{0} cosine, random rotation",
 }
+
+
+class FewAnchorsFigure(FewAnchors):
+    """The curves, of how many draws they are, the least that retrieval by chance reaches, and whether they are of held-out classes."""
+
+    repeats: int
+    chance: float
+    held_out: bool
 
 
 def histograms(
@@ -167,7 +175,7 @@ def kernel(
 
 def few_anchors(
     mapping: Map, bundle: Bundle, rule: Mapping[str, object] | None, rng: np.random.Generator, repeats: int
-) -> dict[str, Any] | None:
+) -> FewAnchorsFigure | None:
     """Fit again on fewer and fewer anchors (figure 5)."""
     fitted = mapping.source_space_.modality
     if not isinstance(mapping, OrthogonalMap) or fitted not in bundle.source or fitted not in bundle.target:
@@ -192,7 +200,7 @@ def few_anchors(
                 drawn.setdefault(key, []).append(value)
         for key, values in drawn.items():
             draws.setdefault(key, []).append(values)
-    curves = [
+    curves: list[FewAnchorsCurve] = [
         {
             "name": _NAMES[measure, kind].format(items),
             "measure": measure,

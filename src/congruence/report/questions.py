@@ -17,6 +17,7 @@ from congruence.datasets import SugarCrepe
 from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError
 from congruence.evaluation.compositional import TIE, chosen, recall_by_task, sugarcrepe_recall
+from congruence.plotting.data import Margins
 
 __all__ = ["Questions", "by_task", "changed", "margins", "thumbnail", "worked"]
 
@@ -106,13 +107,14 @@ def _of_sugarcrepe(
     except TooFewAnchorsError:
         found = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
-    lines: list[tuple[Any, ...]] = [
+    lines: list[tuple[str, int, float, float, int, bool]] = [
         (line.task, line.n, line.binary, line.choice, line.ties, line.task.startswith("swap, ")) for line in found
     ]
     whole = [line for line in lines if not line[-1]]
     if len(whole) > 1:
         n = sum(line[1] for line in whole)
-        binary, choice = (sum(line[1] * line[i] for line in whole) / n for i in (2, 3))
+        binary = sum(line[1] * line[2] for line in whole) / n
+        choice = sum(line[1] * line[3] for line in whole) / n
         lines.append(("all", n, binary, choice, sum(line[4] for line in whole), False))
     return [
         {
@@ -136,7 +138,7 @@ def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, flo
     return max(middle - float(half), 0.0), min(middle + float(half), 1.0)
 
 
-def margins(asked: Questions) -> list[dict[str, Any]]:
+def margins(asked: Questions) -> list[Margins]:
     """Count how much nearer images are their captions than the nearest wrong ones, by task where there are few."""
     right, wrong = asked.cosines
     margin = right - wrong.max(axis=1)
@@ -157,7 +159,7 @@ def margins(asked: Questions) -> list[dict[str, Any]]:
     ]
 
 
-def worked(asked: Questions, count: int, pictures: Any) -> list[dict[str, Any]]:
+def worked(asked: Questions, count: int, pictures: str | Path | Mapping[str, object] | None) -> list[dict[str, object]]:
     """Take the rows chosen rightly by the widest margins, rightly by the narrowest, and wrongly by the widest, an image once."""
     right, wrong = asked.cosines
     nearest = wrong.argmax(axis=1)
@@ -169,7 +171,7 @@ def worked(asked: Questions, count: int, pictures: Any) -> list[dict[str, Any]]:
         "wrong": order[margin[order] < -TIE],
     }
     used: set[str] = set()
-    out = []
+    out: list[dict[str, object]] = []
     for kind, rows in ways.items():
         taken = 0
         for row in rows.tolist():

@@ -19,7 +19,7 @@ from congruence.report.svg import draw_svg
 __all__ = ["fill", "render", "svg", "templates", "write_report"]
 
 
-def render(summary: dict[str, Any]) -> str:
+def render(summary: dict[str, object]) -> str:
     """Return a report as one self-contained HTML page.
 
     Parameters
@@ -78,7 +78,8 @@ def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = Fal
 
 def _draw(summary: dict[str, Any]) -> dict[str, object]:
     """Draw every plot there is data for. What is drawn has its words escaped already."""
-    plots: dict[str, Any] = {"few_anchors": {}, "spectrum": None, "kernel": None, "clouds": None}
+    few: dict[str, Markup] = {}
+    plots: dict[str, object] = {"few_anchors": few, "spectrum": None, "kernel": None, "clouds": None}
     plots["histograms"] = [
         svg(draw_cosines, data, title=f"{data['name']}: cosines of pairs") for data in summary["histograms"]
     ]
@@ -90,7 +91,7 @@ def _draw(summary: dict[str, Any]) -> dict[str, object]:
     for name, measures in (("retrieval", ("classified", "retrieval")), ("cosine", ("cosine",))):
         if curves and any(curve["measure"] in measures for curve in curves["curves"]):
             title = f"{name} by number of anchors"
-            plots["few_anchors"][name] = svg(draw_few_anchors, curves, measures, title=title)
+            few[name] = svg(draw_few_anchors, curves, measures, title=title)
     if clouds := summary["clouds"]:
         plots["clouds"] = {
             when: svg(draw_clouds, clouds[when]["points"], title=f"both models {when} the map", mapped=when == "after")

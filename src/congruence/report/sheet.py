@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Mapping
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.image import BboxImage
@@ -13,7 +12,9 @@ from matplotlib.transforms import Bbox, TransformedBbox
 from PIL import Image
 
 from congruence.papers import claim_lines, data_lines, panels
+from congruence.papers.plain import Example, ExperimentResults, Item
 from congruence.plotting import draw_panel
+from congruence.plotting.data import Panel
 from congruence.plotting.experiment import CROWDED
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, style, words
 
@@ -26,7 +27,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 52, 10, 14, 48, 16
 _LETTER, _LINE, _PICTURE = 5.4, 14, 64
 
 
-def draw_experiment(results: Mapping[str, Any], pictures: Mapping[str, bytes] | None = None) -> Figure:
+def draw_experiment(results: ExperimentResults, pictures: Mapping[str, bytes] | None = None) -> Figure:
     """Draw a paper's figure: its panels three in a row, examples, the paper's claim, and the data.
 
     Parameters
@@ -76,14 +77,14 @@ def draw_experiment(results: Mapping[str, Any], pictures: Mapping[str, bytes] | 
         return sheet.figure
 
 
-def _entries(panel: Mapping[str, Any]) -> int:
+def _entries(panel: Panel) -> int:
     """Return how many lines the legend of a panel takes."""
     if panel["kind"] == "clouds":
         return len(panel["points"])
     return 2 if panel["kind"] == "kernel" else len(panel["series"])
 
 
-def _tall(example: Mapping[str, Any]) -> int:
+def _tall(example: Example) -> int:
     return max(16 + 74 * len(example["rows"]), 80) + _LINE
 
 
@@ -94,13 +95,16 @@ class _Sheet:
         self.figure = Figure(figsize=(width / 72, height / 72), dpi=144)
         self._width, self._height = width, height
 
-    def write(self, x: float, y: float, text: str, *, size: float = 10.5, soft: bool = False, **options: Any) -> None:
+    def write(
+        self, x: float, y: float, text: str, *, size: float = 10.5, soft: bool = False, weight: str = "normal"
+    ) -> None:
         place = x / self._width, 1 - y / self._height
         if soft:
-            size, options = 9.5, {**options, "color": COLOR["soft"]}
-        self.figure.text(*place, text, size=size, va="baseline", **options)
+            self.figure.text(*place, text, size=9.5, va="baseline", weight=weight, color=COLOR["soft"])
+        else:
+            self.figure.text(*place, text, size=size, va="baseline", weight=weight)
 
-    def panel(self, left: float, top: float, panel: dict[str, Any], letter: str) -> None:
+    def panel(self, left: float, top: float, panel: Panel, letter: str) -> None:
         self.write(left, top, f"({letter}) {words(panel['title'])}")
         framed = panel["kind"] != "clouds"
         margin = _LEFT if framed else 8
@@ -128,7 +132,7 @@ class _Sheet:
             **({"handlelength": 0.9, "handleheight": 0.8} if panel["kind"] == "bars" else {}),
         )
 
-    def example(self, example: Mapping[str, Any], pictures: Mapping[str, bytes], top: float) -> None:
+    def example(self, example: Example, pictures: Mapping[str, bytes], top: float) -> None:
         """Draw an image, the words read from it, and the images found, in rows."""
         self._picture(example["query"], pictures, 8, top)
         self.write(100, top + 8, words(f"{example['read']} → {example['mapped_to']}", 90))
@@ -138,7 +142,7 @@ class _Sheet:
             for k, item in enumerate(items):
                 self._picture(item, pictures, 180 + 72 * k, y)
 
-    def _picture(self, item: Mapping[str, str], pictures: Mapping[str, bytes], x: float, y: float) -> None:
+    def _picture(self, item: Item, pictures: Mapping[str, bytes], x: float, y: float) -> None:
         decoded = _decode(pictures.get(item["id"]))
         if decoded is None:
             self.write(x, y + 34, words(item["text"] or item["id"], 12), soft=True)

@@ -2,19 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from congruence._utils.atomic import atomic_path
 from congruence._version import __version__
 from congruence.plotting import draw_progress
+from congruence.plotting.data import ProgressPicture, ProgressPoint
 from congruence.report.render import fill, svg
 
-__all__ = ["render_story", "write_story"]
+__all__ = [
+    "CertifiedWay",
+    "Found",
+    "MovedLibrary",
+    "Search",
+    "SearchStage",
+    "SearchedWay",
+    "Story",
+    "StoryCertificate",
+    "WayFound",
+    "render_story",
+    "write_story",
+]
 
 
-def render_story(story: Mapping[str, Any]) -> str:
+class SearchedWay(TypedDict):
+    """The library at one step: how often photos are nearest to their name, and how often a name finds a photo of its own first."""
+
+    name: str
+    note: str
+    accuracy: float
+    first: float | None
+
+
+class SearchStage(TypedDict):
+    """The accuracy at a share that was re-embedded."""
+
+    share: float
+    value: float
+
+
+class Found(TypedDict):
+    """A photo that a search found: its class, a data URI, and whether it is of the class asked for."""
+
+    text: str
+    picture: str | None
+    wanted: bool
+
+
+class WayFound(TypedDict):
+    """What a search found at one step, and how many of it are right."""
+
+    name: str
+    right: int
+    found: list[Found]
+
+
+class Search(TypedDict):
+    """A search that is shown; whether it is one that the map alone harms."""
+
+    text: str
+    harmed: bool
+    ways: list[WayFound]
+
+
+class CertifiedWay(TypedDict):
+    """What the certificate expects of a way, with its interval; None where it has not been measured."""
+
+    name: str
+    value: float | None
+    low: float | None
+    high: float | None
+    share: float
+
+
+class StoryCertificate(TypedDict):
+    """The certificate in words, and what it expects of each way."""
+
+    anchors: int
+    headline: str
+    reason: str
+    roads: list[CertifiedWay]
+
+
+class MovedLibrary(TypedDict):
+    """What happened to the library; see :func:`render_story`."""
+
+    rows: int
+    names: int
+    store: str
+    models: dict[str, str]
+    photos_of_each_model: int
+    share: float
+    embedded: int
+    ways: list[SearchedWay]
+    new_model: float
+    stages: list[SearchStage]
+    examples: list[Search]
+    identical: bool
+    same_lists: bool
+    licences: list[str]
+
+
+class Story(MovedLibrary):
+    """The same with the certificate that came before."""
+
+    certificate: StoryCertificate
+
+
+def render_story(story: Story) -> str:
     """Return the demo as one self-contained HTML page.
 
     Parameters
@@ -30,8 +126,11 @@ def render_story(story: Mapping[str, Any]) -> str:
     str
         HTML without scripts and without references to anything outside it. All text is escaped.
     """
-    points = [{**one, "low": one["value"], "high": one["value"]} for one in story["stages"]]
-    picture = {
+    points: list[ProgressPoint] = [
+        {"share": one["share"], "value": one["value"], "low": one["value"], "high": one["value"]}
+        for one in story["stages"]
+    ]
+    picture: ProgressPicture = {
         "metric": "accuracy",
         "stages": points,
         "forecast": [],
@@ -45,7 +144,7 @@ def render_story(story: Mapping[str, Any]) -> str:
     )
 
 
-def write_story(path: str | Path, story: Mapping[str, Any], *, force: bool = False) -> None:
+def write_story(path: str | Path, story: Story, *, force: bool = False) -> None:
     """Write the demo's page, atomically.
 
     Parameters

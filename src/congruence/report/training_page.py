@@ -39,7 +39,7 @@ def render_training(summary: dict[str, Any]) -> str:
     return fill("training.html", s=summary, plots=plots)
 
 
-def write_training(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:
+def write_training(path: str | Path, summary: dict[str, object], *, force: bool = False) -> None:
     """Write the page of a trained map, atomically.
 
     Parameters

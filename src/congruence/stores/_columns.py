@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 from congruence.errors import DtypeError, ParameterError
 
 #: Consecutive rows of a table with all their columns: as Arrow holds them, or as the objects of a ``.jsonl``.
-Rows: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
+Rows: TypeAlias = pa.RecordBatch | list[dict[str, object]]
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]
     return found
 
 
-def _varies(kind: Any) -> bool:
+def _varies(kind: np.dtype) -> bool:
     """Say whether an HDF5 type holds strings of variable length, which lie in a heap apart."""
     h5py = require("h5py", extra="hdf5")
     info = h5py.check_string_dtype(kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,7 +106,7 @@ class TableLayout:
         return pa.record_batch(arrays, schema=self.schema)
 
 
-def parquet_options(layout: TableLayout, *, kept: bool) -> dict[str, Any]:
+def parquet_options(layout: TableLayout, *, kept: bool) -> dict[str, object]:
     """Return how a table is written as Parquet: random mantissas do not compress, and are several times faster without a dictionary.
 
     Parameters

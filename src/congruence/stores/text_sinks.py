@@ -7,7 +7,7 @@ import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -131,7 +131,7 @@ class JsonlSink(_TextSink):
             line[self._name] = [float(str(x)) for x in row]
             self._file.write(json.dumps(line, default=str) + "\n")
 
-    def _records(self, rows: Rows | None, count: int) -> list[dict[str, Any]]:
+    def _records(self, rows: Rows | None, count: int) -> list[dict[str, object]]:
         if rows is None:
             return [{}] * count
         if isinstance(rows, list):

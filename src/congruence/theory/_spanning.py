@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class Spanning:
             f"{'' if self.exact else ' at least'}."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         arrays = {"witness": self.witness, "singular_values": self.singular_values}
         return {**asdict(self), **{name: None if array is None else array.tolist() for name, array in arrays.items()}}

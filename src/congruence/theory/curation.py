@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -64,7 +63,7 @@ class Curation:
             f"texts of an image are accepted {np.ptp(np.log(self.image_factor)):.3g} apart in logarithm, images of a text {np.ptp(np.log(self.text_factor)):.3g}."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         arrays = {name: getattr(self, name).tolist() for name in ("joint", "image_factor", "text_factor")}
         return {**arrays, "normalizer": self.normalizer, "constant": self.constant, "departure": self.departure}

@@ -36,7 +36,7 @@ class Tuned:
     map: Method
     parameters: dict[str, Any]
     score: float
-    trials: list[tuple[dict[str, Any], float]]
+    trials: list[tuple[dict[str, object], float]]
 
 
 def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
@@ -74,7 +74,7 @@ def tune(
     validation: tuple[object, ...],
     checkpoint: str | Path | None = None,
     verbose: bool = True,
-    callback: Callable[[dict[str, Any], float], None] | None = None,
+    callback: Callable[[dict[str, object], float], None] | None = None,
     **fit_params: object,
 ) -> Tuned:
     """Fit a method with every combination of some parameters and keep the map with the best score on held-out rows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -97,7 +97,7 @@ class Anchors:
         """Ids in order, or numbers of rows, shape (n,)."""
         return self.embeddings.ids
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything but the vectors as plain data."""
         return {
             "method": self.method,

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -152,7 +151,7 @@ class BlockMap:
             return _torch_function(self.mapped, self.compute, "cuda" if self.device == "auto" else self.device)
         return block_function(self.mapped, self.compute)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_function": None}
 
 

@@ -97,7 +97,7 @@ class Choice:
     tried: list[dict[str, Any]] = field(default_factory=list)
     not_tried: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 

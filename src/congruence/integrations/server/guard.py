@@ -83,7 +83,7 @@ class Guard:
             known = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
             self._metrics.answered(known, status, time.monotonic() - began)
 
-    def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, Any], list[tuple[bytes, bytes]]] | None:
+    def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, object], list[tuple[bytes, bytes]]] | None:
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
             told = "Got a request for another host; expected this machine's own name. Ask for localhost, or start the server with a key."
             return 421, error_body(told, 421, code="wrong_host"), []

@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -130,7 +129,7 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     return EmbeddingRequest(_texts(said, limits), form == "base64")
 
 
-def _check_model(said: Mapping[str, Any], names: Sequence[str]) -> None:
+def _check_model(said: Mapping[str, object], names: Sequence[str]) -> None:
     if not isinstance(said.get("model"), str):
         raise RequestError(f"Got no model; expected the name of one. Send {names[0]!r} as model.", param="model")
     if said["model"] not in names:
@@ -143,7 +142,7 @@ def _check_model(said: Mapping[str, Any], names: Sequence[str]) -> None:
         )
 
 
-def _texts(said: Mapping[str, Any], limits: Limits) -> list[str]:
+def _texts(said: Mapping[str, object], limits: Limits) -> list[str]:
     given = said.get("input")
     items = [given] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
@@ -217,14 +216,14 @@ def answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> 
     bytes
     """
     rows = np.ascontiguousarray(vectors, dtype="<f4")
-    shown: list[Any] = [base64.b64encode(row).decode("ascii") for row in rows] if as_base64 else rows.tolist()
+    shown: list[object] = [base64.b64encode(row).decode("ascii") for row in rows] if as_base64 else rows.tolist()
     data = [{"object": "embedding", "index": k, "embedding": row} for k, row in enumerate(shown)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     whole = {"object": "list", "data": data, "model": model, "usage": usage}
     return json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
 
 
-def error_body(message: str, status: int, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+def error_body(message: str, status: int, *, code: str | None = None, param: str | None = None) -> dict[str, object]:
     """Return the body of an error as the API has it.
 
     Parameters

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
@@ -97,11 +96,11 @@ class Service:
             self.metrics.active(self._active)
         return Response(whole, media_type="application/json")
 
-    async def models(self) -> dict[str, Any]:
+    async def models(self) -> dict[str, object]:
         """List the names under which the model is served."""
         return {"object": "list", "data": [self._card(name) for name in self.names]}
 
-    async def model(self, name: str) -> dict[str, Any]:
+    async def model(self, name: str) -> dict[str, object]:
         """Describe one name."""
         if name not in self.names:
             raise RequestError(
@@ -123,7 +122,7 @@ class Service:
 
     # ------------------------------------------------------------------ steps
 
-    def _card(self, name: str) -> dict[str, Any]:
+    def _card(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": self._began, "owned_by": "congruence"}
 
     async def _read(self, request: Request, deadline: float) -> bytes:

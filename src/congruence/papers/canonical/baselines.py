@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from congruence.synthetic import random_rotation
 __all__ = ["BASELINES", "ModalityMap", "RandomRotation", "fit_modality_map"]
 
 #: Maps by the names the configurations use.
-BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
+BASELINES: dict[str, tuple[str, dict[str, object]]] = {
     "orthogonal": ("orthogonal", {"shrinkage": "full"}),
     "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),
     "probed": ("orthogonal", {"shrinkage": "probed"}),

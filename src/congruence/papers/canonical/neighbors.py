@@ -9,6 +9,7 @@ from congruence.errors import InputError
 from congruence.papers.canonical.anchors import pair_name, test_part
 from congruence.papers.canonical.data import Collection
 from congruence.papers.job import Job
+from congruence.papers.plain import Item
 
 __all__ = ["item", "nearest", "usable"]
 
@@ -35,6 +36,6 @@ def nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
     return metrics.nearest(queries, min(k, len(gallery)), gallery, exact=False)
 
 
-def item(heldout: Collection, i: str) -> dict[str, str]:
+def item(heldout: Collection, i: str) -> Item:
     """Return an image as an example shows it."""
     return {"id": i, "text": heldout.captions.get(i, "")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -44,7 +44,7 @@ class CanonicalStudy(Study[Collection]):
         "fit_templates": ("all", "single"),
         "evaluation_templates": ("all", "single"),
     }
-    types: Mapping[str, Any] = {"share": Annotated[float, _SHARE], "edits": dict[str, str]}
+    types: Mapping[str, object] = {"share": Annotated[float, _SHARE], "edits": dict[str, str]}
     meanings: Mapping[str, str] = {
         "fit": "modality that maps are fitted on; the other where not every model has it",
         "methods": "kinds of map",

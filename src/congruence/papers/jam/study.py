@@ -36,7 +36,7 @@ class JAMStudy(Study[JAMData]):
     baselines = BASELINES
     kinds = KINDS
     choices: Mapping[str, tuple[str, ...]] = {"tasks": TASKS}
-    types: Mapping[str, Any] = {
+    types: Mapping[str, object] = {
         "spread_mix": Annotated[list[Annotated[float, Field(ge=0, le=1)]], _ENDS],
         "dual_encoders": list[str],
     }

@@ -21,7 +21,7 @@ RESAMPLED = "the split: pairs, unpaired rows, what is chosen by and what is meas
 TUNING_SEEDS = (1000, 1001, 1002)
 
 #: Where neither the configuration nor the data say otherwise.
-PAPER_SIZES: dict[str, Any] = {
+PAPER_SIZES: dict[str, object] = {
     "pairs": 10_000,
     "pairs_sweep": [100, 300, 1000, 3000, 10_000, 30_000, 100_000],
     "unpaired": 1_000_000,

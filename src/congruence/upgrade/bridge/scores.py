@@ -82,7 +82,7 @@ class BridgeScores:
                 return one.scores
         raise KeyError(system)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 

@@ -8,7 +8,6 @@ searched as it then is, so that it counts where re-embedded and mapped rows crow
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -92,7 +91,7 @@ class MixedStore:
         noise *= np.sqrt(degrees / rng.chisquare(degrees, len(moved)))[:, None]
         return np.asarray(np.clip(self.values + moved @ slope + noise, 0, 1))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the scores as plain data."""
         ends = [self._interval(k) for k in range(len(SHARES))]
         return {

@@ -108,7 +108,7 @@ class Journal:
     resumed: int = 0
     sample: list[int | str] = field(default_factory=list)
     passes: list[dict[str, Any]] = field(default_factory=list)
-    verification: dict[str, Any] = field(default_factory=dict)
+    verification: dict[str, object] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, str]] = field(default_factory=list)
     version: str = __version__

@@ -285,11 +285,11 @@ def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None
         report = detector.examine(rows)
         means = report.by_means
         if modality is not None:
-            means = [one for one in means if str(one["name"]).endswith(f", {modality}")] or means
+            means = [one for one in means if one["name"].endswith(f", {modality}")] or means
         if 2 * report.mapped.get("the map", 0) > len(rows):
             note("origin", "bad", f"these rows{words} look like rows this map has mapped already")
         elif len(means) == 1 and mapper.dim != rows.shape[1]:  # the new model's rows have another width
-            near = float(means[0]["distance"]) <= NEAR
+            near = means[0]["distance"] <= NEAR
             words += ", by their mean"
             note(
                 "origin",
@@ -300,7 +300,7 @@ def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None
             note("origin", "unknown", f"the map keeps no means to tell its two models apart by{words}")
         else:
             target = mapper.map.target_space_.model or "target of the map"
-            towards = sum(float(one["nearest"]) for one in means if str(one["name"]).startswith(target))
+            towards = sum(one["nearest"] for one in means if one["name"].startswith(target))
             if towards > 0.5:
                 note(
                     "origin",

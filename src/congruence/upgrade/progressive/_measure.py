@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from congruence.upgrade.progressive._ledger import LEARN, Ledger
 from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive.meter import Reading, whole, whole_weighted
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
+
+if TYPE_CHECKING:
+    from congruence.plotting.data import ProgressPicture, ProgressPoint
+    from congruence.upgrade.progressive.forecast import Forecast
 
 __all__ = ["Rows", "losses", "picture", "read"]
 
@@ -174,14 +178,14 @@ def losses(
     return out, support, better
 
 
-def picture(history: list[Reading], name: str, forecast: Any) -> dict[str, Any]:
+def picture(history: list[Reading], name: str, forecast: Forecast | None) -> ProgressPicture:
     """Return what :func:`congruence.plotting.draw_progress` draws."""
-    stages = [{"share": one.share, **_interval(one.store[name])} for one in history]
+    stages = [_point(one.share, one.store[name]) for one in history]
     last = history[-1]
     lines = {"new model": last.new[name].value if name in last.new else 1.0}
     if name in last.old:
         lines["old model"] = last.old[name].value
-    ahead = []
+    ahead: list[ProgressPoint] = []
     if forecast is not None:
         shares, values = forecast.share, (forecast.value, forecast.low, forecast.high)
         # A forecast of accuracy is relative to the new model's, and to its value today.
@@ -194,5 +198,5 @@ def picture(history: list[Reading], name: str, forecast: Any) -> dict[str, Any]:
     return {"metric": name, "stages": stages, "forecast": ahead, "lines": lines}
 
 
-def _interval(one: Estimate) -> dict[str, float]:
-    return {"value": one.value, "low": one.low, "high": one.high}
+def _point(share: float, one: Estimate) -> ProgressPoint:
+    return {"share": share, "value": one.value, "low": one.low, "high": one.high}

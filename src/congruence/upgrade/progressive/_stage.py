@@ -28,6 +28,8 @@ from congruence.upgrade.progressive.texts import Scale, Texts, read_facts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from congruence.plotting.data import ProgressPicture
+
 __all__ = ["Stage"]
 
 #: What to forecast for, as shares of the store.
@@ -245,7 +247,7 @@ class Stage:
 
         return draw_progress(self.picture(metric=metric), ax)
 
-    def picture(self, *, metric: str | None = None, forecast: bool = True) -> dict[str, Any]:
+    def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
         """Return what :meth:`plot` draws as plain data; the forecast, which scores all rows, only if asked for. Raises InputError before the first update."""
         if not self.history_:
             raise InputError("Got a plan without any update; expected a stage to draw. Call update first.")

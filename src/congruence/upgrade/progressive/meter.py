@@ -48,7 +48,7 @@ class Reading:
         """Share of the rows that was re-embedded."""
         return self.n_embedded / self.n_rows
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         parts = {
             name: {k: one.to_dict() for k, one in getattr(self, name).items()}

@@ -354,7 +354,7 @@ class Progressive(Stage):
 
     @classmethod
     def from_state(
-        cls, state: tuple[Mapping[str, np.ndarray], Mapping[str, Any]], mapping: Map, old: RowsLike, **inputs: Any
+        cls, state: tuple[Mapping[str, np.ndarray], Mapping[str, object]], mapping: Map, old: RowsLike, **inputs: object
     ) -> Self:
         """Continue a plan.
 

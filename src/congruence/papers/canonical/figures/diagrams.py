@@ -14,6 +14,7 @@ from congruence.papers.canonical.anchors import (
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.neighbors import item, nearest, usable
 from congruence.papers.job import Job
+from congruence.papers.plain import Example
 
 __all__ = ["run_commuting"]
 
@@ -22,7 +23,7 @@ RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows"
 
 def run_commuting(job: Job[Collection]) -> None:
     """Compare the direct path with the one through texts: the share of five images found by both."""
-    examples: list[dict[str, object]] = []
+    examples: list[Example] = []
     for collection, heldout, pair in usable(job):
         test = ~heldout.train
         own, pictures = (side[test] for side in both_rows(heldout, pair, "image"))

@@ -14,6 +14,7 @@ from congruence.papers.canonical.captions import CaptionBank, no_captions, share
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.neighbors import item, nearest, usable
 from congruence.papers.job import Job
+from congruence.papers.plain import Example
 
 __all__ = ["run_edits"]
 
@@ -44,7 +45,7 @@ def run_edits(job: Job[Collection]) -> None:
     The text is the caption nearest an image in the source, edited by name; without captions it is a class prompt of several templates, and the
     edited one is the same template with another class.
     """
-    examples: list[dict[str, object]] = []
+    examples: list[Example] = []
     for collection, heldout, pair in usable(job):
         _check_texts(job, heldout)
         test = ~heldout.train

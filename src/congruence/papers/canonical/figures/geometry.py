@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from congruence.papers.canonical.anchors import (
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.metrics import measure
 from congruence.papers.job import Job
+from congruence.papers.plain import Cloud, Kernel
 
 if TYPE_CHECKING:
     from congruence.papers.canonical.baselines import ModalityMap
@@ -36,7 +37,7 @@ RESAMPLED_KERNELS = RESAMPLED_GAP
 
 def run_gap(job: Job[Collection]) -> None:
     """Measure the gap between images and texts of each model, and what closing it by a translation costs."""
-    clouds = []
+    clouds: list[Cloud] = []
     for collection in job.data:
         heldout = test_part(collection)
         test = ~heldout.train
@@ -74,7 +75,7 @@ def run_gap(job: Job[Collection]) -> None:
 
 def run_kernels(job: Job[Collection]) -> None:
     """Compare image–text similarities in one model with those in the other, and image–image ones across models."""
-    pictures = []
+    pictures: list[Kernel] = []
     for collection in job.data:
         heldout = test_part(collection)
         test = np.flatnonzero(~heldout.train)
@@ -121,7 +122,7 @@ def run_kernels(job: Job[Collection]) -> None:
 
 def run_clouds(job: Job[Collection]) -> None:
     """Draw both models in two principal directions before and after the map, with their cosines."""
-    clouds = []
+    clouds: list[Cloud] = []
     for collection in job.data:
         heldout = test_part(collection)
         for pair in collection.pairs:
@@ -142,7 +143,7 @@ def run_clouds(job: Job[Collection]) -> None:
 
 def _before_after(
     heldout: Collection, pair: tuple[int, int], mapping: ModalityMap, points: int, seed: int
-) -> list[dict[str, Any]]:
+) -> list[Cloud]:
     (a, b), (ta, tb) = [heldout.models[k].images for k in pair], [heldout.prototypes[k] for k in pair]
     raw: dict[str, np.ndarray] = {}
     moved: dict[str, np.ndarray] = {}
@@ -157,7 +158,7 @@ def _before_after(
         raw[f"source {modality}"], raw[f"target {modality}"] = source[chosen], target[chosen]
         moved[f"source {modality}"] = unit_rows(mapping(modality, source[chosen]))
         moved[f"target {modality}"] = target[chosen]
-    out = []
+    out: list[Cloud] = []
     for when, rows in (("before", raw), ("after", moved)):
         if len({side.shape[1] for side in rows.values()}) == 1:
             out.append(

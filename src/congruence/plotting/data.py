@@ -1,0 +1,262 @@
+"""The plain data that pictures are drawn from, as types: what a drawing needs, under which keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, TypedDict
+
+__all__ = [
+    "AnchorsCurve",
+    "Bars",
+    "BarsPanel",
+    "Chance",
+    "CloudsPanel",
+    "CosineHistogram",
+    "Covered",
+    "Curve",
+    "FewAnchors",
+    "FewAnchorsCurve",
+    "KernelPanel",
+    "KernelPoints",
+    "LinesPanel",
+    "LossCurves",
+    "Margins",
+    "MeasuredCurve",
+    "Panel",
+    "PowerLaw",
+    "ProgressPicture",
+    "ProgressPoint",
+    "Recalls",
+    "Series",
+    "Strategies",
+    "TaskRecalls",
+    "TermCurve",
+    "TrainingRecord",
+    "ValidationCurve",
+]
+
+
+class Bars(TypedDict):
+    """Bars of one color: the place of each among the groups, its mean, and its standard deviation where there are several draws."""
+
+    name: str
+    color: str
+    group: Sequence[int]
+    mean: Sequence[float]
+    sd: Sequence[float | None]
+
+
+class Series(TypedDict):
+    """A line along a horizontal axis, and its standard deviation where there are several draws."""
+
+    name: str
+    color: str
+    x: Sequence[float]
+    mean: Sequence[float]
+    sd: Sequence[float | None]
+
+
+class BarsPanel(TypedDict):
+    """Bars by group."""
+
+    kind: Literal["bars"]
+    title: str
+    groups: Sequence[str]
+    series: Sequence[Bars]
+
+
+class LinesPanel(TypedDict):
+    """Lines with their spread; ``label`` is the horizontal axis's."""
+
+    kind: Literal["lines"]
+    title: str
+    label: str
+    series: Sequence[Series]
+
+
+class CloudsPanel(TypedDict):
+    """Points in two principal directions by cloud; ``names`` are for the legend, where a cloud is called otherwise."""
+
+    kind: Literal["clouds"]
+    title: str
+    points: dict[str, Sequence[Sequence[float]]]
+    names: Mapping[str, str]
+
+
+class KernelPoints(TypedDict):
+    """Image–text similarities in the source and in the target, of the same class and of others."""
+
+    matched: Sequence[Sequence[float]]
+    other: Sequence[Sequence[float]]
+
+
+class KernelPanel(KernelPoints):
+    """The same with its title."""
+
+    kind: Literal["kernel"]
+    title: str
+
+
+Panel: TypeAlias = BarsPanel | LinesPanel | CloudsPanel | KernelPanel
+
+
+class CosineHistogram(TypedDict):
+    """Shares of pairs by cosine: before and after the map, and of its controls; None where there is none."""
+
+    name: str
+    edges: Sequence[float]
+    before: Sequence[float] | None
+    after: Sequence[float] | None
+    constant: Sequence[float] | None
+    random_rotation: Sequence[float] | None
+
+
+class FewAnchorsCurve(TypedDict):
+    """A score by number of anchors: the mean of several draws, and their range."""
+
+    measure: str
+    items: str
+    kind: str
+    name: str
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+class FewAnchors(TypedDict):
+    """Scores of maps fitted on few anchors."""
+
+    n: Sequence[int]
+    curves: Sequence[FewAnchorsCurve]
+
+
+class TrainingRecord(TypedDict, total=False):
+    """A training's history: terms of the loss by name, ``step`` among them, and pairs of step and validation score."""
+
+    losses: Mapping[str, Sequence[float]]
+    validation: Sequence[Sequence[float]]
+    best_step: float | None
+    steps: float | None
+
+
+class Curve(TypedDict):
+    """A value by step."""
+
+    step: Sequence[float]
+    value: Sequence[float]
+
+
+class TermCurve(Curve):
+    """A term of a loss, of one side where it has two."""
+
+    name: str
+
+
+class LossCurves(TypedDict):
+    """A term of the loss: its lines, and whether a logarithmic axis is called for."""
+
+    term: str
+    name: str
+    log: bool
+    best_step: float | None
+    steps: float
+    lines: Sequence[TermCurve]
+
+
+class ValidationCurve(Curve):
+    """The score on validation rows by step."""
+
+    best_step: float | None
+    best: float
+    teacher: float | None
+    steps: float
+
+
+class TaskRecalls(TypedDict):
+    """Both recalls of a task; None where items have another number of captions."""
+
+    task: str
+    n: int
+    binary: float | None
+    choice: float | None
+
+
+class Chance(TypedDict):
+    """Both recalls by chance."""
+
+    binary: float
+    choice: float | None
+
+
+class Recalls(TypedDict):
+    """How often the caption is found, by task, and how often by chance."""
+
+    rows: Sequence[TaskRecalls]
+    wrong: int
+    options: int | None
+    chance: Chance
+
+
+class Margins(TypedDict):
+    """A histogram of how much nearer images are their captions than the wrong ones."""
+
+    name: str
+    n: int
+    edges: Sequence[float]
+    counts: Sequence[float]
+    mean: float
+
+
+class ProgressPoint(TypedDict):
+    """Quality, with its interval, at a share that was re-embedded."""
+
+    share: float
+    value: float
+    low: float
+    high: float
+
+
+class ProgressPicture(TypedDict):
+    """Quality against the share that was re-embedded; ``lines`` are the old and the new model's."""
+
+    metric: str
+    stages: Sequence[ProgressPoint]
+    forecast: Sequence[ProgressPoint]
+    lines: Mapping[str, float]
+
+
+class Covered(TypedDict):
+    """Shares of the rows' variance in the span of the first 1, 2, … anchors, by how these were ordered."""
+
+    shares: Mapping[str, Sequence[float]]
+
+
+class Strategies(TypedDict):
+    """The score of each way to search with its interval, and of the controls that were measured."""
+
+    task: str
+    ways: Mapping[str, tuple[float, float, float]]
+    controls: Mapping[str, float]
+
+
+class PowerLaw(TypedDict):
+    """A score by number of anchors n: best − drop · n^(−exponent)."""
+
+    best: float
+    drop: float
+    exponent: float
+
+
+class MeasuredCurve(TypedDict):
+    """The score by number of anchors, over repeated draws, and the law that continues it."""
+
+    anchors: list[int]
+    mean: list[float]
+    sd: list[float]
+    repeats: int
+    law: PowerLaw
+
+
+AnchorsCurve = TypedDict(
+    "AnchorsCurve", {"task": str, "n_anchors": int, "curve": MeasuredCurve, "re-embed": float | None}
+)
