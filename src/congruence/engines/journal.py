@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from congruence.engines.dataset import Fragment
@@ -57,7 +57,7 @@ class Receipt:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data."""
-        return asdict(self)
+        return {**vars(self), "lance": list(self.lance)}
 
 
 @dataclass(frozen=True)
