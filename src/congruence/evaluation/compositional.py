@@ -12,9 +12,19 @@ from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
-from congruence.errors import ParameterError, TooFewAnchorsError
+from congruence.errors import NotFiniteError, ParameterError, TooFewAnchorsError
 
-__all__ = ["TIE", "TaskRecall", "TaskRow", "chosen", "distractors", "recall_by_task", "same_words", "sugarcrepe_recall"]
+__all__ = [
+    "TIE",
+    "TaskRecall",
+    "TaskRow",
+    "chosen",
+    "distractors",
+    "recall_by_task",
+    "same_words",
+    "sugarcrepe_recall",
+    "text_only_recall",
+]
 
 #: Cosines this close to each other are one: sums of the same numbers in another order differ by so much in float32.
 TIE = 1e-6
@@ -114,14 +124,54 @@ def sugarcrepe_recall(
     for rows, name in ((V, "image"), (P, "caption"), (N, "negative")):
         check_same_rows(len(items), len(rows), "items", name)
         check_width(rows.shape[1], V.shape[1], f"the images, beside those of {name}")
-    right = np.einsum("ij,ij->i", V, P)
     others = distractors(items, options, random_state)
-    wrong = np.column_stack([np.einsum("ij,ij->i", V, N), np.einsum("ij,ikj->ik", V, P[others])])
-    binary, choice = chosen(right, wrong[:, :1]), chosen(right, wrong)
-    ties = np.abs(right - wrong[:, 0]) <= TIE
+    drawn = np.einsum("ij,ikj->ik", V, P[others])
+    return _lines(items, np.einsum("ij,ij->i", V, P), np.einsum("ij,ij->i", V, N), drawn)
+
+
+def text_only_recall(
+    items: SugarCrepe, caption: np.ndarray, negative: np.ndarray, *, options: int = 5, random_state: int = 0
+) -> list[TaskRecall]:
+    """Measure what scores of the texts alone choose, by task: what can be had without looking at an image.
+
+    Parameters
+    ----------
+    items : SugarCrepe
+    caption, negative : ndarray, shape (n,)
+        How right each item's caption and its wrong caption look, by their words; the highest is chosen.
+    options, random_state
+        As for :func:`sugarcrepe_recall`, for the same questions.
+
+    Returns
+    -------
+    list of TaskRecall
+
+    Raises
+    ------
+    ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError
+    """
+    right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
+    for side, name in ((right, "caption"), (wrong, "negative")):
+        check_same_rows(len(items), len(side), "items", name)
+        if not np.isfinite(side).all():
+            raise NotFiniteError(
+                f"Got scores of {name} with NaN or infinity; expected finite ones. Score these texts again."
+            )
+    return _lines(items, right, wrong, right[distractors(items, options, random_state)])
+
+
+def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.ndarray) -> list[TaskRecall]:
+    """Return recall by task from scores of each item's caption, of its wrong one, and of distractors, shape (n, options − 2)."""
+    binary, choice = chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))
+    ties = np.abs(right - wrong) <= TIE
     return [
         TaskRecall(
-            task, int(of.sum()), float(binary[of].mean()), float(choice[of].mean()), options, int(ties[of].sum())
+            task,
+            int(of.sum()),
+            float(binary[of].mean()),
+            float(choice[of].mean()),
+            drawn.shape[1] + 2,
+            int(ties[of].sum()),
         )
         for task, of in _tasks(items)
     ]

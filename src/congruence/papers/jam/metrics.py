@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from congruence.datasets import SugarCrepe
-from congruence.evaluation.compositional import sugarcrepe_recall
+from congruence.evaluation.compositional import TaskRecall, sugarcrepe_recall, text_only_recall
 from congruence.maps import TwoSidedMap
 
-__all__ = ["METRICS", "measure_recall"]
+__all__ = ["METRICS", "measure_recall", "measure_text_only"]
 
 #: Every metric, with what it is.
 METRICS = {
@@ -52,7 +52,28 @@ def measure_recall(
     V, P, N = test
     if mapping is not None:
         V, P, N = mapping.transform(V), mapping.transform_target(P), mapping.transform_target(N)
-    return {
-        line.task: {"binary_recall": line.binary, "five_way_recall": line.choice}
-        for line in sugarcrepe_recall(items, V, P, N, random_state=seed)
-    }
+    return _by_task(sugarcrepe_recall(items, V, P, N, random_state=seed))
+
+
+def measure_text_only(
+    score: Callable[[np.ndarray], np.ndarray], items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
+) -> dict[str, dict[str, float]]:
+    """Measure the same of scores of texts, for the same questions; the images are not looked at.
+
+    Parameters
+    ----------
+    score : callable
+        Of :func:`congruence.papers.jam.baselines.fit_text_only`.
+    items, test, seed
+        As for :func:`measure_recall`.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+    """
+    _, P, N = test
+    return _by_task(text_only_recall(items, score(P), score(N), random_state=seed))
+
+
+def _by_task(lines: list[TaskRecall]) -> dict[str, dict[str, float]]:
+    return {line.task: {"binary_recall": line.binary, "five_way_recall": line.choice} for line in lines}

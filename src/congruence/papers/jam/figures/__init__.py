@@ -16,7 +16,7 @@ KINDS: dict[str, Kind] = {
     "jam_losses": Kind(
         losses.run_losses,
         RESAMPLED,
-        {"methods": ["con", "negcon", "spread", "cca"], "dual_encoders": [], **_PARTS},
+        {"methods": ["con", "negcon", "spread", "cca", "text_only"], "dual_encoders": [], **_PARTS},
     ),
     "jam_layers": Kind(losses.run_layers, RESAMPLED, {"spread_mix": [0.0, 1.0], **_PARTS}),
     "jam_statistics": Kind(statistics.run_statistics, statistics.RESAMPLED, {"tasks": list(TASKS), "rows": 1000}),

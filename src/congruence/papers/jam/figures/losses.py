@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from congruence.errors import InputError
-from congruence.papers.jam.baselines import BASELINES, fit_baseline
+from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
 from congruence.papers.jam.data import LAYERS, JAMData
-from congruence.papers.jam.metrics import measure_recall
+from congruence.papers.jam.metrics import measure_recall, measure_text_only
 from congruence.papers.jam.protocol import in_task, pair_name, record_order, record_run, split, tasks, training
 from congruence.papers.job import Job
 
@@ -22,11 +22,15 @@ def run_losses(job: Job[JAMData]) -> None:
                 for encoders in data.encoders:
                     parts = split(job, data, task, seed, encoders)
                     for method in job["methods"]:
-                        mapping = fit_baseline(method, parts, training(job, data), seed)
                         line = {"data": data.name, "pair": pair_name(data, encoders), "series": BASELINES[method]}
-                        found = measure_recall(mapping, parts.items, parts.test, seed)
-                        more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
-                        _add(job, line, found, more, task)
+                        if method == "text_only":
+                            found = measure_text_only(fit_text_only(parts), parts.items, parts.test, seed)
+                            _add(job, line, found, {}, task)
+                        else:
+                            mapping = fit_baseline(method, parts, training(job, data), seed)
+                            found = measure_recall(mapping, parts.items, parts.test, seed)
+                            more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
+                            _add(job, line, found, more, task)
                         job.tick()
                 _add_dual_encoders(job, data, task, seed)
     record_order(job)
