@@ -323,13 +323,13 @@ def run(options: argparse.Namespace) -> list[dict]:
             write_spaces(folder, 400, 1024)
             results.append(measure(options, "certify", ["certify"], folder, 0, 1, rows=400, dim=1024))
         if "maps" in options.tables:
-            write_spaces(folder, 6000, 768)
+            write_spaces(folder, 3000, 384)
             ways = [
                 "OrthogonalMap",
                 "LinearMap",
                 *(place for _, package, place in peers.PEERS if has(options, package.split("-")[0])),
             ]
-            results.append(measure(options, "maps", ways, folder, 1000, options.rounds, rows=6000, dim=768))
+            results.append(measure(options, "maps", ways, folder, 1000, options.rounds, rows=3000, dim=384))
     return [{"left_out": sorted(left_out)}, *results]
 
 

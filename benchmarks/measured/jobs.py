@@ -257,8 +257,11 @@ JOBS = {
         Job("performance-threads", "minutes", tuple(
             f"{_SPEED}performance.py --tables forward{beside} --json OUT" for beside in ("", " --spinners 1")
         ), timing=True),
-        Job("performance-peers", "minutes", (
-            f"{_SPEED}performance.py --tables transport maps --most 1000 --rounds 2 --python .venv-peers/bin/python --json OUT",
+        Job("performance-plans", "minutes", (
+            f"{_SPEED}performance.py --tables transport --most 1000 --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
+        ), timing=True),
+        Job("performance-maps", "minutes", (
+            f"{_SPEED}performance.py --tables maps --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
         ), timing=True),
         Job("klot-5000", "hours", (f"{_SPEED}klot.py --rows 5000 --repeat 1 --ways plain implicit pot geomloss dense features --json OUT",), timing=True),
         Job("klot-10000", "hours", (

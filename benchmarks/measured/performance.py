@@ -57,6 +57,11 @@ def threads(results: list[Any]) -> str:
     return table(["machine", "2,500 × 2,500 float32", "one thread", "two", "two ÷ one"], rows)
 
 
+def _columns(results: list[Any]) -> list[str]:
+    named = {1: "one thread", 2: "two threads"}
+    return [head for n in results[0]["arguments"]["threads"] for head in (named[n], "÷ the first")]
+
+
 def _beside(results: list[Any], names: tuple[str, ...]) -> list[list[str]]:
     rows = []
     for one in results:
@@ -67,7 +72,7 @@ def _beside(results: list[Any], names: tuple[str, ...]) -> list[list[str]]:
             for who in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
                 ours = who == part["first"]
                 cells = []
-                for n in (1, 2):
+                for n in one["arguments"]["threads"]:
                     runs = part["seconds"][f"{who}, {n}"]
                     cells += [_seconds(runs), "1" if ours else _ratio(runs, part["seconds"][f"{part['first']}, {n}"])]
                 accuracy = [f"{part['values'][who]:.3f}"] if "maps" in names else []
@@ -77,18 +82,16 @@ def _beside(results: list[Any], names: tuple[str, ...]) -> list[list[str]]:
 
 def plans(results: list[Any]) -> str:
     """Value and gradients of KLOT, and single plans, beside other solvers."""
-    head = ["size", "way", "one thread", "÷ the first", "two", "÷ the first"]
-    return table(head, _beside(results, ("transport", "plans")))
+    return table(["size", "way", *_columns(results)], _beside(results, ("transport", "plans")))
 
 
 def maps(results: list[Any]) -> str:
     """Fit and transform beside the peers, with what the rows held out find."""
-    head = ["pairs", "map", "one thread", "÷ the first", "two", "÷ the first", "found first"]
-    return table(head, _beside(results, ("maps",)))
+    return table(["pairs", "map", *_columns(results), "found first"], _beside(results, ("maps",)))
 
 
 BLOCKS = {
     "performance-threads": Block(threads, JOBS["performance-threads"]),
-    "performance-plans": Block(plans, JOBS["performance-peers"]),
-    "performance-maps": Block(maps, JOBS["performance-peers"]),
+    "performance-plans": Block(plans, JOBS["performance-plans"]),
+    "performance-maps": Block(maps, JOBS["performance-maps"]),
 }
