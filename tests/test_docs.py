@@ -166,6 +166,8 @@ def test_names_on_the_pages_exist(page):
         "--minutes",
         "--replay",
         "--python",
+        "--spinners",
+        "--tables",
     }
     assert options <= known, options - known
 

@@ -254,6 +254,15 @@ JOBS = {
             f"{_SPEED}sliced.py --json OUT",
             f"{_SPEED}sliced.py --rows 20000 10007 --json OUT",
         ), timing=True),
+        Job("performance-threads", "minutes", tuple(
+            f"{_SPEED}performance.py --tables forward{beside} --json OUT" for beside in ("", " --spinners 1")
+        ), timing=True),
+        Job("performance-plans", "minutes", (
+            f"{_SPEED}performance.py --tables transport --most 1000 --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
+        ), timing=True),
+        Job("performance-maps", "minutes", (
+            f"{_SPEED}performance.py --tables maps --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
+        ), timing=True),
         Job("klot-5000", "hours", (f"{_SPEED}klot.py --rows 5000 --repeat 1 --ways plain implicit pot geomloss dense features --json OUT",), timing=True),
         Job("klot-10000", "hours", (
             f"{_SPEED}klot.py --rows 10000 --iterations 10 --repeat 1 --exact 0 --ways plain implicit pot geomloss dense features --json OUT",

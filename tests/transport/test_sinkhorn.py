@@ -149,8 +149,8 @@ def held(way, X, Y, epsilon, max_iter, **options):
     class Watched(_kernel.Kernel):
         def rebase(self, *arguments):
             super().rebase(*arguments)
-            parts = [part for part, K in self._held if isinstance(K, _kernel.Sparse)]
-            shares.append(sum(part.stop - part.start for part in parts) / self.affinity.shape[0])
+            stop = 0 if self._sparse is None else self._sparse[0].stop
+            shares.append(stop / self.affinity.shape[0])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scaling, "Kernel", Watched)
@@ -192,8 +192,6 @@ def test_a_sparse_kernel_is_left_when_scalings_lead_out_of_its_reach(monkeypatch
     ):
         monkeypatch.setattr(_kernel, "GROWTH", reach)
         found, shares = held(way, X, Y, 0.004, 60, marginals=(r, c), **({"memory": 95_000} if way == "strips" else {}))
-        *shares, last = shares
-        assert last == 0  # the sums of the plan that was found
         assert shares[0] == 1
         assert len(shares) > 1
         assert expected(shares), shares
@@ -204,7 +202,7 @@ def test_a_sparse_kernel_is_left_when_scalings_lead_out_of_its_reach(monkeypatch
 
 def test_a_row_with_no_entry_left_is_beyond_reach():
     empty = _kernel.Sparse(_kernel.exponential_of(np.zeros((2, 3)), np.array([[True] * 3, [False] * 3])), np)
-    np.testing.assert_array_equal(empty @ np.ones(3), [3, np.finfo(float).tiny])
+    np.testing.assert_array_equal(empty.times(np.ones(3)), [3, np.finfo(float).tiny])
     assert -np.log(np.finfo(np.float32).tiny) > 10 * _kernel.GROWTH
 
 

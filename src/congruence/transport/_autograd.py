@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
@@ -21,10 +19,8 @@ class Klot(torch.autograd.Function):
         """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
         ctx.save_for_backward(A, T)  # torch then notices if either is changed in place
         ctx.sides, ctx.scale = (student, teacher), scale
-        value: Any = 0.0
-        size: Any = 0.0
-        for _, part, G in compare(student, teacher, held=True):
-            value, size = value + part, size + torch.linalg.vector_norm(G, 1)
+        parts = compare(student, teacher, 8 * A.numel(), lambda _, G: torch.linalg.vector_norm(G, 1))
+        value, size = (sum(terms) for terms in zip(*parts, strict=True))
         found.append(float(size))
         return (scale * value).to(student.affinity.dtype)
 
@@ -36,9 +32,12 @@ class Klot(torch.autograd.Function):
         student, teacher = ctx.sides
         gradient = torch.empty_like(A)
         factor = upstream * (ctx.scale / student.epsilon)
-        for part, _, G in compare(student, teacher, held=True):
+
+        def keep(part: slice, G: Tensor) -> None:
             G *= factor
             gradient[part] = G
+
+        compare(student, teacher, 8 * A.numel(), keep)
         return gradient, None, None, None, None, None
 
 
@@ -47,12 +46,19 @@ class KlotFeatures(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, X: Tensor, Y: Tensor, student: Side, teacher: Side, scale: float, found: list[float]
+        ctx: FunctionCtx,
+        X: Tensor,
+        Y: Tensor,
+        student: Side,
+        teacher: Side,
+        scale: float,
+        memory: int,
+        found: list[float],
     ) -> Tensor:
         """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
         dtype, factor = student.affinity.dtype, scale / student.epsilon
         needs = ctx.needs_input_grad[:2]
-        value, size, dX, dY = _from_strips(X, Y, student, teacher, factor, needs)
+        value, size, dX, dY = _from_strips(X, Y, student, teacher, factor, memory, needs)
         found.append(float(size))
         ctx.save_for_backward(*(None if slope is None else slope.to(side.dtype) for slope, side in ((dX, X), (dY, Y))))
         return (scale * value).to(dtype)
@@ -62,24 +68,29 @@ class KlotFeatures(torch.autograd.Function):
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return what the way forward computed, scaled."""
         dX, dY = (None if slope is None else slope * upstream.to(slope.dtype) for slope in ctx.saved_tensors)
-        return dX, dY, None, None, None, None
+        return dX, dY, None, None, None, None, None
 
 
 def _from_strips(
-    X: Tensor, Y: Tensor, student: Side, teacher: Side, factor: float, needs: tuple[bool, ...]
+    X: Tensor, Y: Tensor, student: Side, teacher: Side, factor: float, memory: int, needs: tuple[bool, ...]
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return the divergence, ‖P − P*‖₁ and, where they are needed, ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X."""
     dtype, (needs_X, needs_Y) = student.affinity.dtype, needs
     right = Y.to(dtype)
     dX = torch.empty_like(X) if needs_X else None
     dY = torch.zeros_like(right) if needs_Y else None
-    value: Tensor | float = 0.0
-    size: Tensor | float = 0.0
-    for part, divergence, G in compare(student, teacher, held=False):
-        value, size = value + divergence, size + torch.linalg.vector_norm(G, 1)
+
+    def take(part: slice, G: Tensor) -> Tensor:
+        size = torch.linalg.vector_norm(G, 1)
         G *= factor
         if dX is not None:
             dX[part] = G @ right
-        if dY is not None:
-            dY.addmm_(G.T, X[part].to(dtype))
+        return size
+
+    def add(part: slice, G: Tensor) -> None:
+        assert dY is not None
+        dY.addmm_(G.T, X[part].to(dtype))
+
+    parts = compare(student, teacher, memory, take, None if dY is None else add)
+    value, size = (sum(terms) for terms in zip(*parts, strict=True))
     return value, size, dX, dY

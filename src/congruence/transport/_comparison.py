@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array
-from congruence.transport._kernel import Affinity, exponential, exponents, strip_bytes
+from congruence.transport._kernel import Affinity, Scratch, crew_for, exponential, fits, strip_bytes, width
 from congruence.transport._scaling import Potentials
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -19,39 +22,60 @@ class Side:
     epsilon: float
     potentials: Potentials
 
-    def exponents(self, parts: list[slice]) -> Iterator[tuple[slice, Array]]:
-        """Yield log P of some rows."""
-        return exponents(self.affinity, self.epsilon, self.potentials.u, self.potentials.v, parts)
+    def exponent(self, part: slice, out: Array) -> Array:
+        """Write log P of some rows into ``out``, and return it."""
+        return self.affinity.exponent(part, self.potentials.u, self.potentials.v, self.epsilon, out)
 
 
-def compare(student: Side, teacher: Side, held: bool) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield rows, their part of the divergence, and P − P* for them in a scratch strip.
+def compare(
+    student: Side,
+    teacher: Side,
+    memory: int,
+    use: Callable[[slice, Array], T],
+    then: Callable[[slice, Array], None] | None = None,
+) -> list[tuple[Array, T]]:
+    """Return the parts of the divergence, and what ``use`` makes of P − P*, strip by strip.
 
     Parameters
     ----------
     student, teacher : Side
         P and P*, both of mass 1.
-    held : bool
-        Whether the affinities are in memory, so that small strips, which stay in the cache, are best.
+    memory : int
+        Bytes of a kernel that may be held. If all of it is less, threads share small strips out, which stay in the cache.
+    use : callable
+        Of rows and of P − P* for them, a scratch strip that is its own until it returns. Of several threads at once.
+    then : callable, optional
+        Of rows and the same strip after ``use``: in the order of the rows, one at a time.
 
-    Yields
-    ------
-    slice
-    scalar array of float64
-        The sum of P* log(P*/P) − P* + P over these rows. The last two terms cancel over all rows but for rounding; with them the sum
-        is never negative and the gradient below exact at any potentials.
-    array, shape (rows, m)
+    Returns
+    -------
+    list of
+        scalar array of float64
+            The sum of P* log(P*/P) − P* + P over some rows. The last two terms cancel over all rows but for rounding; with them the sum
+            is never negative and the gradient below exact at any potentials.
+        object
+            What ``use`` returned.
     """
-    xp, (n, m) = student.affinity.xp, student.affinity.shape
-    itemsize = 8 if student.affinity.dtype == xp.float64 else 4
-    parts = list(blocks(n, m * itemsize, strip_bytes(student.affinity.device, held)))
-    spare = None
-    for (part, P), (_, Q) in zip(student.exponents(parts), teacher.exponents(parts), strict=True):
-        spare = xp.empty_like(P) if spare is None else spare[: len(P), :]
-        spare[...] = Q
-        spare -= P
+    affinity = student.affinity
+    xp, n = affinity.xp, affinity.shape[0]
+    small = fits(affinity, memory)
+    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, small, n * width(affinity))))
+    scratch = Scratch(affinity)
+
+    def strip(part: slice, number: int) -> Array:
+        return scratch.rows(part.stop - part.start, number)
+
+    def work(part: slice) -> tuple[Array, T]:
+        P, Q, spare = (strip(part, number) for number in range(3))
+        student.exponent(part, P)
+        teacher.exponent(part, Q)
+        xp.subtract(Q, P, out=spare)
         spare *= exponential(Q)
         exponential(P)
         P -= Q
         spare += P
-        yield part, xp.sum(xp.astype(xp.sum(spare, axis=1), xp.float64)), P
+        return xp.sum(xp.astype(xp.sum(spare, axis=1), xp.float64)), use(part, P)
+
+    after = None if then is None else lambda part, _: then(part, strip(part, 0))
+    with crew_for(affinity, memory) as crew:
+        return list(crew.each(work, parts, after))

@@ -11,6 +11,7 @@ from congruence._utils.arrays import is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array, DType, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence.transport._crew import alone
 from congruence.transport._kernel import Affinity, Products
 
 #: The largest relative error that rounding A/ε may leave in the entries of a plan.
@@ -28,7 +29,8 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
     ------
     ShapeError, DtypeError, NotFiniteError
     """
-    checked = {name: as_native(array, name) for name, array in arrays.items()}
+    with alone(*arrays.values()):
+        checked = {name: as_native(array, name) for name, array in arrays.items()}
     tensors = {name: array.detach() for name, array in checked.items() if is_tensor(array)}
     for name, array in arrays.items():
         if tensors and hasattr(array, "dtype") and name not in tensors:
@@ -77,7 +79,8 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
     """
     check_positive(epsilon, name)
     xp = affinity.xp
-    bound = affinity.bound()
+    with alone(xp.zeros(0)):
+        bound = affinity.bound()
     least = bound * xp.finfo(affinity.dtype).eps / ROUNDING
     if epsilon < least:
         kind = "float64" if affinity.dtype == xp.float64 else "float32"

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from congruence._utils.typing import Array
-from congruence.transport._kernel import Affinity, Kernel, Sparse, exponential
+from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
 
 #: Largest |log a| + |log b| before they are absorbed. Entries of K below e^-65 were raised to that (6e-29): times both scalings they are
 #: below 3e-20, too small to be seen in any marginal.
@@ -68,11 +68,15 @@ def iterate(
     -------
     Potentials
     """
-    kernel = Kernel(affinity, epsilon, memory)
-    xp = kernel.xp
+    with crew_for(affinity, memory) as crew:
+        return _iterate(Kernel(affinity, epsilon, memory, crew), r, c, max_iter, tol)
+
+
+def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | None) -> Potentials:
+    xp, affinity = kernel.xp, kernel.affinity
     u, v = _first(kernel, r, c)
     if max_iter == 1:  # no iteration follows that would find the error on its way
-        return Potentials(u, v, 1, float(xp.sum(xp.abs(marginals(affinity, epsilon, u, v)[0] - r))))
+        return Potentials(u, v, 1, float(xp.sum(xp.abs(_marginals(kernel, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
     # To compute a kernel costs as much as to read it dozens of times: where all of it may be held, there is one attempt at less.
     again = None if kernel.fits else (r, c)
@@ -82,11 +86,15 @@ def iterate(
     while done < max_iter:
         new_a, sums = kernel.zeros(len(u)), kernel.zeros(len(v))
         error: Array | float = 0.0
-        for part, K in kernel.strips():
-            row = K @ b
-            error += xp.sum(xp.abs(a[part] * row - r[part]))
+
+        def scale(part: slice, K: Strip, a: Array = a, b: Array = b, new_a: Array = new_a) -> tuple[Array, Array]:
+            row = K.times(b)
             new_a[part] = r[part] / row
-            sums += K.T @ new_a[part]
+            return xp.sum(xp.abs(a[part] * row - r[part])), K.transposed_times(new_a[part])
+
+        for off, columns in kernel.strips(scale):
+            error += off
+            sums += columns
         new_b = c / sums
         log_a, log_b = xp.log(new_a), xp.log(new_b)
         grown = float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b)))
@@ -109,30 +117,41 @@ def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
     """Do the first iteration in logarithms; the columns' sums of exponentials are kept relative to their largest term so far."""
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u, v = kernel.zeros(n), kernel.zeros(m)
-    top, sums = v - xp.inf, kernel.zeros(m)
-    spare = kernel.empty(0)
-    for part, L in kernel.exponents(u, v):
-        spare = spare[: len(L), :] if len(spare) >= len(L) else xp.empty_like(L)
+    scratch = Scratch(kernel.affinity)
+
+    def first(part: slice, L: Array) -> tuple[Array, Array]:
         largest = xp.max(L, axis=1)
-        spare[...] = L
-        spare -= largest[:, None]
+        spare = scratch.rows(len(L))
+        xp.subtract(L, largest[:, None], out=spare)
         u[part] = xp.log(r[part]) - largest - xp.log(xp.sum(exponential(spare), axis=1))
         L += u[part][:, None]
-        higher = xp.maximum(top, xp.max(L, axis=0))
-        L -= higher
-        sums = sums * xp.exp(top - higher) + xp.sum(exponential(L), axis=0)
+        top = xp.max(L, axis=0)
+        L -= top
+        return top, xp.sum(exponential(L), axis=0)
+
+    top, sums = v - xp.inf, kernel.zeros(m)
+    for its_top, its_sums in kernel.exponents(first, u, v):
+        higher = xp.maximum(top, its_top)
+        sums = sums * xp.exp(top - higher) + its_sums * xp.exp(its_top - higher)
         top = higher
     return u, xp.log(c) - top - xp.log(sums)
 
 
-def marginals(affinity: Affinity, epsilon: float, u: Array, v: Array) -> tuple[Array, Array]:
+def marginals(affinity: Affinity, epsilon: float, u: Array, v: Array, memory: int) -> tuple[Array, Array]:
     """Return the sums of the rows and of the columns of the plan, in float64."""
-    kernel = Kernel(affinity, epsilon, 0)
+    with crew_for(affinity, memory) as crew:
+        return _marginals(Kernel(affinity, epsilon, memory, crew), u, v)
+
+
+def _marginals(kernel: Kernel, u: Array, v: Array) -> tuple[Array, Array]:
     xp = kernel.xp
-    kernel.rebase(u, v)
-    rows, columns = (xp.astype(kernel.zeros(size), xp.float64) for size in affinity.shape)
-    for part, P in kernel.strips():
-        assert not isinstance(P, Sparse)  # only with marginals
+    rows, columns = (xp.astype(kernel.zeros(size), xp.float64) for size in kernel.affinity.shape)
+
+    def add_up(part: slice, L: Array) -> Array:
+        P = exponential(L)
         rows[part] = xp.sum(P, axis=1)
-        columns += xp.sum(P, axis=0)
+        return xp.sum(P, axis=0)
+
+    for sums in kernel.exponents(add_up, u, v):
+        columns += sums
     return rows, columns

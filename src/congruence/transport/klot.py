@@ -241,7 +241,7 @@ def klot_features(
         sides = student, teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     size: list[float] = []
-    value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), size)
+    value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), memory, size)
     return _with_info(value, sides, size[0], max_iter, tol, return_info)
 
 

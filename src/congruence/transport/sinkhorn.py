@@ -11,7 +11,7 @@ from congruence._utils.typing import Array, RowsLike, Tensor
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
-from congruence.transport._kernel import Affinity, Dense, exponential, exponents
+from congruence.transport._kernel import Affinity, Dense, exponential
 from congruence.transport._scaling import iterate
 from congruence.transport._scaling import marginals as plan_marginals
 
@@ -73,8 +73,9 @@ class SinkhornResult:
         if step != 1:
             raise ParameterError(f"Got rows with step {step}; expected 1. Take every {step}th of the result.")
         part = slice(start, max(start, stop))
-        ((_, P),) = exponents(self._affinity, self.epsilon, self.u, self.v, [part])
-        return exponential(P)
+        A = self._affinity
+        P = A.xp.empty((part.stop - part.start, A.shape[1]), dtype=A.dtype, device=A.device)
+        return exponential(A.exponent(part, self.u, self.v, self.epsilon, P))
 
 
 def sinkhorn(
@@ -174,7 +175,7 @@ def sinkhorn(
     )
     found = iterate(held, float(epsilon), r, c, max_iter, tol, memory)
     xp = held.xp
-    rows, columns = plan_marginals(held, float(epsilon), found.u, found.v)
+    rows, columns = plan_marginals(held, float(epsilon), found.u, found.v, memory)
     error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
     u = found.u + math.log(n) if mass == "bistochastic" else found.u
     return SinkhornResult(

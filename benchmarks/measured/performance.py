@@ -1,0 +1,94 @@
+"""The tables of docs/performance.md: one thread and two, and others beside ours. Times by the clock: compared with their records only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+_WORDS = {
+    "forward": "`klot`, value",
+    "plain": "log-sum-exp",
+    "dense": "`klot`",
+    "features": "`klot_features`",
+    "pot": "POT `sinkhorn_log`",
+    "geomloss": "geomloss",
+    "ott": "ott-jax",
+    "sinkhorn": "`sinkhorn`, NumPy",
+    "pot_numpy": "POT `sinkhorn_log`, NumPy",
+    "isotrieve.mapping.linear:RidgeMapping": "isotrieve, ridge",
+    "isotrieve.mapping.linear:OrthogonalProcrustesMapping": "isotrieve, Procrustes",
+    "isotrieve.mapping.linear:ProcrustesDiagMapping": "isotrieve, Procrustes and scales",
+    "drift.adapter:DriftAdapter": "drift-spark, Procrustes",
+    "OrthogonalMap": "`OrthogonalMap`",
+    "LinearMap": "`LinearMap`",
+}
+
+
+def _seconds(runs: list[float]) -> str:
+    middle = float(np.median(runs))
+    return f"{middle:.2f} s" if middle < 10 else f"{middle:.1f} s"
+
+
+def _ratio(runs: list[float], others: list[float], digits: int = 1) -> str:
+    ratios = np.divide(runs, others)
+    middle = f"{np.median(ratios):.{digits}f}"
+    return middle if len(ratios) == 1 else f"{middle} ({ratios.min():.{digits}f} … {ratios.max():.{digits}f})"
+
+
+def _machine(found: dict[str, Any]) -> str:
+    beside = f"{found['spinners']} spinning beside it, " if found["spinners"] else ""
+    return "idle" if found["idle"] else f"{beside}load {found['load']:.1f} to {found['load_at_the_end']:.1f}"
+
+
+def threads(results: list[Any]) -> str:
+    """One thread and two, round by round."""
+    rows = []
+    for one in results:
+        found = one["results"]
+        for part in found["tables"][1:]:
+            for who in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
+                single, double = (part["seconds"][f"{who}, {n}"] for n in (1, 2))
+                about = f"{_WORDS[who]}, {part['iterations']} iterations"
+                rows.append([_machine(found), about, _seconds(single), _seconds(double), _ratio(double, single, 2)])
+    return table(["machine", "2,500 × 2,500 float32", "one thread", "two", "two ÷ one"], rows)
+
+
+def _columns(results: list[Any]) -> list[str]:
+    named = {1: "one thread", 2: "two threads"}
+    return [head for n in results[0]["arguments"]["threads"] for head in (named[n], "÷ the first")]
+
+
+def _beside(results: list[Any], names: tuple[str, ...]) -> list[list[str]]:
+    rows = []
+    for one in results:
+        for part in one["results"]["tables"][1:]:
+            if part["table"] not in names:
+                continue
+            size = f"{part['rows']:,} rows" + (f", {part['iterations']} iterations" if "iterations" in part else "")
+            for who in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
+                ours = who == part["first"]
+                cells = []
+                for n in one["arguments"]["threads"]:
+                    runs = part["seconds"][f"{who}, {n}"]
+                    cells += [_seconds(runs), "1" if ours else _ratio(runs, part["seconds"][f"{part['first']}, {n}"])]
+                accuracy = [f"{part['values'][who]:.3f}"] if "maps" in names else []
+                rows.append([size if ours else "", _WORDS[who], *cells, *accuracy])
+    return rows
+
+
+def plans(results: list[Any]) -> str:
+    """Value and gradients of KLOT, and single plans, beside other solvers."""
+    return table(["size", "way", *_columns(results)], _beside(results, ("transport", "plans")))
+
+
+def maps(results: list[Any]) -> str:
+    """Fit and transform beside the peers, with what the rows held out find."""
+    return table(["pairs", "map", *_columns(results), "found first"], _beside(results, ("maps",)))
+
+
+#: ``plans`` and ``maps`` stand on no page before their jobs, ``performance-plans`` and ``performance-maps``, have records.
+BLOCKS = {"performance-threads": Block(threads, JOBS["performance-threads"])}

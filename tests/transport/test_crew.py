@@ -1,0 +1,284 @@
+"""Strips shared out among threads: the same results for any number of them, and nothing changed for anybody else."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_limits
+from torch.nn.functional import normalize
+
+from congruence.errors import NotFiniteError
+from congruence.transport import _crew, _kernel, klot, klot_features, sinkhorn, solve_teacher
+
+
+@pytest.fixture(autouse=True)
+def many_small_strips(monkeypatch):
+    monkeypatch.setattr(_crew, "LEAST", 0)
+    monkeypatch.setattr(_kernel, "HELD_BYTES", 20 * 90 * 8)
+    monkeypatch.setattr(_kernel, "LEAST_BYTES", 1)
+    monkeypatch.setattr(_kernel, "COMPUTED_BYTES", 20 * 90 * 8)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def n_threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def vectors(dtype=torch.float32):
+    torch.manual_seed(0)
+    X, TX = normalize(torch.randn(2, 120, 8, dtype=dtype), dim=2)
+    Y, TY = (normalize(side[:90] + 0.4 * torch.randn(90, 8, dtype=dtype), dim=1) for side in (X, TX))
+    return X.requires_grad_(), Y.requires_grad_(), TX, TY
+
+
+def dense(X, Y, TX, TY):
+    A = (X @ Y.T).detach().requires_grad_()
+    value, info = klot(A, TX @ TY.T, 0.05, 0.02, return_info=True)
+    return value, info, *torch.autograd.grad(value, A)
+
+
+def features(X, Y, TX, TY, memory=2**30):
+    value, info = klot_features(X, Y, TX, TY, 0.05, 0.02, memory=memory, return_info=True)
+    return value, info, *torch.autograd.grad(value, (X, Y))
+
+
+def half_held(X, Y, TX, TY):
+    return features(X, Y, TX, TY, memory=60 * 90 * X.itemsize)
+
+
+def taught(X, Y, TX, TY):
+    value, info = klot_features(X, Y, TX, TY, teacher=solve_teacher(TX, TY, 0.02), return_info=True)
+    return value, info, *torch.autograd.grad(value, (X, Y))
+
+
+def with_threads(n, ask):
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        return ask()
+    finally:
+        torch.set_num_threads(before)
+
+
+# ------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("way", [dense, features, taught])
+def test_klot_is_the_same_to_the_bit_for_any_number_of_threads(way, dtype):
+    value, info, *slopes = with_threads(1, lambda: way(*vectors(dtype)))
+    assert all(slope.abs().max() > 0 for slope in slopes)
+    for n in (2, 5):
+        for _ in range(3):  # who takes which strip is not always the same
+            again, other, *others = with_threads(n, lambda: way(*vectors(dtype)))
+            assert torch.equal(again, value)
+            assert other == info
+            assert all(torch.equal(*pair) for pair in zip(slopes, others, strict=True))
+
+
+def test_strips_that_are_computed_each_time_are_equal_but_for_rounding(n_threads):
+    value, _, *slopes = half_held(*vectors(torch.float64))
+    expected, _, *others = with_threads(1, lambda: features(*vectors(torch.float64)))
+    assert torch.isclose(value, expected, rtol=1e-12)
+    assert all(torch.allclose(*pair, atol=1e-12) for pair in zip(slopes, others, strict=True))
+
+
+@pytest.mark.parametrize("way", ["dense", "vectors", "half held"])
+def test_numpy_is_equal_but_for_rounding(way, monkeypatch):
+    X, Y, _, _ = (side.detach().numpy() for side in vectors(torch.float64))
+    given = {"affinity": X @ Y.T} if way == "dense" else {"X": X, "Y": Y}
+    given |= {"memory": 60 * 90 * 8} if way == "half held" else {}
+    found = {}
+    for n in (1, 3):
+        monkeypatch.setattr(_crew, "threads", lambda tensors, n=n: n)
+        monkeypatch.setattr(_crew, "ALONE", 32)
+        found[n] = sinkhorn(epsilon=0.02, **given)
+    assert found[1].n_iter == found[3].n_iter
+    np.testing.assert_allclose(found[1].u, found[3].u, atol=1e-11)
+    np.testing.assert_allclose(found[1].v, found[3].v, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [1, 31, 32, 33, 200])
+def test_products_without_the_library(m, dtype, monkeypatch):
+    monkeypatch.setattr(_crew, "ALONE", 32)
+    rng = np.random.default_rng(0)
+    K, a, b = (rng.random(shape).astype(dtype) for shape in ((7, m), 7, m))
+    tolerance = 20 * np.finfo(dtype).eps
+    for apart in (True, False):
+        rows, columns = _crew.times_columns(K, b, apart), _crew.times_rows(K, a, apart)
+        assert rows.dtype == columns.dtype == dtype
+        np.testing.assert_allclose(rows, (K * b).sum(axis=1, dtype=np.float64), rtol=tolerance)
+        np.testing.assert_allclose(columns, (K * a[:, None]).sum(axis=0, dtype=np.float64), rtol=tolerance)
+
+
+# ------------------------------------------------------------------ what others may use
+
+
+def test_numbers_of_threads_are_what_they_were(n_threads):
+    dense(*vectors())
+    features(*vectors())
+    half_held(*vectors())
+    assert torch.get_num_threads() == n_threads
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert seen == [n_threads]
+
+
+def test_also_after_an_error(n_threads, monkeypatch):
+    X, Y, TX, TY = vectors()
+    bad = (X @ Y.T).detach()
+    bad[3, 4] = torch.nan
+    with pytest.raises(NotFiniteError):
+        klot(bad, TX @ TY.T)
+    assert torch.get_num_threads() == n_threads
+    calls = []
+
+    def broken(L):
+        calls.append(threading.current_thread())
+        if len(calls) == 9:
+            raise ZeroDivisionError
+        return exponential(L)
+
+    exponential = _kernel.exponential
+    monkeypatch.setattr(_kernel, "exponential", broken)
+    with pytest.raises(ZeroDivisionError):
+        klot((X @ Y.T).detach(), TX @ TY.T)
+    assert torch.get_num_threads() == n_threads
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("congruence-strips")]
+
+
+def test_two_threads_may_ask_at_once():
+    expected = with_threads(2, lambda: dense(*vectors()))
+    found, counts = [], []
+
+    def ask(n):
+        torch.get_num_threads()  # at the first question in a thread torch takes the number that any thread set last
+        torch.set_num_threads(n)
+        for _ in range(5):
+            found.append(dense(*common))
+        counts.append((n, torch.get_num_threads()))
+
+    common = vectors()
+    before = torch.get_num_threads()
+    threads = [threading.Thread(target=ask, args=(n,)) for n in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.set_num_threads(before)
+    assert sorted(counts) == [(2, 2), (3, 3)]
+    assert len(found) == 10
+    assert all(torch.equal(value, expected[0]) and torch.equal(slope, expected[2]) for value, _, slope in found)
+
+
+def test_while_strips_are_shared_out_nobody_else_is_limited():
+    limited, other = [], []
+
+    def ask_elsewhere():
+        torch.ones(2).sum()
+        other.append(torch.get_num_threads())
+
+    with with_threads(3, lambda: _crew.Crew(torch.ones(1), 1)) as crew:
+        thread = threading.Thread(target=ask_elsewhere)
+        thread.start()
+        thread.join()
+        gate = threading.Barrier(crew.size, timeout=30)  # every thread takes one
+
+        def work(part):
+            gate.wait()
+            limited.append(torch.get_num_threads())
+
+        list(crew.each(work, [slice(0, 1)] * crew.size))
+    assert crew.size == 3
+    assert limited == [1, 1, 1]
+    assert other == [torch.get_num_threads()]
+
+
+def test_numpy_uses_as_many_as_its_blas_may():
+    for n in (1, 2):
+        with threadpool_limits(n):
+            assert _crew.threads(tensors=False) == n
+            assert _crew.Crew(np.ones(1), 1).size == n
+            assert _crew.Crew(np.ones(1), 1).apart == (n > 1)
+
+
+# ------------------------------------------------------------------ a crew by itself
+
+
+@pytest.fixture
+def crew():
+    with with_threads(4, lambda: _crew.Crew(torch.ones(1), 1)) as crew:
+        yield crew
+
+
+def parts(n):
+    return [slice(i, i + 1) for i in range(n)]
+
+
+def test_results_come_in_the_order_of_the_parts(crew):
+    def slow_first(part):
+        time.sleep(0.02 if part.start == 0 else 0)
+        return part.start
+
+    assert list(crew.each(slow_first, parts(20))) == list(range(20))
+
+
+def test_what_is_to_be_done_in_turn_is(crew):
+    done, who = [], {}
+
+    def work(part):
+        who[part.start] = threading.get_ident()
+        time.sleep(0.01 if part.start % 3 == 0 else 0)
+        return part.start
+
+    def then(part, result):
+        assert who[result] == threading.get_ident()
+        done.append((part.start, result))
+
+    assert list(crew.each(work, parts(20), then)) == list(range(20))
+    assert done == [(i, i) for i in range(20)]
+
+
+@pytest.mark.parametrize("where", ["work", "then"])
+@pytest.mark.parametrize("bad", [0, 7, 19])
+def test_an_error_ends_all(crew, where, bad):
+    def work(part):
+        time.sleep(0.001)
+        if where == "work" and part.start == bad:
+            raise KeyError(bad)
+
+    def then(part, _):
+        if where == "then" and part.start == bad:
+            raise KeyError(bad)
+
+    with pytest.raises(KeyError, match=str(bad)):
+        list(crew.each(work, parts(20), then))
+    assert list(crew.each(lambda part: part.stop, parts(3))) == [1, 2, 3]  # and it goes on
+
+
+def test_a_helper_that_never_runs_delays_nothing(crew):
+    held = threading.Event()
+    stuck = [crew._pool.submit(held.wait) for _ in range(crew.size - 1)]
+    try:
+        assert list(crew.each(lambda part: part.start, parts(20))) == list(range(20))
+    finally:
+        held.set()
+    assert all(future.result() for future in stuck)
+
+
+def test_small_problems_and_other_devices_are_not_shared_out(monkeypatch):
+    monkeypatch.setattr(_crew, "LEAST", 10)
+    sizes = with_threads(2, lambda: [_crew.Crew(torch.ones(1), n).size for n in (9, 10)])
+    assert sizes == [1, 2]
+    assert with_threads(2, lambda: _crew.Crew(torch.ones(1, device="meta"), 100).size) == 1
+    assert with_threads(2, lambda: _crew.Crew(torch.ones(1), 100, held=False).size) == 1
