@@ -142,37 +142,44 @@ def is_worker(process: psutil.Process) -> bool:
     return name.startswith("ray::") and "Agent" not in name
 
 
-def kill(folder: Path, whom: str, after: float) -> bool:
-    """Begin a run and kill it, or one of its workers, after so many seconds of work; return whether it ended by itself before."""
+def kill(folder: Path, whom: str, after: float) -> tuple[bool, bool]:
+    """Begin a run and kill it, or one of its workers, after so many seconds of work; return whether there was something to kill, and whether the run went on to its end."""
     command = [sys.executable, __file__, "--run", "ray", "--folder", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     journal = folder / "out-ray.partial/journal"
     while process.poll() is None and not journal.exists():
         time.sleep(0.02)
     time.sleep(after)
+    hit = False
     tree = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    if process.poll() is None and whom == "driver":
+    if journal.exists() and process.poll() is None and whom == "driver":
         process.kill()
         for one in tree:
             if one.is_running():
                 one.kill()
-    elif process.poll() is None:
+        hit = True
+    elif journal.exists() and process.poll() is None:
         tasks = [one for one in tree if one.is_running() and is_worker(one)]
         for one in tasks[:1]:
             one.send_signal(signal.SIGKILL)
-    return process.wait() == 0
+            hit = True
+    return hit, process.wait() == 0
 
 
 def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
+    """Kill until so many kills hit a run at work; a moment after its end is drawn again."""
     rng = np.random.default_rng(seed)
     expected = pq.read_table(folder / "in", columns=["id"]).num_rows
-    found = []
-    for k in range(kills):
+    found: list[dict] = []
+    while len(found) < kills:
         shutil.rmtree(folder / "out-ray", ignore_errors=True)
-        whom = ("driver", "worker")[k % 2]
+        whom = ("driver", "worker")[len(found) % 2]
         after = float(rng.uniform(0, seconds))
-        whole = kill(folder, whom, after) or (folder / "out-ray").exists()  # killed after its last step
-        if not whole:
+        hit, ended = kill(folder, whom, after)
+        if not hit:
+            seconds = max(after, 1.0)  # later moments are after the end too
+            continue
+        if not (folder / "out-ray").exists():  # else it was killed after its last step
             call("ray", folder)
         ids = np.sort(pq.read_table(folder / "out-ray", columns=["id"]).column("id").to_numpy())
         once = len(np.unique(ids))
@@ -180,11 +187,12 @@ def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
             {
                 "killed": whom,
                 "after": after,
-                "ended_by_itself": whole,
+                "ended_by_itself": ended,
                 "lost": expected - once,
                 "doubled": len(ids) - once,
             }
         )
+        print(found[-1], flush=True)
     return found
 
 
@@ -213,8 +221,6 @@ def main() -> None:
                 shutil.rmtree(folder / f"out-{what}")
         longest = max(one["seconds"] for one in results if one["what"] == "ray")
         killed = faults(folder, options.kills, longest, 0) if options.kills else []
-        for one in killed:
-            print(one, flush=True)
     write_json(
         options, {"rows": options.rows, "dim": options.dim, "files": options.files, "runs": results, "kills": killed}
     )
