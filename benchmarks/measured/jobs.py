@@ -285,6 +285,10 @@ JOBS = {
             f"congruence reproduce jam-table2 --models caltech101 --file {CALTECH} -o OUT",
             f"congruence reproduce jam-table2 --models imagenet1000 --file {IMAGENET} -o OUT",
         ), rows_of),
+        Job("jam-text-only", "minutes", tuple(
+            f"congruence reproduce benchmarks/configs/jam-text-only.yaml --models {data} -o OUT"
+            for data in (f"sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions", f"caltech101 --file {CALTECH}", f"imagenet1000 --file {IMAGENET}")
+        )),
         Job("jam-emoji", "hours", (f"python benchmarks/jam_emoji.py {SHARED}/emoji --cache SCRATCH/emoji.npz --json OUT",)),
         Job("jam-layers", "hours", (
             f"congruence reproduce benchmarks/configs/jam-layers-replace.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",

@@ -24,6 +24,18 @@ def sugarcrepe(results: list[Any]) -> str:
     return table(["stand-in images", *(c for task in tasks for c in (f"{task}, binary", "5-way"))], rows)
 
 
+def text_only(results: list[Any]) -> str:
+    """A logistic regression on captions, without an image, on the items of the tables above."""
+    found = [Figure(one) for one in results]
+    rows = [
+        [f"SugarCrepe, {task}", *(found[0].both(metric, series="text only", pair=f"{task}:") for metric in MEASURES)]
+        for task in ("replace", "add", "swap")
+    ]
+    for figure, words in zip(found[1:], ("Caltech-101", "ImageNet-1000"), strict=True):
+        rows.append([words, *(figure.both(metric, series="text only") for metric in MEASURES)])
+    return table(["text only", "binary", "5-way"], rows)
+
+
 def photos(which: int, first: str, cca: str) -> Any:
     def write(results: list[Any]) -> str:
         found = Figure(results[which])
@@ -82,6 +94,7 @@ BLOCKS = {
     "jam-sugarcrepe": Block(sugarcrepe, JOBS["jam-sugarcrepe"]),
     "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
     "jam-imagenet": Block(photos(1, "ImageNet-1000, classes not seen (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
+    "jam-text-only": Block(text_only, JOBS["jam-text-only"]),
     "jam-emoji": Block(emoji, JOBS["jam-emoji"]),
     "jam-layers": Block(layers, JOBS["jam-layers"]),
     "jam-measures": Block(measures, JOBS["jam-measures"]),

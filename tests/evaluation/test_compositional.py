@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from congruence.datasets import SugarCrepe, load_sugarcrepe
-from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
-from congruence.evaluation.compositional import distractors, same_words, sugarcrepe_recall
+from congruence.errors import NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
+from congruence.evaluation.compositional import distractors, same_words, sugarcrepe_recall, text_only_recall
 
 
 def make_items(n=40, seed=0, images=15):
@@ -54,6 +54,24 @@ def test_it_is_the_share_of_right_choices_by_task():
     parts = [found[f"swap, {part}"] for part in ("order only", "other words")]
     assert sum(part.n for part in parts) == found["swap"].n
     assert sum(part.n * part.binary for part in parts) == pytest.approx(found["swap"].n * found["swap"].binary)
+
+
+def test_scores_of_texts_alone_are_asked_the_same_questions():
+    items = make_items(80)
+    right, wrong = rows(80, 0, d=1)[:, 0], rows(80, 1, d=1)[:, 0]
+    drawn = distractors(items, 5, random_state=1)
+    found = {one.task: one for one in text_only_recall(items, right, wrong, random_state=1)}
+    for task in ("replace", "add", "swap"):
+        which = np.flatnonzero(np.char.startswith(items.categories, task))
+        assert found[task].binary == pytest.approx(np.mean([right[i] > wrong[i] for i in which]))
+        chosen = [right[i] > max(wrong[i], *right[drawn[i]]) for i in which]
+        assert found[task].choice == pytest.approx(np.mean(chosen))
+    same = text_only_recall(items, np.ones(80), np.ones(80))[0]
+    assert (same.binary, same.choice, same.ties) == (0.5, 0.2, same.n)
+    with pytest.raises(NotFiniteError, match="scores of negative"):
+        text_only_recall(items, right, np.full(80, np.nan))
+    with pytest.raises(ShapeError, match="79"):
+        text_only_recall(items, right[1:], wrong)
 
 
 @given(st.integers(0, 99), st.sampled_from([None, 1.0]), st.integers(2, 6))

@@ -9,7 +9,15 @@ import pytest
 
 from congruence.errors import CorruptFileError, FileError, InputError, MissingExtraError, ParameterError, ShapeError
 from congruence.papers import STUDIES, JAMData, config_names, listing, load_config, parse_config
-from congruence.papers.jam import METRICS, caption_features, fit_baseline, measure_recall, open_sample
+from congruence.papers.jam import (
+    METRICS,
+    caption_features,
+    fit_baseline,
+    fit_text_only,
+    measure_recall,
+    measure_text_only,
+    open_sample,
+)
 from congruence.papers.jam.data import layer_numbers
 from congruence.papers.jam.figures.statistics import cases, measure_statistics
 from congruence.papers.jam.protocol import paper_seeds
@@ -214,6 +222,26 @@ def test_canonical_correlations_find_what_was_planted(made):
     assert found["add"]["five_way_recall"] <= found["add"]["binary_recall"]
     with pytest.raises(ParameterError, match="method"):
         fit_baseline("clip", parts)
+
+
+def test_texts_alone_tell_what_is_added_and_never_see_an_image(made):
+    """Captions to which one direction is added are told by it; of wrong captions that are drawn like right ones nothing is told; images do not matter."""
+    parts = made.split("add", 5, encoders=made.encoders[0])
+    rng = np.random.default_rng(0)
+    mark = 3 * rng.standard_normal(parts.train.target.shape[1])
+    V, P, _ = parts.test
+    told = {}
+    for name, wrong in (("added", lambda rows: rows + mark), ("alike", lambda rows: rng.permutation(rows))):
+        train = replace(parts.train, negatives=wrong(parts.train.target)[:, None])
+        held = parts.validation[1]
+        again = replace(parts, train=train, validation=(parts.validation[0], held, wrong(held)[:, None]))
+        score = fit_text_only(again)
+        told[name] = measure_text_only(score, parts.items, (V, P, wrong(P)))["add"]
+        shuffled = measure_text_only(score, parts.items, (V[::-1], P, P + mark))["add"]
+        assert shuffled == measure_text_only(score, parts.items, (V, P, P + mark))["add"]
+    assert told["added"]["binary_recall"] > 0.95
+    assert told["added"]["five_way_recall"] < 0.4  # the distractors are right captions too
+    assert 0.35 < told["alike"]["binary_recall"] < 0.65
 
 
 def test_canonical_correlations_stand_captions_that_repeat(made):
