@@ -261,10 +261,16 @@ def test_sources_need_sources(name):
 # -------------------------------------------------------------------------------------------------------- splits
 
 
-@given(pairs=st.integers(2, 50), seed=st.integers(0, 99), unpaired=st.integers(1, 60), captions=st.sampled_from([1, 3]))
-def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions):
+@given(
+    pairs=st.integers(2, 50),
+    seed=st.integers(0, 99),
+    unpaired=st.integers(1, 60),
+    captions=st.sampled_from([1, 3]),
+    overlap=st.sampled_from([0.0, 0.5, 1.0, None]),
+)
+def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions, overlap):
     data = tiny(captions=captions)
-    parts = data.split(pairs, unpaired=unpaired, validation=15, test=25, seed=seed)
+    parts = data.split(pairs, unpaired=unpaired, validation=15, test=25, seed=seed, overlap=overlap)
 
     def items(rows, among, labels):
         place = {row.tobytes(): label for row, label in zip(among, labels, strict=True)}
@@ -280,8 +286,18 @@ def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions):
     u = items(parts.unpaired_images, images, data.image_labels)
     v = items(parts.unpaired_texts, texts, data.text_labels)
     assert not {*u, *v} & ({*a} | held)
-    assert len(u) == min(unpaired, 120 - 40 - pairs)
-    assert len(v) == min(unpaired, captions * (120 - 40 - pairs))
+    left = 120 - 40 - pairs
+    if overlap is None:
+        assert (len(u), len(v)) == (min(unpaired, left), min(unpaired, captions * left))
+    else:
+        # The most items s with round(overlap · s) in common that the rest allows.
+        most = max(s for s in range(left + 1) if 2 * s - round(overlap * s) <= left)
+        assert len(u) == min(unpaired, most)
+        assert len(v) == min(unpaired, captions * len(u))
+        if captions == 1:
+            assert len({*u} & {*v}) == round(overlap * len(u))
+        elif not overlap:
+            assert not {*u} & {*v}
     assert sorted(parts.test.text_labels.tolist()) == sorted(parts.test.image_labels.tolist() * captions)
 
 
@@ -483,7 +499,7 @@ def mean_r1(parts_of, pairs: int, name: str, tried=None) -> float:
 def world(pairs: int, seed: int):
     data = open_sample("synthetic")
     sizes = {key: data.sizes[key] for key in ("unpaired", "validation", "test")}
-    return data, data.split(pairs, seed=seed, **sizes)
+    return data, data.split(pairs, seed=seed, overlap=None, **sizes)
 
 
 def test_with_few_pairs_the_teacher_s_plans_help_and_with_more_the_pairs_suffice():

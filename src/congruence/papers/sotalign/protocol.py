@@ -55,6 +55,7 @@ def training(job: Job[SOTAlignData], data: SOTAlignData) -> dict[str, Any]:
 def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | None = None, **options: Any) -> Parts:
     """Draw a split of the sizes that hold here."""
     options.setdefault("unpaired", size(job, data, "unpaired"))
+    options.setdefault("overlap", job["overlap"])
     return data.split(
         pairs or size(job, data, "pairs"),
         validation=size(job, data, "validation"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from congruence.papers.sotalign.baselines import BASELINES
 from congruence.papers.sotalign.data import SOTAlignData
@@ -33,6 +35,9 @@ class SOTAlignStudy(Study[SOTAlignData]):
         "over": ("pairs", "unpaired"),
         "vary": ("both", "images", "texts"),
     }
+    types: Mapping[str, Any] = {
+        "overlap": Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1", examples=[0.0])] | None
+    }
     meanings: Mapping[str, str] = {
         "methods": "SOTAlign and what it is compared with",
         "teachers": "linear teachers",
@@ -43,6 +48,7 @@ class SOTAlignStudy(Study[SOTAlignData]):
         "unpaired": "unpaired rows of each side; as many as suit the data if left out",
         "pairs_sweep": "numbers of pairs, where the sweep varies them",
         "unpaired_sweep": "numbers of unpaired rows, where the sweep varies them",
+        "overlap": "share of the items of either side's unpaired rows whose partner is among the other's; null draws either side from all rows",
         "validation": "items to choose by; as many as suit the data if left out",
         "test": "items to measure on; as many as suit the data if left out",
         "training": "parameters of the method in place of those that suit the data",
