@@ -310,7 +310,7 @@ def unpaired_pools(
         check_positive(size, "size", integer=True)
     sides = [np.asarray(side) for side in (source, target)]
     items = [np.unique(side) for side in sides]
-    both = np.intersect1d(*items)
+    both: np.ndarray = np.intersect1d(items[0], items[1])
     alone = [np.setdiff1d(own, both) for own in items]
     # s items a pool, c of them common: the other s − c of either come from items of that side alone as far as there are any.
     s = np.arange(1, min(len(own) for own in items) + 1)

@@ -48,6 +48,9 @@ class Parts:
     unpaired_images, unpaired_texts : ndarray
         In an order of their own.
     validation, test : Heldout
+    partners : tuple of two tuples, optional
+        All rows of either side, and which of them are further pairs: those of the unpaired rows' items. No method sees them but the upper bound,
+        which is trained as if they were known.
     """
 
     images: np.ndarray
@@ -56,6 +59,14 @@ class Parts:
     unpaired_texts: np.ndarray
     validation: Heldout
     test: Heldout
+    partners: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+
+    def all_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs, and behind them the true pairs of the unpaired rows' items."""
+        if self.partners is None:
+            return self.images, self.texts
+        (images, a), (texts, b) = self.partners
+        return np.concatenate([self.images, images[a]]), np.concatenate([self.texts, texts[b]])
 
 
 @dataclass(frozen=True)
@@ -208,10 +219,17 @@ class SOTAlignData(Data):
             rest.append(left)
         partners = not self.classes and unpaired_sources[0] == unpaired_sources[1]
         if overlap is not None and partners and all(map(len, rest)):
-            labels = self.image_labels[rest[0]], self.text_labels[rest[1]]
-            pools = unpaired_pools(*labels, overlap, unpaired, random_state=[seed, 78])
+            mine, of = self.image_labels[rest[0]], self.text_labels[rest[1]]
+            pools = unpaired_pools(mine, of, overlap, unpaired, random_state=[seed, 78])
             rest = [left[pool] for left, pool in zip(rest, pools, strict=True)]
         rest = [rng.permutation(left)[:unpaired] for left in rest]
+        more, theirs = pool[pairs:], partner[pairs:]
+        if self.classes:  # no text is of one image: as many pairs as there are unpaired images
+            more, theirs = more[: len(rest[0])], theirs[: len(rest[0])]
+        else:
+            loose = np.union1d(self.image_labels[rest[0]], self.text_labels[rest[1]])
+            known = np.isin(self.image_labels[more], loose)
+            more, theirs = more[known], theirs[known]
         parts = {
             part: Heldout(
                 images[heldout_images[part]],
@@ -221,7 +239,9 @@ class SOTAlignData(Data):
             )
             for part in heldout_images
         }
-        return Parts(images[a], texts[b], images[rest[0]], texts[rest[1]], **parts)
+        return Parts(
+            images[a], texts[b], images[rest[0]], texts[rest[1]], **parts, partners=((images, more), (texts, theirs))
+        )
 
     def _texts(
         self, heldout_images: Mapping[str, np.ndarray], rng: np.random.Generator

@@ -8,8 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from congruence.errors import ParameterError
+from congruence.papers.job import Config
 from congruence.papers.sotalign.baselines import BASELINES
 from congruence.papers.sotalign.data import SOTAlignData
+from congruence.papers.sotalign.features import open_features
 from congruence.papers.sotalign.figures import KINDS
 from congruence.papers.sotalign.metrics import METRICS
 from congruence.papers.sotalign.sample_data import SAMPLE_DATA, open_sample
@@ -65,6 +68,18 @@ class SOTAlignStudy(Study[SOTAlignData]):
     def open_sample(self, name: str, variant: str | None, request: Request) -> SOTAlignData:
         """Open made-up rows or a file of features."""
         return open_sample(name, request.file, variant)
+
+    def open_models(self, config: Config, models: str, request: Request) -> list[SOTAlignData]:
+        """Open embeddings of one's own, or the paper's encoders embedded by the user."""
+        if request.file is None:
+            return super().open_models(config, models, request)
+        if request.data:
+            raise ParameterError(
+                f"Got data {', '.join(request.data)} for the embeddings in {request.file}; expected none. Leave out data=…."
+            )
+        named = config.models if models == "paper" else models.split(",")
+        device = request.options.get("device", "auto")
+        return [open_features(named, request.file, variant=config.variant, device=device)]
 
     def count(self, facts: Mapping[str, Any]) -> str:
         """Return the numbers of images, texts and labels."""
