@@ -73,7 +73,8 @@ def main() -> None:
             continue
         scores = []
         for seed in range(options.splits):
-            parts = cut(data.split(options.pairs, unpaired=unpaired, validation=100, test=200, seed=seed), directions)
+            parts = data.split(options.pairs, unpaired=unpaired, validation=100, test=200, seed=seed, overlap=None)
+            parts = cut(parts, directions)
             found = measure_heads(fit_baseline(name, parts, data.sizes["training"], tried, seed), parts.test)
             scores.append([100 * found[f"mean_r{k}"] for k in (1, 5, 10)])
         means, sds = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)

@@ -50,7 +50,7 @@ def main() -> None:
                 continue
             scores = []
             for seed in range(options.splits):
-                parts = data.split(pairs, unpaired=options.unpaired, validation=500, test=1000, seed=seed)
+                parts = data.split(pairs, unpaired=options.unpaired, validation=500, test=1000, seed=seed, overlap=None)
                 found = measure_heads(fit_baseline(name, parts, TRAINING, tried, seed), parts.test)
                 scores.append([100 * found[f"mean_r{k}"] for k in (1, 5, 10)])
             means = np.mean(scores, axis=0)

@@ -56,8 +56,8 @@ def test_a_file_says_everything(files, tmp_path):
     with pytest.warns(TeacherWarning, match="30 test pairs"):  # twenty steps from a random start
         done = run_recipe(recipe, checkpoint=tmp_path / "checkpoints", verbose=False)
     facts, scores = done.map.facts_, done.map.scores_
-    # 120 pairs: 30 to test, 20 to validate, 40 to train, and 30 more that lost their partner.
-    assert (facts["n_pairs"], facts["n_unpaired_source"], facts["n_unpaired_target"]) == (40, 110, 120)
+    # 120 pairs: 30 to test, 20 to validate, 40 to train, and 30 more of which one side each is unpaired.
+    assert (facts["n_pairs"], facts["n_unpaired_source"], facts["n_unpaired_target"]) == (40, 95, 105)
     assert (scores["test_pairs"], scores["validation_pairs"]) == (30, 20)
     assert [trial["divergence_weight"] for trial in scores["trials"]] == [0.0, 0.1]
     assert done.score == max(trial["mean_recall_at_1"] for trial in scores["trials"])
@@ -81,10 +81,30 @@ def test_held_out_pairs_are_never_trained_on(files, monkeypatch):
         return original(self, X, Y, unpaired=unpaired, validation=validation, **options)
 
     monkeypatch.setattr(SAIL, "fit", watch)
-    done = run_recipe(make_recipe(entries(files, validation=0.2, test=0.2, keep_pairs=30)), verbose=False)
+    done = run_recipe(make_recipe(entries(files, validation=0.2, test=0.2, keep_pairs=30, overlap=1.0)), verbose=False)
     assert [len(seen[k]) for k in ("train", "validation", "loose")] == [30, 24, 42]
     assert len(seen["train"] | seen["validation"] | seen["loose"]) == 96  # the other 24 are for the test
     assert done.map.scores_["test_pairs"] == 24
+
+
+@pytest.mark.parametrize(("overlap", "each", "common"), [(None, 21, 0), (0.0, 21, 0), (0.5, 28, 14), (1.0, 42, 42)])
+def test_pairs_that_are_not_kept_give_as_many_partners_as_asked_for(files, monkeypatch, overlap, each, common):
+    from congruence.train import SAIL
+
+    seen = {}
+    original = SAIL.fit
+
+    def watch(self, X, Y, *, unpaired, validation=None, **options):
+        seen["train"], seen["loose"] = set(X.ids), [set(side[0].ids) for side in unpaired]
+        return original(self, X, Y, unpaired=unpaired, validation=validation, **options)
+
+    monkeypatch.setattr(SAIL, "fit", watch)
+    recipe = make_recipe(entries(files, validation=0.2, test=0.2, keep_pairs=30, overlap=overlap))
+    done = run_recipe(recipe, verbose=False)
+    assert done.map.scores_["recipe"]["overlap"] == overlap
+    mine, theirs = seen["loose"]
+    assert (len(mine), len(theirs), len(mine & theirs)) == (each, each, common)
+    assert not (mine | theirs) & seen["train"]
 
 
 def test_pairs_without_ids_go_by_position(files, tmp_path):
@@ -147,6 +167,8 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"grid": {"divergence_weight": [1.0]}}, "divergence_weight"),  # SAIL has none
         ({"grid": {"random_state": [1, 2]}, "validation": 0}, "no validation pairs"),
         ({"keep_pairs": 0}, "keep_pairs"),
+        ({"overlap": 0.5}, "overlap=0.5 without keep_pairs"),
+        ({"overlap": 1.5, "keep_pairs": 9}, "overlap=1.5; expected a share"),
         ({"test": [1, 2]}, "test"),
         ({"test": True}, "Got test=True"),  # it was taken for one pair
         ({"test": 1.5}, "Got test=1.5; expected a share below 1"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from congruence import Embeddings, Space
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.splits import Split, duplicate_groups, warn_duplicates
+from congruence.splits import Split, duplicate_groups, unpaired_pools, warn_duplicates
 
 IDS = np.array([f"item {k}" for k in range(500)])
 
@@ -117,3 +117,58 @@ def test_identical_rows_are_told_of():
     with pytest.warns(DuplicateWarning, match="4 of 5 rows .* 2 groups"):
         assert warn_duplicates(np.array([0, 1, 0, 1, 2])) == {"rows": 4, "groups": 2}
     assert warn_duplicates(np.arange(4)) is None
+
+
+@given(
+    n=st.integers(2, 60),
+    mine=st.integers(0, 20),
+    theirs=st.integers(0, 20),
+    overlap=st.floats(0, 1),
+    size=st.none() | st.integers(1, 40),
+    seed=st.integers(0, 9),
+)
+def test_pools_have_the_share_in_common_that_was_asked_for(n, mine, theirs, overlap, size, seed):
+    source = [*range(n), *range(100, 100 + mine)]  # n items of both sides, others of one
+    target = [*range(n), *range(200, 200 + theirs)]
+    a, b = unpaired_pools(source, target, overlap, size, random_state=seed)
+    assert len(a) == len(b) == len(set(a)) == len(set(b))
+    s = len(a)
+    items, others = {source[i] for i in a}, {target[i] for i in b}
+    assert len(items & others) == round(overlap * s)
+    # No larger pools could be had: a brute-force count over s.
+    possible = [
+        k
+        for k in range(1, n + min(mine, theirs) + 1)
+        if round(overlap * k) + sum(max(0, k - round(overlap * k) - own) for own in (mine, theirs)) <= n
+    ]
+    assert s == max(k for k in possible if size is None or k <= size)
+    again = unpaired_pools(source, target, overlap, size, random_state=seed)
+    assert all(map(np.array_equal, (a, b), again))
+
+
+def test_pools_take_the_rows_of_an_item_together():
+    a, b = unpaired_pools(np.arange(20), np.repeat(np.arange(20), 3), 0.0)
+    assert (len(a), len(b)) == (10, 30)
+    assert not set(a) & set(b // 3)
+
+
+def test_pools_are_in_an_order_of_their_own():
+    a, b = unpaired_pools(range(200), range(200), 1.0)
+    assert sorted(a) == sorted(b) == list(range(200))
+    assert (a == b).mean() < 0.1
+    assert (np.diff(a) > 0).mean() < 0.7
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"overlap": 1.1}, "overlap=1.1"),
+        ({"overlap": float("nan")}, "overlap=nan"),
+        ({"size": 0}, "size=0"),
+        ({"target": [7]}, "0 of them on both sides"),
+        ({"target": []}, "3 and 0 items"),
+    ],
+)
+def test_pools_that_cannot_be_had(change, said):
+    with pytest.raises(ParameterError, match=said):
+        unpaired_pools(**{"source": [0, 1, 2], "target": [0, 1, 2], "overlap": 1.0, **change})

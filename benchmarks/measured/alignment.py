@@ -118,7 +118,40 @@ def world(results: list[Any]) -> str:
     return table(["", *header, f"200, 1,000 unpaired ({splits[2]})"], rows)
 
 
+def overlap(results: list[Any]) -> str:
+    """R@1 by overlap of the unpaired items and by start, with the lead over the best validated linear map split by split."""
+    scores = [line for result in results for line in result["results"]["scores"]]
+    sides = list(dict.fromkeys(line["encoders"] for line in scores))
+
+    def values(encoders: str, method: str, **given: object) -> np.ndarray:
+        kept = [line for line in scores if line["encoders"] == encoders and line["method"] == method]
+        return np.array([line["recall"][0] for line in kept if all(line[key] == v for key, v in given.items())])
+
+    def plain(encoders: str, method: str) -> str:
+        found = values(encoders, method)
+        return f"{found.mean():.1f} ± {found.std(ddof=1):.1f}"
+
+    def led(encoders: str, method: str, **given: object) -> str:
+        found = values(encoders, method, **given)
+        gap = found - values(encoders, "linear")
+        return f"{found.mean():.1f} ± {found.std(ddof=1):.1f} ({minus(f'{gap.mean():+.1f} ± {gap.std(ddof=1):.1f}')})"
+
+    rows = [
+        ["SAIL", *(cell for side in sides for cell in (plain(side, "sail"), ""))],
+        ["best validated linear map", *(cell for side in sides for cell in ("", plain(side, "linear")))],
+    ]
+    pools = list(dict.fromkeys((line["overlap"], line["all"]) for line in scores if "overlap" in line))
+    for share, every in pools:
+        counts = [next(x["rows"] for x in scores if x["encoders"] == side and x.get("overlap") == share and x["all"] == every) for side in sides]  # fmt: skip
+        words = " or ".join(f"{n:,}" for n in dict.fromkeys(counts))
+        cells = (led(side, start, overlap=share, all=every) for side in sides for start in ("random", "teacher"))
+        rows.append([f"SOTAlign, {words} unpaired, {100 * share:.0f} % common", *cells])
+    header = [f"{side}: {start} start" for side in sides for start in ("random", "teacher's")]
+    return table(["R@1 of 1,000", *header], rows)
+
+
 BLOCKS = {
+    "sotalign-overlap": Block(overlap, JOBS["sotalign-overlap"]),
     "alignment-imagenet": Block(imagenet, JOBS["alignment-imagenet"]),
     "alignment-leads": Block(leads, JOBS["alignment-imagenet"]),
     "alignment-caltech": Block(caltech, JOBS["alignment-caltech"]),

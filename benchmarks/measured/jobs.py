@@ -201,6 +201,9 @@ JOBS = {
         Job("theory", "minutes", (f"python benchmarks/bench_theory.py --part real --data {LVIS} --json OUT",)),
         Job("theory-random", "minutes", ("python benchmarks/bench_theory.py --part random --json OUT",)),
         Job("sotalign-start", "minutes", (f"python benchmarks/sotalign_start.py {IMAGENET} --json OUT",)),
+        Job("sotalign-overlap", "minutes", tuple(
+            f"python benchmarks/sotalign_overlap.py {CALTECH} --encoders {encoders} --json OUT" for encoders in ("photos", "texts")
+        )),
         Job("sotalign-why", "minutes", (f"python benchmarks/sotalign_why.py {IMAGENET} --json OUT",)),
         Job("train-cost", "minutes", (f"{_SPEED}train.py --cpu --threads 1 --unpaired 2048 --pairs 512 --steps 2 --json OUT",), timing=True),
         Job("klot-2000", "minutes", (f"{_SPEED}klot.py --rows 2000 --repeat 1 --json OUT",), timing=True),

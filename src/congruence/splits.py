@@ -14,10 +14,10 @@ import numpy as np
 from congruence._utils.arrays import as_dtype, blocks, to_numpy
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Labels, RowsLike
-from congruence._utils.validation import check_same_rows, check_seed
+from congruence._utils.validation import check_positive, check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
-__all__ = ["Split", "duplicate_groups", "warn_duplicates"]
+__all__ = ["Split", "duplicate_groups", "unpaired_pools", "warn_duplicates"]
 
 #: A further side joins rows only if it has more than the first side's number of different vectors divided by this.
 CLASS_RATIO = 3
@@ -265,6 +265,77 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
         stacklevel=stacklevel + 1,
     )
     return found
+
+
+def unpaired_pools(
+    source: Labels, target: Labels, overlap: float = 0.0, size: int | None = None, random_state: int | list[int] = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose rows for two unpaired pools so that exactly a share of their items stands in both.
+
+    Rows whose partner stands in the other pool are no fair stand-in for unpaired data, where it mostly does not: how much
+    unpaired rows help depends on it.
+
+    Parameters
+    ----------
+    source, target : sequence, shape (n,) and (m,)
+        The item of each row. Rows with equal labels belong together.
+    overlap : float, default=0.0
+        Share of each pool's items that the other has too: 0 for disjoint pools, 1 for the same items.
+    size : int, optional
+        The most items of a pool; as many as there can be by default. Both pools have the same number.
+    random_state : int or list of int, default=0
+
+    Returns
+    -------
+    tuple of (ndarray of int, ndarray of int)
+        Positions in ``source`` and in ``target``, each in an order of its own. Of s items a pool, round(overlap · s) are common.
+
+    Raises
+    ------
+    ParameterError
+        ``overlap`` is not between 0 and 1, ``size`` is not positive, or not one item a pool can be had.
+
+    Examples
+    --------
+    >>> from congruence.splits import unpaired_pools
+    >>> mine, theirs = unpaired_pools(range(90), range(90), overlap=0.5)
+    >>> len(mine), len(theirs), len(set(mine) & set(theirs))
+    (60, 60, 30)
+    """
+    if not (np.isfinite(overlap) and 0 <= overlap <= 1):
+        raise ParameterError(
+            f"Got overlap={overlap!r}; expected a share between 0 and 1. Pass overlap=0.0, for example."
+        )
+    if size is not None:
+        check_positive(size, "size", integer=True)
+    sides = [np.asarray(side) for side in (source, target)]
+    items = [np.unique(side) for side in sides]
+    both: np.ndarray = np.intersect1d(items[0], items[1])
+    alone = [np.setdiff1d(own, both) for own in items]
+    # s items a pool, c of them common: the other s − c of either come from items of that side alone as far as there are any.
+    s = np.arange(1, min(len(own) for own in items) + 1)
+    c = np.round(overlap * s).astype(int)
+    taken = sum(np.maximum(0, s - c - len(own)) for own in alone)
+    possible = s[c + taken <= len(both)]
+    if size is not None:
+        possible = possible[possible <= size]
+    if not len(possible):
+        raise ParameterError(
+            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with overlap={overlap!r}; expected "
+            "an item for either pool. Pass another overlap, or more rows."
+        )
+    most = int(possible[-1])
+    common = int(np.round(overlap * most))
+    rng = np.random.default_rng(random_state)
+    shuffled = rng.permutation(both)
+    shared, rest = shuffled[:common], shuffled[common:]
+    pools = []
+    for side, own in zip(sides, alone, strict=True):
+        free = max(0, most - common - len(own))
+        other = np.concatenate([rng.permutation(own)[: most - common], rest[:free]])
+        rest = rest[free:]
+        pools.append(rng.permutation(np.flatnonzero(np.isin(side, np.concatenate([shared, other])))))
+    return pools[0], pools[1]
 
 
 def _equal_rows(array: np.ndarray) -> np.ndarray:

@@ -216,6 +216,21 @@ def test_chance_is_hypergeometric():
         assert chance_recall(mine, theirs, k) == pytest.approx(wanted)
 
 
+def test_a_table_says_where_heads_are_below_their_teacher():
+    config = GOOD.replace("[procrustes, cca]", "[sotalign]")
+    sized = replace(tiny(), sizes={"unpaired": 30, "validation": 20, "test": 30})
+    barely = {"n_components": 4, "max_steps": 1, "validate_every": 1, "device": "cpu"}  # heads as they were drawn
+    notes = run(
+        parse_config(config, "own"), collections=[replace(sized, sizes={**sized.sizes, "training": barely})]
+    ).results["notes"]
+    below = [note for note in notes if "worse than its linear teacher" in note]
+    assert len(below) == 2  # a note for 20 and for 40 pairs, whatever the number of draws
+    assert all(note.startswith(f"SOTAlign (tiny, {n} pairs)") for note, n in zip(below, (20, 40), strict=True))
+    assert all("draw 0, 0." in note and "draw 1, 0." in note for note in below)
+    alone = run(parse_config(GOOD, "own"), collections=[sized]).results["notes"]
+    assert not any("linear teacher" in note for note in alone)
+
+
 def test_parameters_are_chosen_on_splits_of_their_own():
     sized = replace(tiny(), sizes={"unpaired": 30, "validation": 20, "test": 30})
     config = parse_config(GOOD.replace("tune: false", "tune: true").replace("[20, 40]", "[20]"), "own")
@@ -223,7 +238,7 @@ def test_parameters_are_chosen_on_splits_of_their_own():
     assert [entry["method"] for entry in tuning] == ["procrustes", "cca"]
     for entry in tuning:
         totals = [sum(v for k, v in t["found"].items() if k.startswith("mean_r")) for t in entry["trials"]]
-        assert len(totals) == 6
+        assert len(totals) == 8
         assert entry["chosen"] == entry["trials"][int(np.argmax(totals))]["tried"]
 
 
@@ -261,10 +276,16 @@ def test_sources_need_sources(name):
 # -------------------------------------------------------------------------------------------------------- splits
 
 
-@given(pairs=st.integers(2, 50), seed=st.integers(0, 99), unpaired=st.integers(1, 60), captions=st.sampled_from([1, 3]))
-def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions):
+@given(
+    pairs=st.integers(2, 50),
+    seed=st.integers(0, 99),
+    unpaired=st.integers(1, 60),
+    captions=st.sampled_from([1, 3]),
+    overlap=st.sampled_from([0.0, 0.5, 1.0, None]),
+)
+def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions, overlap):
     data = tiny(captions=captions)
-    parts = data.split(pairs, unpaired=unpaired, validation=15, test=25, seed=seed)
+    parts = data.split(pairs, unpaired=unpaired, validation=15, test=25, seed=seed, overlap=overlap)
 
     def items(rows, among, labels):
         place = {row.tobytes(): label for row, label in zip(among, labels, strict=True)}
@@ -280,8 +301,18 @@ def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions):
     u = items(parts.unpaired_images, images, data.image_labels)
     v = items(parts.unpaired_texts, texts, data.text_labels)
     assert not {*u, *v} & ({*a} | held)
-    assert len(u) == min(unpaired, 120 - 40 - pairs)
-    assert len(v) == min(unpaired, captions * (120 - 40 - pairs))
+    left = 120 - 40 - pairs
+    if overlap is None:
+        assert (len(u), len(v)) == (min(unpaired, left), min(unpaired, captions * left))
+    else:
+        # The most items s with round(overlap · s) in common that the rest allows.
+        most = max(s for s in range(left + 1) if 2 * s - round(overlap * s) <= left)
+        assert len(u) == min(unpaired, most)
+        assert len(v) == min(unpaired, captions * len(u))
+        if captions == 1:
+            assert len({*u} & {*v}) == round(overlap * len(u))
+        elif not overlap:
+            assert not {*u} & {*v}
     assert sorted(parts.test.text_labels.tolist()) == sorted(parts.test.image_labels.tolist() * captions)
 
 
@@ -301,6 +332,47 @@ def test_classes_are_split_within(seed):
     for x, y in zip(parts.images, parts.texts, strict=True):
         assert place[x.tobytes()] == partner[y.tobytes()]
     assert set(parts.test.text_labels) <= set(parts.test.image_labels)
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0, None])
+def test_all_pairs_are_those_of_the_unpaired_items_too(overlap):
+    data = tiny()
+    parts = data.split(30, unpaired=10, validation=15, test=25, seed=0, overlap=overlap)
+    place = {row.tobytes(): label for row, label in zip(data.images["i"], data.image_labels, strict=True)}
+    partner = {row.tobytes(): label for row, label in zip(data.texts["t"], data.text_labels, strict=True)}
+    images, texts = parts.all_pairs()
+    mine, theirs = [place[row.tobytes()] for row in images], [partner[row.tobytes()] for row in texts]
+    assert mine == theirs
+    np.testing.assert_array_equal(images[:30], parts.images)
+    loose = {place[row.tobytes()] for row in parts.unpaired_images} | {
+        partner[row.tobytes()] for row in parts.unpaired_texts
+    }
+    assert sorted(mine[30:]) == sorted(loose)
+    if overlap is not None:
+        assert len(loose) == 20 - round(10 * overlap)
+    held = {*parts.test.image_labels.tolist(), *parts.validation.image_labels.tolist()}
+    assert not held & set(mine)
+
+
+def test_all_pairs_of_classes_are_as_many_as_unpaired_images():
+    made = unimodal_problem(200, 12, 10, latent=4, classes=5, captions=2, random_state=1)
+    data = SOTAlignData("c", {"i": made.images}, {"t": made.texts}, made.image_labels, made.text_labels)
+    images, texts = data.split(20, unpaired=35, validation=30, test=50, seed=0).all_pairs()
+    assert len(images) == len(texts) == 55
+    place = {row.tobytes(): label for row, label in zip(made.images, made.image_labels, strict=True)}
+    partner = {row.tobytes(): label for row, label in zip(made.texts, made.text_labels, strict=True)}
+    assert [place[row.tobytes()] for row in images] == [partner[row.tobytes()] for row in texts]
+
+
+def test_the_upper_bound_learns_from_all_pairs():
+    data = open_sample("synthetic")
+    parts = data.split(15, unpaired=250, validation=60, test=100, seed=0)
+    training = data.sizes["training"]
+    bound = measure_heads(fit_baseline("sail_all", parts, training), parts.test)["mean_r1"]
+    few = measure_heads(fit_baseline("sail", parts, training), parts.test)["mean_r1"]
+    # Of 500 items 60 and 100 are held out; of the 325 that are not among the pairs 162 give an unpaired row to either side.
+    assert fit_baseline("sail_all", parts, training).facts_["n_pairs"] == 15 + 2 * 162
+    assert bound > few + 0.2
 
 
 def test_what_is_measured_on_does_not_depend_on_the_pairs():
@@ -395,11 +467,11 @@ def test_mutual_knn_of_equal_and_of_unrelated_encoders():
 # ---------------------------------------------------------------------------------------------------- baselines
 
 
-def test_every_baseline_has_six_combinations_its_method_takes():
+def test_every_baseline_has_eight_combinations_its_method_takes():
     for name, baseline in BASELINES.items():
         known = make_method(baseline.method).get_params()
         grid = combinations(name)
-        assert len(grid) == 6
+        assert len(grid) == 8
         assert len({json.dumps(tried) for tried in grid}) == len(grid)
         for tried in grid:
             assert set(method_parameters(tried, 100, 99)) | set(baseline.fixed) <= set(known)
@@ -483,7 +555,7 @@ def mean_r1(parts_of, pairs: int, name: str, tried=None) -> float:
 def world(pairs: int, seed: int):
     data = open_sample("synthetic")
     sizes = {key: data.sizes[key] for key in ("unpaired", "validation", "test")}
-    return data, data.split(pairs, seed=seed, **sizes)
+    return data, data.split(pairs, seed=seed, overlap=None, **sizes)
 
 
 def test_with_few_pairs_the_teacher_s_plans_help_and_with_more_the_pairs_suffice():

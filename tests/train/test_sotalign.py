@@ -300,6 +300,8 @@ def test_what_is_refused(world):
         method.fit(X, Y, unpaired=(U, V), validation=(X, Y, X), verbose=False)
     for wrong in (
         {"teacher": "ridge"},
+        {"ridge": -1.0},
+        {"ridge": "best"},
         {"divergence": "kl"},
         {"divergence_weight": -1.0},
         {"n_components": 0},
@@ -362,6 +364,41 @@ def test_the_teacher_is_the_map_it_names(world):
     teacher = SOTAlign(teacher="cca", teacher_n_components=6, ridge=0.5).fit_teacher(*world.pairs)
     alone = CCAMap(n_components=6, ridge=0.5).fit(*world.pairs)
     assert np.array_equal(teacher.transform(world.heldout[0]), alone.transform(world.heldout[0]))
+
+
+def test_the_teacher_s_ridge_is_the_best_on_the_validation_rows(world):
+    A, B = world.heldout
+    labels = np.arange(len(A))
+    method = SOTAlign(teacher="cca", teacher_n_components=6)
+    scores = {}
+    for ridge in (0.1, 1.0, 10.0, 100.0):
+        one = CCAMap(n_components=6, ridge=ridge).fit(*world.pairs)
+        scores[ridge] = mean_recall(one.transform(A), one.transform_target(B))
+    assert len(set(scores.values())) > 1
+    chosen = method.fit_teacher(*world.pairs, (A, B, labels, labels))
+    assert chosen.ridge == max(scores, key=scores.get)
+    fitted = method.set_params(**QUICK).fit(
+        *world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False
+    )
+    assert fitted.teacher_.ridge == chosen.ridge
+
+
+def test_without_validation_rows_the_ridge_is_chosen_on_folds_of_the_pairs():
+    from congruence.synthetic import unimodal_problem
+
+    made = unimodal_problem(340, 60, 50, latent=8, noise=0.3, nuisance=1.0, random_state=0)
+    X, Y = made.images, made.texts
+    method = SOTAlign(teacher="cca")
+    chosen = method.fit_teacher(X[:40], Y[:40])
+    found = {}
+    for ridge in (0.1, 1.0, 10.0, 100.0):
+        one = CCAMap(ridge=ridge).fit(X[:40], Y[:40])
+        found[ridge] = mean_recall(one.transform(X[40:]), one.transform_target(Y[40:]))
+    assert found[chosen.ridge] > found[0.1] + 0.02
+    assert found[chosen.ridge] > 0.9 * max(found.values())
+    assert method.fit_teacher(X[:5], Y[:5]).ridge == 0.1  # too few to divide
+    wide = SOTAlign(teacher="cca", teacher_n_components=39).fit_teacher(X[:40], Y[:40])
+    assert wide.n_components == 39
 
 
 def test_parameters_are_scikit_learns():

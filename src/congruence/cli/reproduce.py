@@ -30,7 +30,7 @@ def command(
     file: Annotated[
         str | None,
         typer.Option(
-            help="The .npz of lvis, caltech101 or imagenet1000, or its folder; of sugarcrepe its folder; of jam-…'s models that of their embeddings."
+            help="The .npz of lvis, caltech101 or imagenet1000, or its folder; of sugarcrepe its folder; of the models of jam-… and sotalign-… that of their embeddings."
         ),
     ] = None,
     root: Annotated[

@@ -50,6 +50,12 @@ def command(
         int | None,
         typer.Option(help="Train on so many pairs; the others lose their partner. To find out how many are needed."),
     ] = None,
+    overlap: Annotated[
+        float | None,
+        typer.Option(
+            help="With --keep-pairs: share of the unpaired items of either side whose partner is among the other's. Default 0: one side of each."
+        ),
+    ] = None,
     negatives: Annotated[
         str | None,
         typer.Option(help="jam: a wrong caption for each pair, paired as --pairs are. May be left out for loss=con."),
@@ -113,6 +119,7 @@ def command(
         "validation": None if validation is None else _held_out(validation, "--validation"),
         "test": None if test is None else _held_out(test, "--test"),
         "keep_pairs": keep_pairs,
+        "overlap": overlap,
         "parameters": dict(_assigned(entry, "--set") for entry in parameters or []) or None,
         "grid": {name: _values(text) for name, text in (_split(entry, "--grid") for entry in grid or [])} or None,
         "seed": seed,

@@ -142,7 +142,7 @@ class Study(Protocol[DataT]):
         """
         raise ParameterError(
             f"Got {models} for {config.name}; expected one of {', '.join(config.sample_data)}: the paper's encoders and "
-            f"collections are not fetched from here. Embed them yourself, and pass collections=[{self.data_type.__name__}(…)]."
+            f"collections are not fetched from here. Embed them yourself, and pass file=…, their folder, or collections=[{self.data_type.__name__}(…)]."
         )
 
     def configure(self, config: Config, data: DataT) -> DataT:

@@ -38,6 +38,7 @@ class _Recipe(BaseModel):
     keep_pairs: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
         None, description="a whole number > 0", examples=[100]
     )
+    overlap: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="a share from 0 to 1", examples=[0.0])
     parameters: dict[str, Any] = Field({}, description="a mapping of names to values", examples=[{"n_components": 256}])
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="a mapping of names to lists of values", examples=[{"divergence_weight": [0.1, 1.0]}]

@@ -13,7 +13,7 @@ from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError
 from congruence.recipe.plan import Recipe
-from congruence.splits import Split, duplicate_groups
+from congruence.splits import Split, duplicate_groups, unpaired_pools
 from congruence.stores import open_rows, open_source, read_column, read_embeddings
 from congruence.train.captions import Captions, read_captions
 from congruence.train.rows import Rows
@@ -114,8 +114,13 @@ def hold_out(
     return items.take(outside), items.take(~outside), rule
 
 
-def keep_some(items: Items, keep: int, unpaired: list[Unpaired], seed: int) -> tuple[Items, list[Unpaired]]:
-    """Keep some pairs, and let the others stand without their partners, each side in an order of its own."""
+def keep_some(
+    items: Items, keep: int, unpaired: list[Unpaired], seed: int, overlap: float = 0.0
+) -> tuple[Items, list[Unpaired]]:
+    """Keep some pairs, and let the others stand without their partners, each side in an order of its own.
+
+    ``overlap`` is the share of these items of which both sides stand there; by default an item gives one side only.
+    """
     if keep > len(items):
         raise ParameterError(
             f"Got keep_pairs={keep} of {len(items)} pairs left to train on; expected fewer. Pass keep_pairs={len(items) // 2}, for example."
@@ -123,7 +128,15 @@ def keep_some(items: Items, keep: int, unpaired: list[Unpaired], seed: int) -> t
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
     sides = items.pairs.source, items.pairs.target
-    loose = [side.take(rng.permutation(order[keep:])) for side in sides]
+    left = order[keep:]
+    pools = [left, left]
+    if overlap < 1 and len(left):
+        # By group: another caption of an image is a partner too.
+        pools = [
+            left[pool]
+            for pool in unpaired_pools(items.groups[left], items.groups[left], overlap, random_state=[seed, 3])
+        ]
+    loose = [side.take(rng.permutation(pool)) for side, pool in zip(sides, pools, strict=True)]
     more = [[*(rows or []), part] if len(part) else rows for rows, part in zip(unpaired, loose, strict=True)]
     return items.take(np.sort(order[:keep])), more
 

@@ -30,6 +30,7 @@ _TAKEN_AS = {
     "unpaired_source": "unpaired",
     "unpaired_target": "unpaired",
     "keep_pairs": "unpaired",
+    "overlap": "unpaired",
     "negatives": "negatives",
     "tasks": "negatives",
 }
@@ -55,6 +56,9 @@ class Recipe:
     keep_pairs : int, optional
         Train on so many of the pairs that are left; the others lose their partner and join the unpaired rows. To find out how many are
         needed.
+    overlap : float, optional
+        With ``keep_pairs``: share of the items of either pool of unpaired rows that the other has too. By default 0: of a pair that is not
+        kept only one side is used, as of data that were never paired; 1 uses both sides of each.
     parameters : mapping
         Of the method.
     grid : mapping of str to list
@@ -78,6 +82,7 @@ class Recipe:
     validation: float | int | tuple[str, str] | None = None
     test: float | int | tuple[str, str] | None = None
     keep_pairs: int | None = None
+    overlap: float | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     seed: int | None = None
@@ -111,6 +116,10 @@ class Recipe:
                 raise ParameterError(
                     f"Got {name} for {self.method}, which learns nothing of {nothing}; expected none. Leave out {name}=…."
                 )
+        if self.overlap is not None and self.keep_pairs is None:
+            raise ParameterError(
+                f"Got overlap={self.overlap!r} without keep_pairs; expected both: files of unpaired rows are taken as they are. Pass keep_pairs=…, or leave out overlap."
+            )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")
 

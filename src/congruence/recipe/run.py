@@ -100,7 +100,7 @@ def run_recipe(
     test, items, rule = hold_out(recipe, "test", items, len(whole), recipe.seed + 1)
     heldout, items, _ = hold_out(recipe, "validation", items, len(whole), recipe.seed)
     if recipe.keep_pairs is not None:
-        items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed)
+        items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed, recipe.overlap or 0.0)
     parameters = dict(recipe.parameters)
     if "random_state" in recipe.usual:
         parameters.setdefault("random_state", recipe.seed)

@@ -10,6 +10,7 @@ import numpy as np
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.papers.data import Data, check_embedded
+from congruence.splits import unpaired_pools
 
 __all__ = ["Heldout", "Parts", "SOTAlignData", "check_sources"]
 
@@ -47,6 +48,9 @@ class Parts:
     unpaired_images, unpaired_texts : ndarray
         In an order of their own.
     validation, test : Heldout
+    partners : tuple of two tuples, optional
+        All rows of either side, and which of them are further pairs: those of the unpaired rows' items. No method sees them but the upper bound,
+        which is trained as if they were known.
     """
 
     images: np.ndarray
@@ -55,6 +59,14 @@ class Parts:
     unpaired_texts: np.ndarray
     validation: Heldout
     test: Heldout
+    partners: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+
+    def all_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs, and behind them the true pairs of the unpaired rows' items."""
+        if self.partners is None:
+            return self.images, self.texts
+        (images, a), (texts, b) = self.partners
+        return np.concatenate([self.images, images[a]]), np.concatenate([self.texts, texts[b]])
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,7 @@ class SOTAlignData(Data):
         encoders: tuple[str, str] | None = None,
         pair_source: int = 0,
         unpaired_sources: tuple[int, int] = (0, 0),
+        overlap: float | None = 0.0,
     ) -> Parts:
         """Draw pairs, unpaired rows of either side, and rows to choose by and to measure on.
 
@@ -162,6 +175,10 @@ class SOTAlignData(Data):
             Where the pairs are from. What is measured on is always from the first source.
         unpaired_sources : (int, int), default=(0, 0)
             Where the unpaired images and texts are from.
+        overlap : float, optional
+            Share of the items of either side's unpaired rows that the other's have too; by default the sides have no item in common. None
+            draws each side from all that are left, whether the other has its partner or not. Where labels are classes, or the sides are of
+            different sources, no row has a partner, and nothing is to be chosen.
 
         Returns
         -------
@@ -190,7 +207,7 @@ class SOTAlignData(Data):
                 f"beside the {min(len(heldout), test + validation)} held out. Pass fewer pairs=…."
             )
         a, b = pool[:pairs], partner[:pairs]
-        rest = []
+        rest: list[np.ndarray] = []
         for left, used, source, labels, paired_labels in (
             (free_images, a, self.image_source == unpaired_sources[0], self.image_labels, self.image_labels[a]),
             (free_texts, b, self.text_source == unpaired_sources[1], self.text_labels, self.text_labels[b]),
@@ -199,7 +216,20 @@ class SOTAlignData(Data):
             left = left[source[left]]
             if not self.classes:  # the other captions of a paired image would be pairs in disguise
                 left = left[~np.isin(labels[left], paired_labels)]
-            rest.append(rng.permutation(left)[:unpaired])
+            rest.append(left)
+        partners = not self.classes and unpaired_sources[0] == unpaired_sources[1]
+        if overlap is not None and partners and all(map(len, rest)):
+            mine, of = self.image_labels[rest[0]], self.text_labels[rest[1]]
+            pools = unpaired_pools(mine, of, overlap, unpaired, random_state=[seed, 78])
+            rest = [left[pool] for left, pool in zip(rest, pools, strict=True)]
+        rest = [rng.permutation(left)[:unpaired] for left in rest]
+        more, theirs = pool[pairs:], partner[pairs:]
+        if self.classes:  # no text is of one image: as many pairs as there are unpaired images
+            more, theirs = more[: len(rest[0])], theirs[: len(rest[0])]
+        else:
+            loose = np.union1d(self.image_labels[rest[0]], self.text_labels[rest[1]])
+            known = np.isin(self.image_labels[more], loose)
+            more, theirs = more[known], theirs[known]
         parts = {
             part: Heldout(
                 images[heldout_images[part]],
@@ -209,7 +239,9 @@ class SOTAlignData(Data):
             )
             for part in heldout_images
         }
-        return Parts(images[a], texts[b], images[rest[0]], texts[rest[1]], **parts)
+        return Parts(
+            images[a], texts[b], images[rest[0]], texts[rest[1]], **parts, partners=((images, more), (texts, theirs))
+        )
 
     def _texts(
         self, heldout_images: Mapping[str, np.ndarray], rng: np.random.Generator

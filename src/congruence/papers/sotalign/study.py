@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from congruence.errors import ParameterError
+from congruence.papers.job import Config
 from congruence.papers.sotalign.baselines import BASELINES
 from congruence.papers.sotalign.data import SOTAlignData
+from congruence.papers.sotalign.features import open_features
 from congruence.papers.sotalign.figures import KINDS
 from congruence.papers.sotalign.metrics import METRICS
 from congruence.papers.sotalign.sample_data import SAMPLE_DATA, open_sample
@@ -33,6 +38,9 @@ class SOTAlignStudy(Study[SOTAlignData]):
         "over": ("pairs", "unpaired"),
         "vary": ("both", "images", "texts"),
     }
+    types: Mapping[str, Any] = {
+        "overlap": Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1", examples=[0.0])] | None
+    }
     meanings: Mapping[str, str] = {
         "methods": "SOTAlign and what it is compared with",
         "teachers": "linear teachers",
@@ -43,6 +51,7 @@ class SOTAlignStudy(Study[SOTAlignData]):
         "unpaired": "unpaired rows of each side; as many as suit the data if left out",
         "pairs_sweep": "numbers of pairs, where the sweep varies them",
         "unpaired_sweep": "numbers of unpaired rows, where the sweep varies them",
+        "overlap": "share of the items of either side's unpaired rows whose partner is among the other's; null draws either side from all rows",
         "validation": "items to choose by; as many as suit the data if left out",
         "test": "items to measure on; as many as suit the data if left out",
         "training": "parameters of the method in place of those that suit the data",
@@ -59,6 +68,18 @@ class SOTAlignStudy(Study[SOTAlignData]):
     def open_sample(self, name: str, variant: str | None, request: Request) -> SOTAlignData:
         """Open made-up rows or a file of features."""
         return open_sample(name, request.file, variant)
+
+    def open_models(self, config: Config, models: str, request: Request) -> list[SOTAlignData]:
+        """Open embeddings of one's own, or the paper's encoders embedded by the user."""
+        if request.file is None:
+            return super().open_models(config, models, request)
+        if request.data:
+            raise ParameterError(
+                f"Got data {', '.join(request.data)} for the embeddings in {request.file}; expected none. Leave out data=…."
+            )
+        named = config.models if models == "paper" else models.split(",")
+        device = request.options.get("device", "auto")
+        return [open_features(named, request.file, variant=config.variant, device=device)]
 
     def count(self, facts: Mapping[str, Any]) -> str:
         """Return the numbers of images, texts and labels."""

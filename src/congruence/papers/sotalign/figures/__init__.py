@@ -9,7 +9,7 @@ from congruence.papers.study import Kind
 __all__ = ["KINDS"]
 
 #: Sizes; 0 or nothing leaves them to the data.
-_SIZES: dict[str, object] = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True}
+_SIZES: dict[str, object] = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True, "overlap": 0.0}
 _TWO = ["sail", "sotalign"]
 
 KINDS: dict[str, Kind] = {

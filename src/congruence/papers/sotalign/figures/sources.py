@@ -25,11 +25,13 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
     for data in job.data:
         check_sources(data, ["unpaired sources"])
         pairs = size(job, data, "pairs")
-        chosen = tuned(job, data, ["sail", "sotalign"], pairs)
+        alone = ["sail"] if job["scatter"] else ["sail_all", "sail"]  # what no unpaired source changes
+        chosen = tuned(job, data, [*alone, "sotalign"], pairs)
         points = []
         for seed in job.seeds:
-            measure_baseline(job, data, "sail", split(job, data, seed), seed, {}, chosen["sail"])
-            job.tick()
+            for name in alone:
+                measure_baseline(job, data, name, split(job, data, seed), seed, {}, chosen[name])
+                job.tick()
         for images, texts in _combinations(data, job["vary"]):
             shift = _shift(job, split(job, data, job.seeds[0], unpaired_sources=(images, texts)))
             distance = {"images": shift.image, "texts": shift.text or shift.total, "both": shift.total}[job["vary"]]

@@ -1,0 +1,146 @@
+"""SOTAlign's experiments on embeddings of one's own: images and texts as ``congruence embed`` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from congruence._utils.ids import id_texts
+from congruence.embeddings import Embeddings
+from congruence.errors import FileError, IdError, ParameterError
+from congruence.papers.sotalign.data import SOTAlignData
+from congruence.stores import read_column, read_embeddings, suffixes
+
+__all__ = ["open_features"]
+
+#: The paper's sizes, the most that is taken of own data, and the share of their images that this may be.
+_SIZES = {"pairs": (10_000, 0.1), "validation": (5000, 0.1), "test": (5000, 0.2)}
+_SWEEPS = {
+    "pairs_sweep": (100, 300, 1000, 3000, 10_000, 30_000, 100_000),
+    "unpaired_sweep": (10_000, 30_000, 100_000, 300_000, 1_000_000),
+}
+
+
+def open_features(
+    models: Sequence[str], file: str | Path, *, variant: str | None = None, device: str = "auto"
+) -> SOTAlignData:
+    """Open embeddings of images and of their texts.
+
+    Parameters
+    ----------
+    models : sequence of str
+        Pairs of folders, ``"dinov2/minilm"``: the image encoder's and the text encoder's.
+    file : path-like
+        The folder in which these lie. An image encoder's holds ``images``, a text encoder's ``texts``, each a file or folder of any
+        format with ids (``images.parquet``). The id of a text is that of its image, or with ``#`` and more behind it where an image has several
+        (``cat.jpg#2``). Where ``labels.csv`` lies beside the folders (columns ``id`` and ``label``), labels of images are classes: any text of an
+        image of the same label is a hit, and images can be classified.
+    variant : {"sources", "classes"}, optional
+        What the experiment needs: classes of several images. Own embeddings are of one source.
+    device : str, default="auto"
+        To train on.
+
+    Returns
+    -------
+    SOTAlignData
+        Its sizes are the paper's where there are as many images, else a tenth of them as pairs, a tenth to choose by and a fifth to measure
+        on; all others are unpaired.
+
+    Raises
+    ------
+    ParameterError
+        A name that is no pair, a file that is no folder, or no classes where they are needed.
+    FileError, CorruptFileError, IdError
+        Nothing at a place, rows without ids, or images without a text.
+    """
+    folder = Path(file).expanduser()
+    if not folder.is_dir():
+        raise ParameterError(
+            f"Got {folder} for {', '.join(models)}; expected the folder in which these lie. Pass file=…, that folder."
+        )
+    pairs = []
+    for spec in models:
+        parts = spec.split("/")
+        if len(parts) != 2 or not all(parts):
+            raise ParameterError(
+                f"Got {spec!r}; expected an image and a text encoder joined by /. Pass models='dinov2/minilm', for example."
+            )
+        pairs.append((parts[0], parts[1]))
+    images = {name: _read(folder / name, "images") for name in dict.fromkeys(image for image, _ in pairs)}
+    texts = {name: _read(folder / name, "texts") for name in dict.fromkeys(text for _, text in pairs)}
+    known, words = (_same_ids(side, folder) for side in (images, texts))
+    place = {name: number for number, name in enumerate(known)}
+    of = np.array([place.get(name, place.get(name.rsplit("#", 1)[0], -1)) for name in words])
+    bare = np.setdiff1d(np.arange(len(known)), of)
+    if len(bare) or (of < 0).any():
+        what, name = ("image", known[bare[0]]) if len(bare) else ("text", words[int(np.argmin(of))])
+        raise IdError(
+            f"Got the {what} {name!r} in {folder} without its {'text' if what == 'image' else 'image'}; expected each text's id to be its image's, or "
+            "this with # and more behind it. Leave out rows without a partner, or name them so."
+        )
+    labels = _labels(folder, known)
+    data = SOTAlignData(
+        folder.resolve().name,
+        {name: np.asarray(rows.vectors, np.float32) for name, rows in images.items()},
+        {name: np.asarray(rows.vectors, np.float32) for name, rows in texts.items()},
+        labels,
+        labels[of],
+        tuple(pairs),
+        sizes=_sizes(len(known)) | {"training": {"device": device}},
+        title=f"{folder.resolve().name}, {len(known):,} images",
+    )
+    if variant == "classes" and not data.classes:
+        raise ParameterError(
+            f"Got {folder} without classes, where images are to be classified; expected labels.csv with the columns id and label. Write it, or pass models='synthetic'."
+        )
+    return data
+
+
+def _read(folder: Path, kind: str) -> Embeddings:
+    """Return rows in the order of their ids, so that encoders agree."""
+    places = [folder / f"{kind}{suffix}" for suffix in ("", *(s for s in suffixes() if s))]
+    place = next((place for place in places if place.exists()), None)
+    if place is None:
+        raise FileError(
+            f"Got no {kind} in {folder}; expected a file such as {folder / kind}.parquet. Run congruence embed … -o {folder / kind}.parquet."
+        )
+    rows = read_embeddings(place)
+    if not rows.has_ids:
+        raise IdError(f"Got rows without ids in {place}; expected the image's id at each. Add a column id.")
+    return rows.take(np.argsort(id_texts(list(rows.ids)), kind="stable"))
+
+
+def _same_ids(side: dict[str, Embeddings], folder: Path) -> list[str]:
+    """Return the ids that all encoders of a side have."""
+    names = {name: list(map(str, id_texts(list(rows.ids)))) for name, rows in side.items()}
+    (first, ids), *others = names.items()
+    for name, other in others:
+        if other != ids:
+            raise IdError(
+                f"Got other ids of {name} than of {first} in {folder}; expected the same rows of both. Embed the same rows by both."
+            )
+    return ids
+
+
+def _labels(folder: Path, known: list[str]) -> np.ndarray:
+    """Return the number of each image's class; each image by itself without a file of classes."""
+    file = folder / "labels.csv"
+    if not file.exists():
+        return np.arange(len(known))
+    ids, labels = (read_column(f"{file}:{column}") for column in ("id", "label"))
+    classes = dict(zip(map(str, id_texts(list(ids))), map(str, labels), strict=True))
+    missing = [name for name in known if name not in classes]
+    if missing:
+        raise IdError(f"Got no label of {missing[0]!r} in {file}; expected one of each image. Add its line.")
+    numbers: np.ndarray = np.unique([classes[name] for name in known], return_inverse=True)[1].reshape(-1)
+    return numbers
+
+
+def _sizes(n: int) -> dict[str, object]:
+    sizes: dict[str, object] = {name: max(2, min(most, int(share * n))) for name, (most, share) in _SIZES.items()}
+    for name, steps in _SWEEPS.items():
+        room = n // 2 if name == "pairs_sweep" else n // 4
+        sizes[name] = [step for step in steps if step <= room] or [max(2, room // 4), max(2, room)]
+    return sizes
