@@ -260,3 +260,5 @@ class MeasuredCurve(TypedDict):
 AnchorsCurve = TypedDict(
     "AnchorsCurve", {"task": str, "n_anchors": int, "curve": MeasuredCurve, "re-embed": float | None}
 )
+# "re-embed" is no name of Python's, so the class cannot be written out, nor its docstring.
+AnchorsCurve.__doc__ = "A task's score by number of anchors, how many there are, and its score after re-embedding all."
