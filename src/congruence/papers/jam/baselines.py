@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from congruence._utils.validation import check_choice
 from congruence.maps import CCAMap, TwoSidedMap
@@ -72,7 +73,8 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     Parameters
     ----------
     parts : JAMParts
-        The training items are fitted on; the penalty is that by which most validation captions come before their wrong ones.
+        The training items are fitted on; the penalty is that by which most validation captions come before their wrong ones. Where validation
+        items have none, since they are searched by class, it is the best of three folds of the training items, divided by image.
 
     Returns
     -------
@@ -80,6 +82,7 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
         From vectors of texts, shape (n, e), to scores, shape (n,): the higher, the more a text looks like a right caption.
     """
     from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, GroupKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -89,12 +92,18 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     assert parts.train.negatives is not None  # JAM's data have them
     right, wrong = flat(parts.train.target), flat(parts.train.negatives)
     texts, labels = np.vstack([right, wrong]), np.repeat([1, 0], [len(right), len(wrong)])
+    regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     _, caption, negatives, *_ = parts.validation
+    if negatives is None:
+        groups = np.concatenate([parts.train.groups, np.repeat(parts.train.groups, len(wrong) // len(right))])
+        grid = {"logisticregression__C": _INVERSE_PENALTIES}
+        chosen = GridSearchCV(regression, grid, cv=GroupKFold(3)).fit(texts, labels, groups=groups).best_estimator_
+        return lambda rows: np.asarray(chosen.decision_function(flat(rows)))
     held = [flat(caption), flat(negatives)]
     each = len(held[1]) // len(held[0])
     best, chosen = -1.0, None
     for inverse in _INVERSE_PENALTIES:
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=inverse, max_iter=2000)).fit(texts, labels)
+        model = clone(regression).set_params(logisticregression__C=inverse).fit(texts, labels)
         scores = [model.decision_function(side) for side in held]
         found = float(np.mean(scores[0][:, None] > scores[1].reshape(-1, each)))
         if found > best:
