@@ -291,7 +291,7 @@ def main() -> None:
             for label, one in ((name, case), ("emoji", emoji() if seed % 5 == 0 else None)):
                 if one is not None:
                     runs.setdefault(label, []).extend(watch(one, seed))
-        for split in range(min(3, given.splits)):
+        for split in range(min(5, given.splits)):
             case = caltech(given.data, split, given.cache)
             for seed in range(max(1, given.splits // 10)):
                 runs.setdefault("Caltech-101", []).extend(watch(case, seed))

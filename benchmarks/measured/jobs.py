@@ -147,7 +147,7 @@ JOBS = {
         Job("towers", "minutes", tuple(f"python benchmarks/towers.py {part} --json OUT" for part in ("sample", f"lvis {LVIS}"))),
         Job("photo-towers", "minutes", (f"python benchmarks/photo_towers.py {CALTECH} --json OUT",), photo_towers),
         *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/bench_progressive.py {SHARED} --part {part} --splits {splits} --json OUT",)) for part, splits in (
-            ("caltech", "5 --cache build/dual"), ("emoji", 5), ("lvis", 5), ("coverage", "60 --cache build/dual"), ("settings", "2 --cache build/dual"),
+            ("caltech", "5 --cache build/dual"), ("emoji", 5), ("lvis", 5), ("coverage", "60 --cache build/dual"), ("settings", "5 --cache build/dual"),
         )),
         Job("photo-sample", "minutes", ("python benchmarks/photo_sample.py --json OUT", f"python benchmarks/photo_sample.py --fresh {CALTECH} --json OUT")),
         Job("progressive-intervals", "minutes", ("python benchmarks/progressive_intervals.py --runs 100 --json OUT",)),

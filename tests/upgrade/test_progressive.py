@@ -452,3 +452,15 @@ def test_bad_input_of_scales(problem, mapping):
     with pytest.raises(InputError, match="Got no texts"):
         start(problem, mapping, texts=None, new_texts=None).origin_scale()
     assert run(start(problem, mapping, meter_share=0.5), problem, share=0.3).origin_scale().kind == "query"
+
+
+def test_a_factor_stored_beside_each_row_ranks_as_the_scale_does(problem, mapping):
+    """The example of docs/progressive.md: a column, or longer vectors in an index of inner products."""
+    plan = run(start(problem, mapping, meter_share=0.5), problem, share=0.3)
+    queries = normalize_rows(problem.target_texts[:WORDS])
+    scale = plan.origin_scale("factor")
+    factors = np.where(plan.embedded, 1.0, scale.factor)
+    assert scale.factor != pytest.approx(1, abs=0.01)
+    wanted = scale.apply(queries @ plan.store().T, ~plan.embedded)
+    np.testing.assert_allclose((queries @ plan.store().T) * factors, wanted, atol=1e-5)
+    np.testing.assert_allclose(queries @ (plan.store() * factors[:, None]).T, wanted, atol=1e-5)
