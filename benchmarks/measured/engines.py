@@ -65,7 +65,8 @@ def kills(results: list[Any]) -> str:
     for whom in ("driver", "worker"):
         runs = [one for one in found if one["killed"] == whom]
         ended = sum(one["ended_by_itself"] for one in runs)
-        lines.append([whom, len(runs), ended, sum(one["lost"] for one in runs), sum(one["doubled"] for one in runs)])
+        counts = (len(runs), ended, *(sum(one[key] for one in runs) for key in ("lost", "doubled")))
+        lines.append([whom, *map(str, counts)])  # a zero is to be read, too
     return table(["killed", "runs", "went on to the end by themselves", "rows lost", "doubled"], lines)
 
 
