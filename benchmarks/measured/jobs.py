@@ -291,7 +291,7 @@ JOBS = {
         Job("jam-text-only", "minutes", tuple(
             f"congruence reproduce benchmarks/configs/jam-text-only.yaml --models {data} -o OUT"
             for data in (f"sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions", f"caltech101 --file {CALTECH}", f"imagenet1000 --file {IMAGENET}")
-        )),
+        ), rows_of),
         Job("jam-emoji", "hours", (f"python benchmarks/jam_emoji.py {SHARED}/emoji --cache SCRATCH/emoji.npz --json OUT",)),
         Job("jam-layers", "hours", (
             f"congruence reproduce benchmarks/configs/jam-layers-replace.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",

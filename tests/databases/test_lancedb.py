@@ -124,8 +124,8 @@ class Killed(BaseException):
 STEPS = {
     "before a file of waiting vectors is complete": ("_lance_staging.Staging._store", True),
     "when vectors wait": ("_lance_staging.Staging._store", False),
-    "when a column's file is written": ("_lance_column._commit", True),
-    "when the column is filled": ("_lance_column._commit", False),
+    "when a column's file is written": ("_lance_column.commit", True),
+    "when the column is filled": ("_lance_column.commit", False),
     "when some of what waited is removed": ("_lance_staging.Staging.keep", False),
 }
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import pickle
-import tempfile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_data import FILES, ROWS, Dying, Killed, X, make_map, read_parts, write_parts
+from engine_data import FILES, ROWS, Dying, Killed, Pickled, X, make_map, read_parts, write_parts
 
 from congruence.databases import open_database
 from congruence.engines import EngineWalks, LocalEngine
@@ -20,17 +17,6 @@ from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.passes import SAMPLE_IDS
 
 MAP = make_map()
-
-
-class Pickled(LocalEngine):
-    """Sends the work as a cluster does: as bytes, to one worker for each task, which stands in another folder."""
-
-    def run(self, work, fragments):
-        content = pickle.dumps(work)
-        for one in fragments:
-            with tempfile.TemporaryDirectory() as elsewhere, contextlib.chdir(elsewhere):
-                found = list(super().run(pickle.loads(content), [one]))
-            yield from found
 
 
 def migrate(where, journal, walks=None, steps=("run", "verify", "switch"), **options):

@@ -136,6 +136,25 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
     np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X), rtol=0, atol=2e-6)
 
 
+def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_path):
+    """A worker dies after a fragment's file is written, before it is told: another writes it again, and the command goes on."""
+    lance = pytest.importorskip("lance")
+    where = tmp_path / "photos.lance"
+    lance.write_dataset(table(), str(where), max_rows_per_file=ROWS)
+    MAP.save(tmp_path / "map")
+    (tmp_path / "marks").mkdir()
+    walks = EngineWalks(Dangerous(tmp_path / "marks", ("fragments 2 to 2",)), stretch_bytes=1)
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", walks=walks) as migration:
+        migration.run()
+        assert migration.verify().passed
+    assert [mark.name for mark in (tmp_path / "marks").iterdir()] == ["fragments 2 to 2"]
+    ended = here("migrate", where, "switch", "--journal", "journal", "--engine", "ray")
+    assert ended.code == 0, ended.err
+    found = lance.dataset(str(where)).to_table(columns=["id", "title", "vector"])
+    assert found.drop(["vector"]).equals(table().drop(["vector"]))
+    np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X), rtol=0, atol=2e-6)
+
+
 def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, tmp_path):
     vectors = X.copy()
     vectors[-1] = np.nan

@@ -218,7 +218,7 @@ def command(
     engine: Annotated[
         str,
         typer.Option(
-            help="local (this process), or ray: for run, switch and rollback of Parquet or Arrow files that all workers see.",
+            help="local (this process), or ray: for run, switch and rollback of Parquet or Arrow files or LanceDB tables that all workers see.",
             rich_help_panel="On many machines",
         ),
     ] = "local",

@@ -20,6 +20,7 @@ from congruence.databases._base import (
     Side,
     Stage,
 )
+from congruence.databases._stretches import Change, Stretched, WrittenFile
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Address",
     "Block",
     "Capabilities",
+    "Change",
     "Cursor",
     "Database",
     "DatabaseInfo",
@@ -35,6 +37,8 @@ __all__ = [
     "PairedBlock",
     "Side",
     "Stage",
+    "Stretched",
+    "WrittenFile",
     "open_database",
 ]
 

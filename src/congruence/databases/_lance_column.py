@@ -17,7 +17,7 @@ from congruence.databases._lance_staging import UNKNOWN, Part, Staging, fragment
 if TYPE_CHECKING:
     import lance
 
-__all__ = ["fill", "quoted", "stream"]
+__all__ = ["commit", "fill", "quoted", "stream"]
 
 #: Rows that are written at a time.
 _ROWS = 4096
@@ -117,7 +117,7 @@ def fill(
         some = _Staged(*(one[start:stop] for one in staged))
         files.append((number, _write(data, known[number], parts, some, column, value_type)))
     if files:
-        _commit(data, files)
+        commit(data, files)
     for file in dict.fromkeys(part.file for part in parts):  # the oldest first: none outlives one that counts more
         staging.keep(
             file, ~np.concatenate([mask for part, mask in zip(parts, taken, strict=True) if part.file == file])
@@ -242,7 +242,8 @@ def _old_rows(
         done = stop
 
 
-def _commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataFile]]) -> None:
+def commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataFile]]) -> None:
+    """Put files in the place of those that fragments, by their numbers, have for the same columns, in one new version."""
     from lance import LanceDataset, LanceOperation
 
     groups = [LanceOperation.DataReplacementGroup(number, file) for number, file in files]

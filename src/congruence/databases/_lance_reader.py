@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     import lance
 
-__all__ = ["LanceReader"]
+__all__ = ["LanceReader", "client"]
 
 #: Rows whose addresses are remembered from the last scans, so that writing them does not search for them.
 _REMEMBERED = 2**18
@@ -73,7 +73,7 @@ class LanceReader(Database):
         modality_column: str | None = None,
         rows: str | None = None,
     ) -> None:
-        self._lance = _client()
+        self._lance = client()
         self._place = find_table(address, table)
         self._where = rows
         data = self._open()
@@ -275,17 +275,22 @@ class LanceReader(Database):
         columns = [self._side(data, "old"), self._side(data, "new")]
         with self._errors():
             for piece in self._batches(data, columns, None, batch):
-                (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
-                ids, _ = self._remember(piece)
-                told = self._told(piece)
-                if not has_old.all():
-                    mask = pa.array(has_old)
-                    ids, told = ids.filter(mask), told.filter(mask) if told is not None else None
-                    old, new, has_new = old[has_old], new[has_old], has_new[has_old]
-                new = np.array(numbers_of(new))
-                new[~has_new] = 0
-                if len(ids):
-                    yield PairedBlock(ids, numbers_of(old), new, has_new, told)
+                block, *_ = self._paired(piece)
+                if len(block.ids):
+                    yield block
+
+    def _paired(self, piece: pa.RecordBatch) -> tuple[PairedBlock, np.ndarray, np.ndarray]:
+        """Return the rows of a read of both columns that have an old vector, which rows these are, and the addresses of all."""
+        (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
+        ids, addresses = self._remember(piece)
+        told = self._told(piece)
+        if not has_old.all():
+            mask = pa.array(has_old)
+            ids, told = ids.filter(mask), told.filter(mask) if told is not None else None
+            old, new, has_new = old[has_old], new[has_old], has_new[has_old]
+        new = np.array(numbers_of(new))
+        new[~has_new] = 0
+        return PairedBlock(ids, numbers_of(old), new, has_new, told), has_old, addresses
 
     def repeated_ids(self) -> list[str]:
         """Return some ids that several rows have, at most ten."""
@@ -310,7 +315,7 @@ def _cursor(after: Cursor) -> tuple[int, int]:
     )
 
 
-def _client() -> ModuleType:
+def client() -> ModuleType:
     """Import Lance without its notice, at each commit, that replacing a column's file is new; the tests are there to show that it works."""
     if "lance" in sys.modules or "LANCE_LOG" in os.environ:
         return require("lance", extra="lancedb")

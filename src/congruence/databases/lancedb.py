@@ -18,8 +18,8 @@ from congruence.databases._base import Capabilities, Side, Stage
 from congruence.databases._bits import pack
 from congruence.databases._lance_column import fill, quoted
 from congruence.databases._lance_index import describe_index, find_index, index_like
-from congruence.databases._lance_reader import LanceReader
 from congruence.databases._lance_staging import Staging
+from congruence.databases._lance_stretches import LanceStretches
 from congruence.databases._lance_table import (
     EXTENSION,
     NEW,
@@ -53,7 +53,7 @@ _ATTEMPTS = 12
 _T = TypeVar("_T")
 
 
-class LanceDB(LanceReader):
+class LanceDB(LanceStretches):
     """A table of LanceDB in a local folder; a Lance data set outside of any database is one too.
 
     Parameters
@@ -105,6 +105,9 @@ class LanceDB(LanceReader):
         super().__init__(address, **options)
         self._pending: list[tuple[pa.Array, np.ndarray, pa.Array]] = []
         self._staging_found: Staging | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_pending": [], "_staging_found": None}
 
     # ---- writing beside ----------------------------------------------------------------------------------------------
 

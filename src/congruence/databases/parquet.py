@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path
 from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, DatabaseInfo, Stage
+from congruence.databases._base import Capabilities, DatabaseInfo, PairedBlock, Stage
 from congruence.databases._file_pieces import Piece, path_of, reading
 from congruence.databases._file_place import EXCHANGES, FilePlace
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
 from congruence.databases._metadata import MARK_KEY
 from congruence.databases._space import SPACE_KEY, told_space
+from congruence.databases._stretches import Change, Stretched, WrittenFile
 from congruence.databases._table_files import Part, find_parts, is_vectors, rewrite, rewrite_part
 from congruence.databases._uuids import is_uuids, uuid_texts
 from congruence.embeddings import Space
@@ -29,7 +31,7 @@ from congruence.stores import Columns, output_schema, parse_spec
 __all__ = ["Tables"]
 
 
-class Tables(FileDatabase):
+class Tables(FileDatabase, Stretched):
     """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in the files of one kind that a folder holds.
 
     Parameters
@@ -55,6 +57,7 @@ class Tables(FileDatabase):
     """
 
     kind = "parquet"
+    unit: ClassVar[str] = "rows"
     capabilities = Capabilities(
         beside="file",
         atomic_switch=EXCHANGES,
@@ -296,13 +299,7 @@ class Tables(FileDatabase):
         return part.rows
 
     def stretches(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield the first number and the number behind the last of stretches of rows: whole files, and of larger ones some of their row groups.
-
-        Parameters
-        ----------
-        most : int
-            Rows from which a file is divided.
-        """
+        """Yield ranges of rows: whole files, and of larger ones some of their row groups; see :meth:`Stretched.stretches`."""
         for part in self._parts:
             start = part.start
             for rows in part.groups() if part.rows > most else ():
@@ -311,6 +308,24 @@ class Tables(FileDatabase):
                     start = part.start + rows
             if start < part.start + part.rows:
                 yield start, part.start + part.rows
+
+    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
+        """Write new vectors by the numbers of their rows, then the marks that they are there; see :meth:`Stretched.revise`."""
+
+        def changed() -> Iterator[tuple[PairedBlock, tuple[np.ndarray, np.ndarray] | None]]:
+            for block in run_ahead(self.scan_pairs(batch=batch, after=start, stop=stop)):
+                yield block, change(block)
+
+        for block, found in run_ahead(changed()):
+            if found is not None:
+                which, vectors = found
+                self.write(block.ids if which.all() else block.ids.filter(pa.array(which)), vectors)
+        self.flush()
+        return []
+
+    def take(self, files: Sequence[WrittenFile]) -> int:
+        """Do nothing: what workers write is there."""
+        return 0
 
 
 def _choose(schema: pa.Schema, column: str | None, path: str) -> str:

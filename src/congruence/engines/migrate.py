@@ -1,17 +1,16 @@
-"""The walks of a migration by an engine: workers read stretches of files, map them, and write new vectors by row."""
+"""The walks of a migration by an engine: workers read stretches of a data set, map them, and write their new vectors."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from congruence._utils.ahead import run_ahead
-from congruence.databases import Database, PairedBlock
+from congruence.databases import Database, PairedBlock, Stretched, WrittenFile
 from congruence.databases.parquet import Tables
 from congruence.engines._base import Engine
 from congruence.engines.dataset import Fragment
@@ -23,8 +22,8 @@ from congruence.upgrade.migrate.passes import (
     SAMPLE_IDS,
     Checksum,
     Retry,
-    repair_block,
     rows_a_block,
+    wrong_rows,
 )
 
 __all__ = ["EngineWalks"]
@@ -34,17 +33,18 @@ STRETCH_BYTES = 256 * 2**20
 
 
 class EngineWalks:
-    """Walks over a data set of Parquet or Arrow files that lies where all workers can read and write it.
+    """Walks over Parquet or Arrow files, or a LanceDB table, that lie where all workers can read and write them.
 
-    Rows never pass the driver. A worker writes the new vectors of its stretch by the number of their row, then the marks that they are there, so that a stretch may be
-    done twice, and what a killed run had not marked is done again. The complete new files are written one a task.
+    Rows never pass the driver. Of files a worker writes the new vectors of its stretch by the number of their row, then the marks that they are there, so that a
+    stretch may be done twice, and what a killed run had not marked is done again. The complete new files are written one a task. Of a Lance table a worker writes
+    complete files of the new column, and the driver commits them, at least every few seconds; what others have changed meanwhile is left to the next walk.
 
     Parameters
     ----------
     engine : Engine
         :class:`RayEngine`, or :class:`LocalEngine` to try it.
     stretch_bytes : int
-        Bytes of old vectors from which a file is divided, between row groups.
+        Bytes of old vectors from which a file is divided, between row groups; smaller fragments of a Lance table share a task up to it.
 
     Examples
     --------
@@ -58,8 +58,10 @@ class EngineWalks:
         self.engine, self.stretch_bytes = engine, stretch_bytes
 
     def begin(self, database: Database) -> None:
-        """Have the database's new files written by the engine too. Raises ParameterError for other databases than files of tables."""
-        files = _files(database)
+        """Have a data set's new files written by the engine too. Raises ParameterError for other databases than those that :class:`EngineWalks` names."""
+        files = _shared(database)
+        if not isinstance(files, Tables):
+            return
 
         def spread(jobs: list[tuple[int, Path]]) -> None:
             fragments = [
@@ -88,20 +90,29 @@ class EngineWalks:
             With the name of the stretch.
         """
         _refuse_native(mapper)
-        files = _files(database)
+        rows = _shared(database)
         journal.cursor, journal.rows, journal.sample = None, 0, []
         kept: list[tuple[float, int | str]] = []
+        waiting: list[WrittenFile] = []
         written = time.monotonic()
+
+        def take() -> None:
+            retry(database, lambda: rows.take(waiting))
+            waiting.clear()
+
         try:
-            for told in self.engine.run(_Fills(files, mapper, rows_a_block(dim)), self._stretches(files)):
+            for told in self.engine.run(_Fills(rows, mapper, rows_a_block(dim)), self._stretches(rows, dim)):
                 kept = sorted([*kept, *((key, one) for key, one in told["sample"])])[:SAMPLE_IDS]
                 journal.rows += told["rows"]
+                waiting += told["files"]
                 if callback is not None:
                     callback(told["rows"])
                 if time.monotonic() - written > CHECKPOINT_SECONDS:
+                    take()
                     journal.write(folder)
                     written = time.monotonic()
-        finally:
+        finally:  # also when it is stopped: what was written need not be written again
+            take()
             journal.sample = [one for _, one in kept]
             journal.write(folder)
 
@@ -121,34 +132,42 @@ class EngineWalks:
             With the name of the stretch.
         """
         _refuse_native(mapper)
-        return self._walk(_files(database), mapper, dim, callback)[1]
+        return self._walk(_shared(database), mapper, dim, retry, callback)[1]
 
     def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
         """Return the checksum of the old vectors."""
-        return self._walk(_files(database), None, dim, None)[0]
+        return self._walk(_shared(database), None, dim, retry, None)[0]
 
     def _walk(
-        self, files: Tables, mapper: RowMapper | None, dim: int, callback: Callable[[int], object] | None
+        self,
+        rows: Stretched,
+        mapper: RowMapper | None,
+        dim: int,
+        retry: Retry,
+        callback: Callable[[int], object] | None,
     ) -> tuple[Checksum, dict[str, object]]:
         old, written = Checksum(), 0
-        for told in self.engine.run(_Compares(files, mapper, rows_a_block(dim)), self._stretches(files)):
+        files: list[WrittenFile] = []
+        for told in self.engine.run(_Compares(rows, mapper, rows_a_block(dim)), self._stretches(rows, dim)):
             old.merge(told["rows"], told["old"])
             written += told["written"]
+            files += told["files"]
             if callback is not None:
                 callback(told["rows"])
+        retry(rows, lambda: rows.take(files))  # files that no longer fit count as written, so that another walk follows
         return old, {"rows": old.rows, "written": written, "removed": 0, "old": str(old)}
 
-    def _stretches(self, files: Tables) -> list[Fragment]:
-        most = max(1, self.stretch_bytes // (4 * files.dim))
-        return [Fragment(f"rows {a} to {b - 1}", "", b - a, 0, start=a) for a, b in files.stretches(most)]
+    def _stretches(self, rows: Stretched, dim: int) -> list[Fragment]:
+        most = max(1, self.stretch_bytes // (4 * dim))
+        return [Fragment(f"{rows.unit} {a} to {b - 1}", "", b - a, 0, start=a) for a, b in rows.stretches(most)]
 
 
-def _files(database: Database) -> Tables:
+def _shared(database: Database) -> Stretched:
     """Return the database as one that workers can share. Raises ParameterError."""
-    if not isinstance(database, Tables):
+    if not isinstance(database, Stretched):
         raise ParameterError(
-            f"Got {database.kind} for an engine; expected Parquet or Arrow files, whose rows several machines can read and write at a time. "
-            "Migrate it with engine='local', or map a Lance data set into another with transform_dataset."
+            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose rows several machines can read and write at a time. "
+            "Migrate it with engine='local'."
         )
     return database
 
@@ -163,49 +182,51 @@ def _refuse_native(mapper: RowMapper) -> None:
 
 @dataclass(frozen=True)
 class _Fills:
-    """Maps the rows of a stretch that have no new vector yet, and returns how many rows it has and a sample of their ids."""
+    """Maps the rows of a stretch that have no new vector yet; returns how many rows it has, a sample of their ids, and files that wait."""
 
-    files: Tables
+    rows: Stretched
     mapper: RowMapper
     batch: int
 
     def __call__(self, fragment: Fragment) -> dict[str, Any]:
         rows, sample = 0, _Sample(fragment.start)
-        for block, vectors in run_ahead(self._mapped(fragment)):
-            if vectors is not None:
-                missing = ~block.has_new
-                ids = block.ids if missing.all() else block.ids.filter(missing)
-                self.files.write(ids, vectors if missing.all() else vectors[missing])
-            sample.add(block)
-            rows += len(block.ids)
-        self.files.flush()
-        return {"rows": rows, "sample": sample.kept}
 
-    def _mapped(self, fragment: Fragment) -> Iterator[tuple[PairedBlock, np.ndarray | None]]:
-        stop = fragment.start + fragment.rows
-        for block in self.files.scan_pairs(batch=self.batch, after=fragment.start, stop=stop):
-            if block.has_new.all():
-                yield block, None
-            else:  # whole blocks: products of other sizes may differ in the last digits
-                yield block, self.mapper.new.encode(self.mapper(block.ids, block.old, block.modalities))
+        def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
+            nonlocal rows
+            rows += len(block.ids)
+            sample.add(block)
+            missing = ~block.has_new
+            if not missing.any():
+                return None
+            # Whole blocks: products of other sizes may differ in the last digits.
+            vectors = self.mapper.new.encode(self.mapper(block.ids, block.old, block.modalities))
+            return missing, vectors if missing.all() else vectors[missing]
+
+        files = self.rows.revise(fragment.start, fragment.start + fragment.rows, self.batch, change)
+        return {"rows": rows, "sample": sample.kept, "files": files}
 
 
 @dataclass(frozen=True)
 class _Compares:
     """Sums up the old vectors of a stretch and, with a map, writes new ones that are missing or wrong."""
 
-    files: Tables
+    rows: Stretched
     mapper: RowMapper | None
     batch: int
 
     def __call__(self, fragment: Fragment) -> dict[str, Any]:
-        old, written, stop = Checksum(), 0, fragment.start + fragment.rows
-        for block in run_ahead(self.files.scan_pairs(batch=self.batch, after=fragment.start, stop=stop)):
-            if self.mapper is not None:
-                written += repair_block(self.files, self.mapper, block)
+        old, written = Checksum(), 0
+
+        def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
+            nonlocal written
             old.add(block.ids, block.old)
-        self.files.flush()
-        return {"rows": old.rows, "written": written, "old": str(old)}
+            found = None if self.mapper is None else wrong_rows(self.rows, self.mapper, block)
+            if found is not None:
+                written += len(found[1])
+            return found
+
+        files = self.rows.revise(fragment.start, fragment.start + fragment.rows, self.batch, change)
+        return {"rows": old.rows, "written": written, "old": str(old), "files": files}
 
 
 @dataclass(frozen=True)

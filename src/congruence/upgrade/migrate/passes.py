@@ -33,6 +33,7 @@ __all__ = [
     "repair_block",
     "rows_a_block",
     "settle",
+    "wrong_rows",
 ]
 
 #: Walks that repair what others change meanwhile; a table that changes faster than it is walked never comes to rest.
@@ -257,16 +258,24 @@ def repair(
             reader.close()
 
 
-def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, write: bool = True) -> int:
-    """Write those new vectors of a block that are missing or other than the map gives; return how many."""
+def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return which rows of a block have no new vector or another than the map gives, a mask, and the vectors that they should have; None if none."""
     wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
     wrong = ~block.has_new
     if block.has_new.any():
         wrong |= mapper.new.differs(block.new, wanted)
-    which = np.flatnonzero(wrong)
-    if len(which) and write:
-        database.write(block.ids.take(pa.array(which)), np.ascontiguousarray(mapper.new.encode(wanted[which])))
-    return len(which)
+    return (wrong, np.ascontiguousarray(mapper.new.encode(wanted[wrong]))) if wrong.any() else None
+
+
+def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, write: bool = True) -> int:
+    """Write those new vectors of a block that are missing or other than the map gives; return how many."""
+    found = wrong_rows(database, mapper, block)
+    if found is None:
+        return 0
+    which, vectors = found
+    if write:
+        database.write(block.ids.filter(pa.array(which)), vectors)
+    return len(vectors)
 
 
 def settle(

@@ -1,0 +1,249 @@
+"""A Lance table gone over by several processes: each writes complete files of the new column, and one commits them."""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.ahead import run_ahead
+from congruence.databases._lance_column import commit, stream
+from congruence.databases._lance_reader import LanceReader, client
+from congruence.databases._lance_staging import matrix_of
+from congruence.databases._lance_table import flat_of, storage_of
+from congruence.databases._stretches import Change, Stretched, WrittenFile
+from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    import lance
+
+__all__ = ["LanceStretches"]
+
+#: Rows that are written at a time where there is nothing to go by.
+_ROWS = 4096
+
+_OFFSET = np.uint64(2**32 - 1)
+
+_T = TypeVar("_T")
+
+
+class LanceStretches(LanceReader, Stretched):
+    """What :class:`congruence.databases.lancedb.LanceDB` does for an engine.
+
+    All stretches are of the version that :meth:`stretches` saw. A file is committed only if its fragment still consists of the same files
+    beside the new column: deleted rows stay in them, and rows that were updated or compacted are in another fragment.
+    """
+
+    unit: ClassVar[str] = "fragments"
+    _version = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open: another process, which sees the same folder, opens it anew."""
+        # Another process stands in another folder.
+        return {**self.__dict__, "_place": self._place.absolute(), "_lance": None, "_lock": None, "_seen": deque()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lance=client(), _lock=Lock())
+
+    @abstractmethod
+    def _change(self, change: Callable[[], _T]) -> _T:
+        """Run a change that reads the latest version and commits; again from there if others commit in between."""
+
+    def stretches(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of fragments; see :meth:`Stretched.stretches`. A fragment is never divided."""
+        if self._where is not None:
+            raise ParameterError(
+                f"Got the condition {self._where!r} for an engine; expected all rows: whole files of the column are written. Leave it out, or migrate with engine='local'."
+            )
+        data = self._settled()
+        self._version = data.version
+        found: list[tuple[int, int]] = []
+        rows = most
+        for number, more in sorted((one.fragment_id, one.count_rows()) for one in data.get_fragments()):
+            if rows + more > most:
+                found.append((number, number + 1))
+                rows = 0
+            found[-1] = (found[-1][0], number + 1)
+            rows += more
+        return iter(found)
+
+    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
+        """Write the column's file of those fragments in which something changes; see :meth:`Stretched.revise`."""
+        with self._errors():
+            data = self._lance.dataset(str(self._place), version=self._version)
+            files = []
+            for fragment in data.get_fragments():
+                if start <= fragment.fragment_id < stop:
+                    files += self._revise(data, fragment, batch, change)
+            return files
+
+    def _revise(
+        self, data: lance.LanceDataset, fragment: lance.LanceFragment, batch: int, change: Change
+    ) -> list[WrittenFile]:
+        new = self._side(data, "new")
+        columns = [self._ids, self._side(data, "old"), new, *([self._modalities] if self._modalities else [])]
+        kind = storage_of(data.schema.field(new).type)
+
+        def pieces() -> Iterator[pa.RecordBatch]:
+            for piece in stream(data, columns, fragments=[fragment], batch_size=batch):
+                for start in range(0, len(piece), batch):
+                    yield piece.slice(start, batch)
+
+        def changed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
+            for piece in run_ahead(pieces()):
+                block, has_old, addresses = self._paired(piece)
+                values, has = matrix_of(piece.column(2))
+                found = change(block) if len(block.ids) else None
+                if found is not None:
+                    which, vectors = found
+                    rows = np.flatnonzero(has_old)[which]
+                    values, has = values.copy(), has.copy()
+                    values[rows] = flat_of(vectors, kind).reshape(len(rows), kind.list_size)
+                    has[rows] = True
+                yield (addresses & _OFFSET).astype(np.int64), values, has, found is not None
+
+        column = _Column(data, fragment, new, kind)
+        try:
+            for one in run_ahead(changed()):
+                column.add(*one)
+            file = column.close()
+        except BaseException:
+            column.abandon()
+            raise
+        if file is None:
+            return []
+        field = data.lance_schema.field(new).id()
+        return [
+            {
+                "fragment": fragment.fragment_id,
+                "rows": fragment.physical_rows,
+                "field": field,
+                "beside": _beside(fragment, field),
+                "file": _plain(file),
+            }
+        ]
+
+    def take(self, files: Sequence[WrittenFile]) -> int:
+        """Commit files in one version, and remove those that no longer fit; see :meth:`Stretched.take`."""
+        if not files:
+            return 0
+
+        def make() -> list[WrittenFile]:
+            from lance.fragment import DataFile
+
+            data = self._open()
+            field = data.lance_schema.field(self._side(data, "new")).id()
+            known = {one.fragment_id: one for one in data.get_fragments()}
+            fitting = [one for one in files if _fits(known.get(one["fragment"]), field, one)]
+            if fitting:
+                commit(data, [(one["fragment"], DataFile(**one["file"])) for one in fitting])
+            return fitting
+
+        taken = [one["fragment"] for one in self._change(make)]
+        for one in files:
+            if one["fragment"] not in taken:
+                (self._place / "data" / str(one["file"]["path"])).unlink(missing_ok=True)
+        return len(files) - len(taken)
+
+
+def _beside(fragment: lance.LanceFragment, field: int) -> list[str]:
+    """Return the files of a fragment but that of a column of its own."""
+    return sorted(one.path for one in fragment.data_files() if list(one.fields) != [field])
+
+
+def _plain(file: lance.fragment.DataFile) -> dict[str, object]:
+    """Return a file's description as what JSON can hold, by the parameters of its class."""
+    numbers = ("file_major_version", "file_minor_version", "file_size_bytes", "base_id")
+    lists = {"fields": list(file.fields), "column_indices": list(file.column_indices)}
+    return {"path": str(file.path), **lists, **{name: getattr(file, name) for name in numbers}}
+
+
+def _fits(fragment: lance.LanceFragment | None, field: int, file: WrittenFile) -> bool:
+    """Return whether a fragment's rows still stand where they stood when a file was written."""
+    return (
+        fragment is not None
+        and field == file["field"]
+        and fragment.physical_rows == file["rows"]
+        and _beside(fragment, field) == file["beside"]
+    )
+
+
+class _Column:
+    """The new column's file of a fragment, written as rows come, in order; none is written as long as nothing changes."""
+
+    def __init__(self, data: lance.LanceDataset, fragment: lance.LanceFragment, column: str, kind: pa.DataType) -> None:
+        self._data, self._fragment, self._column, self._kind = data, fragment, column, kind
+        self._schema = pa.schema([pa.field(column, kind)])
+        self._path = Path(data.uri) / "data" / f"{uuid.uuid4()}.lance"
+        self._writer: Any = None
+        self._written = 0
+
+    def add(self, offsets: np.ndarray, values: np.ndarray, has: np.ndarray, changed: bool) -> None:
+        """Add rows behind those that came before.
+
+        Parameters
+        ----------
+        offsets : ndarray of int64, shape (b,)
+            Where they stand in the fragment; deleted rows are left out.
+        values : ndarray, shape (b, width)
+            As they are stored.
+        has : ndarray of bool, shape (b,)
+        changed : bool
+            Whether any of them is another than the table has.
+        """
+        if changed and self._writer is None:
+            self._begin(int(offsets[0]))
+        if self._writer is not None:
+            self._write(offsets, values, has, int(offsets[-1]) + 1)
+
+    def _begin(self, first: int) -> None:
+        """Open the file, and copy the rows that nothing changes before the first one that is written."""
+        from lance.file import LanceFileWriter
+
+        self._writer = LanceFileWriter(str(self._path), self._schema, version=self._data.data_storage_version)
+        for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
+            at = (np.asarray(batch.column(1)) & _OFFSET).astype(np.int64)
+            n = int(np.searchsorted(at, first))
+            if n:
+                values, has = matrix_of(batch.column(0))
+                self._write(at[:n], values[:n], has[:n], int(at[n - 1]) + 1)
+            if n < len(at):
+                return
+
+    def _write(self, at: np.ndarray, values: np.ndarray, has: np.ndarray, stop: int) -> None:
+        """Write the physical rows from where the file ends to ``stop``; those that are not given are deleted, and become null."""
+        full = np.zeros(stop - self._written, bool)
+        full[at - self._written] = has
+        if len(at) == len(full):
+            dense = values
+        else:
+            dense = np.zeros((len(full), self._kind.list_size), self._kind.value_type.to_pandas_dtype())
+            dense[at - self._written] = values
+        flat = pa.array(np.ascontiguousarray(dense).reshape(-1))
+        lists = pa.FixedSizeListArray.from_arrays(flat, type=self._kind, mask=None if full.all() else pa.array(~full))
+        self._writer.write_batch(pa.record_batch([lists], schema=self._schema))
+        self._written = stop
+
+    def close(self) -> lance.fragment.DataFile | None:
+        """Fill the file up to the fragment's last row, and return its description; None if nothing was written."""
+        from lance.fragment import DataFile
+
+        if self._writer is None:
+            return None
+        none, nothing = np.empty(0, np.int64), np.empty((0, self._kind.list_size))
+        while self._written < self._fragment.physical_rows:
+            self._write(none, nothing, np.empty(0, bool), min(self._written + _ROWS, self._fragment.physical_rows))
+        self._writer.close()
+        return DataFile.create(self._data, self._path.name)
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        if self._writer is not None:
+            self._path.unlink(missing_ok=True)

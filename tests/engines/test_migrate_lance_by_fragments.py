@@ -1,0 +1,248 @@
+"""A LanceDB table that an engine migrates: complete files of the column by fragment, committed as far as nobody has changed their rows."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from engine_data import FILES, ROWS, Dying, Killed, Pickled, X, make_map, table
+
+from congruence.databases import open_database
+from congruence.engines import EngineWalks, LocalEngine
+from congruence.errors import NotFiniteError, ParameterError
+from congruence.upgrade.migrate import Migration
+
+lance = pytest.importorskip("lance")
+
+MAP = make_map()
+N = FILES * ROWS
+
+
+def write_table(where, vectors=X, rows=ROWS):
+    lance.write_dataset(table(vectors=vectors), str(where), max_rows_per_file=rows)
+    return where
+
+
+def migrate(where, journal, walks, steps=("run", "verify", "switch"), **options):
+    told = {}
+    with Migration(open_database(str(where)), MAP, journal=journal, walks=walks, **options.pop("migration", {})) as one:
+        for step in steps:
+            told[step] = getattr(one, step)(**(options if step == "run" else {}))
+    return told
+
+
+def rows_of(where, column="vector"):
+    """Return the ids and the vectors of a table, in the order of the ids; null is a row of NaN."""
+    read = lance.dataset(str(where)).to_table(columns=["id", column]).sort_by("id")
+    kind = read.schema.field(column).type
+    width = kind.shape[0] if isinstance(kind, pa.BaseExtensionType) else kind.list_size
+    vectors = [np.full(width, np.nan) if row is None else row for row in read[column].to_pylist()]
+    return read["id"].to_numpy(), np.array(vectors, np.float32)
+
+
+def check(where, old=X, column="vector"):
+    """Every row has what the map gives of its old vector."""
+    ids, new = rows_of(where, column)
+    np.testing.assert_allclose(new, MAP.transform(old[ids]), rtol=0, atol=2e-6)
+    return ids
+
+
+def column_files(where):
+    """Return the files on the disk, and those that the latest version names."""
+    named = {file.path for one in lance.dataset(str(where)).get_fragments() for file in one.data_files()}
+    return {path.name for path in (where / "data").iterdir()}, named
+
+
+class Meanwhile(LocalEngine):
+    """While its first walk has told of one stretch, another program changes the table."""
+
+    def __init__(self, where, change):
+        self.where, self.change = where, change
+
+    def run(self, work, fragments):
+        for result in super().run(work, fragments):
+            change, self.change = self.change, None
+            if change is not None:
+                change(lance.dataset(str(self.where)))
+            yield result
+
+
+def test_it_ends_as_in_one_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    where = write_table(tmp_path / "photos.lance")
+    told = migrate("photos.lance", "journal", EngineWalks(Pickled(), stretch_bytes=4 * X.shape[1] * 2 * ROWS))
+    assert told["verify"].passed
+    assert check(where).tolist() == list(range(N))
+    kept = json.loads((tmp_path / "journal" / "journal.json").read_text())
+    assert kept["rows"] == N
+    with Migration(open_database("photos.lance"), journal="journal", walks=EngineWalks(Pickled())) as one:
+        assert one.rollback()["identical"] is True
+    np.testing.assert_array_equal(rows_of(where)[1], X)
+    assert lance.dataset(str(where)).to_table(columns=["id", "title"]).equals(table().drop(["vector"]))
+
+
+def test_small_fragments_share_a_stretch(tmp_path):
+    database = open_database(str(write_table(tmp_path / "photos.lance")))
+    assert list(database.stretches(2 * ROWS)) == [(0, 2), (2, 4)]
+    assert list(database.stretches(2 * ROWS - 1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert list(database.stretches(1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert list(database.stretches(10 * N)) == [(0, 4)]
+
+
+@pytest.mark.parametrize("after", [0, FILES - 1])
+@pytest.mark.parametrize("then", ["engine", "one process"])
+def test_a_killed_driver_loses_nothing(tmp_path, monkeypatch, after, then):
+    where, one_each = write_table(tmp_path / "photos.lance"), {"stretch_bytes": 1}
+    database = open_database(str(where))
+
+    def dead(files):
+        raise Killed  # a dead process commits nothing
+
+    monkeypatch.setattr(type(database), "take", lambda self, files: dead(files))
+    with pytest.raises(Killed):
+        migrate(where, tmp_path / "j", EngineWalks(Dying(after), **one_each), steps=("run",))
+    monkeypatch.undo()
+    walks = EngineWalks(LocalEngine(), **one_each) if then == "engine" else None
+    assert migrate(where, tmp_path / "j", walks, resume=True)["verify"].passed
+    assert len(check(where)) == N
+
+
+def test_what_is_committed_is_not_mapped_again(tmp_path, monkeypatch):
+    where = write_table(tmp_path / "photos.lance")
+    with pytest.raises(Killed):  # an interrupt: what was told is committed
+        migrate(where, tmp_path / "j", EngineWalks(Dying(2), stretch_bytes=1), steps=("run",))
+    from congruence.upgrade.migrate.mapper import RowMapper
+
+    mapped, call = [], RowMapper.__call__
+    monkeypatch.setattr(
+        RowMapper, "__call__", lambda self, ids, *rest: mapped.append(len(ids)) or call(self, ids, *rest)
+    )
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "j", walks=EngineWalks(LocalEngine())) as one:
+        one.walks.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
+    assert sum(mapped) == (FILES - 2) * ROWS
+
+
+def update(data):
+    changed = np.ones(X.shape[1], np.float32) / np.sqrt(X.shape[1])
+    data.update({"vector": "[" + ", ".join(map(str, changed)) + "]"}, where="id = 5 OR id = 905")
+
+
+CHANGES = {
+    "rows are deleted": lambda data: data.delete("id IN (3, 4, 350, 1199)"),
+    "rows are updated": update,
+    "rows are added": lambda data: lance.write_dataset(
+        table(0, 7).set_column(0, "id", pa.array(np.arange(N, N + 7))), data.uri, mode="append"
+    ),
+    "a column is added": lambda data: data.add_columns(pa.field("more", pa.int32())),
+    "fragments are compacted": lambda data: data.optimize.compact_files(target_rows_per_fragment=10 * N),
+    "a vector is missing": lambda data: data.update({"vector": "NULL"}, where="id = 7"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_others_change_the_table_meanwhile(tmp_path, name):
+    """Files that were written for rows as they were before are committed where these still stand, and the others removed."""
+    where = write_table(tmp_path / "photos.lance")
+    engine = Meanwhile(where, CHANGES[name])
+    assert migrate(where, tmp_path / "j", EngineWalks(engine, stretch_bytes=1))["verify"].passed
+    assert engine.change is None
+    old = rows_of(where, "vector__congruence_old")
+    ids, new = rows_of(where)
+    np.testing.assert_array_equal(ids, old[0])
+    there = ~np.isnan(old[1][:, 0])
+    assert there.all() == (name != "a vector is missing")
+    np.testing.assert_allclose(new[there], MAP.transform(old[1][there]), rtol=0, atol=2e-6)
+    gone = {"rows are deleted": 4, "rows are added": -7}.get(name, 0)
+    assert len(ids) == N - gone
+
+
+def test_a_file_of_rows_that_moved_is_removed(tmp_path):
+    where = write_table(tmp_path / "photos.lance")
+    database = open_database(str(where))
+    database.prepare(MAP.d_out)
+    ((start, stop),) = database.stretches(10 * N)
+    files = database.revise(start, stop, 128, lambda block: (~block.has_new, MAP.transform(block.old)))
+    assert [one["fragment"] for one in files] == [0, 1, 2, 3]
+    json.dumps(files)
+    lance.dataset(str(where)).optimize.compact_files(target_rows_per_fragment=2 * ROWS)
+    before, _ = column_files(where)
+    assert database.take(files) == FILES
+    after, named = column_files(where)
+    assert before - after == {one["file"]["path"] for one in files}
+    assert named <= after
+    assert database.count("new") == 0
+
+
+def test_rows_that_are_deleted_or_have_no_vector(tmp_path):
+    """They stay so, in the first block of a fragment, between others and at its end, also where only some of its vectors are written again."""
+    where = tmp_path / "photos.lance"
+    holes = {0, 1, 299, 300, 450, 899, 1199}
+    lists = [None if k in (2, 298, 600, 1198) else row.tolist() for k, row in enumerate(X)]
+    whole = table().set_column(1, "vector", pa.array(lists, pa.list_(pa.float32(), X.shape[1])))
+    lance.write_dataset(whole, str(where), max_rows_per_file=ROWS)
+    lance.dataset(str(where)).delete(f"id IN ({', '.join(map(str, sorted(holes)))})")
+    migrate(where, tmp_path / "j", EngineWalks(LocalEngine()), steps=("run", "verify"))
+    database = open_database(str(where))
+    wrong = pa.array([250, 1100])
+    database.write(wrong, np.full((2, MAP.d_out), 0.5, np.float32))
+    database.delete(pa.array([251]))
+    database.flush()
+    with Migration(open_database(str(where)), journal=tmp_path / "j", walks=EngineWalks(Pickled())) as one:
+        one.switch()
+        assert [found["written"] for found in one.journal.passes[-2:]] == [3, 0]
+    ids, new = rows_of(where)
+    assert set(range(N)) - set(ids.tolist()) == holes
+    without = np.isin(ids, [2, 298, 600, 1198])
+    assert np.isnan(new[without]).all()
+    np.testing.assert_allclose(new[~without], MAP.transform(X[ids[~without]]), rtol=0, atol=2e-6)
+
+
+def test_rows_before_the_first_that_changes_are_copied(tmp_path):
+    """In blocks of 64 rows one of the fifth changes, behind rows that are deleted or have no vector yet."""
+    where = write_table(tmp_path / "photos.lance")
+    lance.dataset(str(where)).delete("id IN (0, 63, 64, 130)")
+    database = open_database(str(where))
+    database.prepare(MAP.d_out)
+    some = np.setdiff1d(np.arange(ROWS), [0, 7, 63, 64, 130, 290])
+    database.write(pa.array(some), MAP.transform(X[some]))
+    database.flush()
+
+    def change(block):
+        which = np.asarray(block.ids) == 290
+        return (which, MAP.transform(block.old[which])) if which.any() else None
+
+    for start, stop in list(database.stretches(1)):
+        assert database.take(database.revise(start, stop, 64, change)) == 0
+    ids, new = rows_of(where, "vector__congruence_new")
+    there = np.isin(ids, [*some, 290])
+    np.testing.assert_allclose(new[there], MAP.transform(X[ids[there]]), rtol=0, atol=2e-6)
+    assert np.isnan(new[~there]).all()
+
+
+@pytest.mark.parametrize("element", ["float16", "binary"])
+def test_other_kinds_of_numbers(tmp_path, element):
+    where = write_table(tmp_path / "photos.lance")
+    migrate(where, tmp_path / "a", EngineWalks(Pickled()), steps=("run",), migration={"element_type": element})
+    ours = lance.dataset(str(where)).to_table(columns=["vector__congruence_new"])
+    other = write_table(tmp_path / "other.lance")
+    migrate(other, tmp_path / "b", None, steps=("run",), migration={"element_type": element})
+    assert ours.num_rows == N
+    theirs = lance.dataset(str(other)).to_table(columns=["vector__congruence_new"])
+    a, b = (np.array(one.column(0).to_pylist(), np.float32) for one in (ours, theirs))
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-3)
+
+
+def test_bad_input(tmp_path):
+    vectors = X.copy()
+    vectors[2 * ROWS + 7, 3] = np.nan
+    where = write_table(tmp_path / "photos.lance", vectors)
+    files = column_files(where)[0]
+    with pytest.raises(NotFiniteError, match=r"607.*The fragment is fragments 2 to 2"):
+        migrate(where, tmp_path / "j", EngineWalks(LocalEngine(), stretch_bytes=1), steps=("run",))
+    on_disk, named = column_files(where)
+    assert on_disk - files == named - files  # of the fragments before, and nothing of the broken one
+    database = open_database(str(write_table(tmp_path / "few.lance")), rows="id < 100")
+    with pytest.raises(ParameterError, match="Got the condition 'id < 100' for an engine; expected all rows"):
+        Migration(database, MAP, journal=tmp_path / "k", walks=EngineWalks(LocalEngine())).run()
