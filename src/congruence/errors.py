@@ -38,7 +38,7 @@
     ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
     └── ColumnsWarning                     the output has no room for some of a table's columns
 
-Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
+Every message follows "Got …; expected …. Do this.", where the last sentence names the argument, flag or column to change.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from docsite import api, check  # noqa: E402
+from docsite import api, check, roles  # noqa: E402
 
 PAGE = '<h1 id="top">A</h1><a href="b.html#there">b</a><a href="https://example.org/x">out</a><img src="c.png">'
 OTHER = '<h2 id="there">B</h2><a href="index.html">a</a><a href="#there">here</a><script>1</script>'
@@ -59,3 +59,41 @@ def test_a_public_name_without_a_description_is_told(site):
     assert check.problems(site, {"package": api.Module("package", ["f", "g"])}) == [
         "package.g is public, and no page describes it"
     ]
+
+
+@pytest.mark.parametrize("mark", [":func:<code>f</code>", ":class:`A`", "<p>.. math::</p>", "<code>::</code>"])
+def test_marks_of_docstrings_are_told(site, mark):
+    (site / "api").mkdir()
+    (site / "api" / "maps.html").write_text(f"<p>A text.</p>{mark}")
+    (told,) = check.problems(site, MODULES)
+    assert told.startswith("api/maps.html shows the mark ")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (":class:`congruence.maps.OrthogonalMap`", "[`maps.OrthogonalMap`][congruence.maps.orthogonal.OrthogonalMap]"),
+        (":func:`~congruence.transport.sinkhorn.sinkhorn`", "[`sinkhorn`][congruence.transport.sinkhorn.sinkhorn]"),
+        (":meth:`Database.write`", "[`Database.write`][congruence.databases.Database]"),
+        (":func:`congruence.load`", "[`load`][congruence.upgrade.bridge.loading.load]"),
+        (":class:`a map <congruence.maps.Map>`", "[`a map`][congruence.maps.Map]"),
+        (":meth:`transform`", "`transform`"),
+        (":func:`congruence._utils.ids.to_ids`", "`_utils.ids.to_ids`"),
+        ("A tree.\n\n::\n\n    A\n    └── B\n", "A tree.\n\n    A\n    └── B\n"),
+        ("``plain``, *stressed*, a::b", "``plain``, *stressed*, a::b"),
+    ],
+)
+def test_roles_become_links_to_what_the_pages_describe(text, written):
+    assert roles.in_markdown(text) == written
+
+
+def test_every_role_names_something_that_is_there():
+    """A role that leads nowhere names a method, a private helper, or something that was renamed: the last is to be found."""
+    lost = set()
+    for path in (ROOT / "src" / "congruence").rglob("*.py"):
+        for found in roles.ROLE.finditer(path.read_text(encoding="utf-8")):
+            name = found["name"]
+            if name.startswith("congruence.") and "._" not in name and roles.described(name) is None:
+                lost.add(name)
+    packages = {".".join(name.split(".")[:2]) for name in api.public_modules()}
+    assert lost <= packages

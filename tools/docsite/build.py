@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,8 @@ def main(arguments: list[str]) -> int:
     shutil.rmtree(PAGES, ignore_errors=True)
     collect(PAGES, run=not quick)
     shutil.rmtree(SITE, ignore_errors=True)
-    done = subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=ROOT, check=False)
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "tools")}, check=False)
     if done.returncode:
         return done.returncode
     own_worker(SITE)

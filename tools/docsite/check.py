@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 #: Attributes by which a page makes a browser fetch something; a link that a reader follows is none.
 _FETCHED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
+
+
+#: What docstrings are marked up with and Markdown leaves as it is: roles, directives and marks of literal blocks.
+_MARKS = re.compile(r":(?:func|meth|class|data|attr|mod|exc|obj):[`<]|<p>\s*\.\. \w+::|<p>\s*::|<code>::")
 
 
 class _Page(HTMLParser):
@@ -48,7 +53,16 @@ def problems(site: Path, modules: dict[str, Any]) -> list[str]:
     -------
     list of str
     """
-    return [*_missing_names(site, modules), *_broken(site)]
+    return [*_missing_names(site, modules), *_broken(site), *_marks(site)]
+
+
+def _marks(site: Path) -> list[str]:
+    """Return pages of the API that show marks of reStructuredText."""
+    found = []
+    for path in sorted(site.glob("api/*.html")):
+        if mark := _MARKS.search(path.read_text(encoding="utf-8")):
+            found.append(f"{path.relative_to(site)} shows the mark {mark[0]} of a docstring")
+    return found
 
 
 def _missing_names(site: Path, modules: dict[str, Any]) -> list[str]:

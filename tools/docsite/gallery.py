@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,10 @@ def make(folder: Path) -> None:
         for page, line in REPORTS.items():
             program = [sys.executable, "-c", "from congruence.cli import main; main()", *line.split()]
             subprocess.run(program, cwd=place, check=True, stdout=subprocess.DEVNULL)
-            shutil.copyfile(place / PLACES.get(page, page), folder / page)
+            made = (place / PLACES.get(page, page)).read_text(encoding="utf-8")
+            (folder / page).write_text(
+                made.replace(f"{place}/", ""), encoding="utf-8"
+            )  # a migration names its table by the whole path
 
 
 def prepare(folder: Path) -> None:

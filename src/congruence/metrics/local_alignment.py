@@ -66,10 +66,7 @@ def cknna(
     -----
     **huh.** With the mask α(i, j) = 1 where j ∈ N_K(i) and j ∈ N_L(i), A = α ∘ K and B = α ∘ L,
 
-    .. math::
-
-        n (n - 3) \, \mathrm{align}(K, L) = \mathrm{tr}(A B)
-        + \frac{(1^\top A 1)(1^\top B 1)}{(n - 1)(n - 2)} - \frac{2}{n - 2} 1^\top A B 1,
+    n (n − 3) align(K, L) = tr(AB) + (1ᵀA1)(1ᵀB1) / ((n − 1)(n − 2)) − 2 / (n − 2) · 1ᵀAB1,
 
     Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and B
     are not symmetric, since being a neighbor is not mutual. Two things follow. tr(A B) = Σ A_ij B_ji: a pair counts

@@ -52,7 +52,7 @@ def summarize(
     held_out : bool, optional
         Measure only on classes the map was not fitted on. By default, if it knows them.
     scores : Scores, optional
-        From :func:`congruence.evaluation`, if they were computed already.
+        From :func:`congruence.evaluate`, if they were computed already.
     comparison : Comparison, optional
         From :func:`congruence.compare_maps`, to stand below the scores.
     random_state : int, default=0
@@ -74,7 +74,7 @@ def summarize(
     InputError
         ``held_out`` for a map fitted on all pairs, or nothing can be measured.
     SpaceMismatchError, IdError, ShapeError
-        As :func:`congruence.evaluation`.
+        As :func:`congruence.evaluate`.
     """
     check_seed(random_state)
     if isinstance(mapping, TwoSidedMap):
