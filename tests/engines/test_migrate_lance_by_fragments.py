@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from engine_data import FILES, ROWS, Dying, Killed, Pickled, X, make_map, table
+from s3_server import s3_server
 
 from congruence.databases import open_database
 from congruence.engines import EngineWalks, LocalEngine
-from congruence.errors import NotFiniteError, ParameterError
+from congruence.errors import DatabaseError, FileError, NotFiniteError, ParameterError
 from congruence.upgrade.migrate import Migration
 
 lance = pytest.importorskip("lance")
@@ -246,3 +247,54 @@ def test_bad_input(tmp_path):
     database = open_database(str(write_table(tmp_path / "few.lance")), rows="id < 100")
     with pytest.raises(ParameterError, match="Got the condition 'id < 100' for an engine; expected all rows"):
         Migration(database, MAP, journal=tmp_path / "k", walks=EngineWalks(LocalEngine())).run()
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with s3_server() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{server.server_port}")
+        options = {"aws_endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true"}
+        lance.write_dataset(table(), "s3://bucket/shop/photos.lance", max_rows_per_file=ROWS, storage_options=options)
+        yield options
+
+
+def in_bucket(options):
+    return lance.dataset("s3://bucket/shop/photos.lance", storage_options=options).to_table().sort_by("id")
+
+
+def test_a_table_in_an_object_store_by_the_command(bucket, here, tmp_path):
+    """From the plan to the way back, killed between, with another process's change; no file is written beside the table's own."""
+    MAP.save(tmp_path / "map")
+    where = "s3://bucket/shop/photos.lance"
+    with pytest.raises(Killed):
+        walks = EngineWalks(Dying(1), stretch_bytes=1)
+        migrate(where, tmp_path / "journal", walks, steps=("run",))
+    lance.dataset(where, storage_options=bucket).delete("id = 700")
+    for words in (("--map", "map", "--resume", "--yes"), ("verify",), ("switch",)):
+        ended = here("migrate", where, *words, "--journal", "journal")
+        assert ended.code == 0, ended.err
+    found = in_bucket(bucket)
+    ids = found["id"].to_numpy()
+    assert ids.tolist() == [k for k in range(N) if k != 700]
+    np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X[ids]), rtol=0, atol=2e-6)
+    ended = here("migrate", where, "rollback", "--journal", "journal")
+    assert ended.code == 0, ended.err
+    np.testing.assert_array_equal(np.stack(in_bucket(bucket)["vector"].to_numpy()), X[ids])
+    assert "127.0.0.1" not in (tmp_path / "journal" / "journal.json").read_text()
+
+
+def test_what_an_object_store_cannot_do_is_said(bucket, here, tmp_path):
+    where = "s3://bucket/shop/photos.lance"
+    with pytest.raises(DatabaseError, match=r"Got rows to write one by one in s3://.*Migrate by an engine"):
+        Migration(open_database(where), MAP, journal=tmp_path / "j").run()
+    with pytest.raises(ParameterError, match=r"expected a Lance table there, whose URL ends in \.lance"):
+        open_database("s3://bucket/shop")
+    with pytest.raises((FileError, DatabaseError), match=r"s3://bucket/none\.lance"):
+        open_database("s3://bucket/none.lance")
+    np.savez(tmp_path / "new.npz", ids=np.arange(N), vectors=MAP.transform(X))
+    ended = here("migrate", where, "reembed", "--encode", "new.npz", "--share", "0.1")
+    assert ended.code == 2
+    assert "in an object store, to re-embed rows of" in ended.err

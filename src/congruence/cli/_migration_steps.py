@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from congruence.cli._bars import Bars
+    from congruence.databases import Database
     from congruence.embeddings import Embeddings
     from congruence.engines import EngineWalks
     from congruence.upgrade.migrate import Migration, Plan, Verification
@@ -20,6 +21,7 @@ __all__ = [
     "discard",
     "drop_old",
     "make_walks",
+    "own_walks",
     "rollback",
     "run",
     "switch",
@@ -58,6 +60,22 @@ def make_walks(
     from congruence.engines import EngineWalks
 
     return EngineWalks(make_engine(engine, address, workers, 0))
+
+
+def own_walks(database: Database, *, reembeds: bool) -> EngineWalks | None:
+    """Return walks in this process for a database that takes whole files only. Raises ParameterError."""
+    from congruence.databases import Stretched
+    from congruence.errors import ParameterError
+
+    if not isinstance(database, Stretched) or not database.whole_files_only:
+        return None
+    if reembeds:
+        raise ParameterError(
+            f"Got {database.info().place} in an object store, to re-embed rows of; expected a table in a folder. Re-embed a copy there."
+        )
+    from congruence.engines import EngineWalks, LocalEngine
+
+    return EngineWalks(LocalEngine())
 
 
 def run(

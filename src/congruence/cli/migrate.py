@@ -272,6 +272,7 @@ def command(
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
     with closing(database):
+        walks = walks or steps.own_walks(database, reembeds=reembeds)
         migration = Migration(
             database,
             mapping,

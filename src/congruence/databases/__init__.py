@@ -83,7 +83,14 @@ class Kind:
 DATABASES: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("lancedb", "lancedb", ("lancedb",), (".lance",), "photos/items.lance", "lancedb:LanceDB"),
+        Kind(
+            "lancedb",
+            "lancedb",
+            ("lancedb", "s3", "gs", "az"),
+            (".lance",),
+            "photos/items.lance",
+            "lancedb:LanceDB",
+        ),
         Kind("duckdb", "duckdb", ("duckdb",), (".duckdb", ".ddb"), "photos.duckdb", "duckdb:DuckDB"),
         Kind(
             "pgvector",

@@ -92,7 +92,7 @@ class LanceReader(Database):
     def _open(self) -> lance.LanceDataset:
         """Open the latest version."""
         with refusals(self._place, None):
-            return self._lance.dataset(str(self._place))
+            return self._lance.dataset(self._place.uri, storage_options=self._place.options)
 
     def _errors(self) -> AbstractContextManager[None]:
         return refusals(self._place, self._where)
@@ -146,7 +146,7 @@ class LanceReader(Database):
                 else "text",
                 columns=tuple(one for one in data.schema.names if one not in own),
                 space=told_space(texts(data.schema.metadata), str(self._place)),
-                free_bytes=shutil.disk_usage(self._place).free,
+                free_bytes=shutil.disk_usage(folder).free if (folder := self._place.folder) else None,
             )
 
     def stage(self) -> Stage:

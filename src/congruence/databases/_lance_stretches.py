@@ -6,7 +6,6 @@ import uuid
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -17,7 +16,7 @@ from congruence._utils.ahead import run_ahead
 from congruence.databases._lance_column import commit, stream
 from congruence.databases._lance_reader import LanceReader, client
 from congruence.databases._lance_staging import matrix_of
-from congruence.databases._lance_table import flat_of, storage_of
+from congruence.databases._lance_table import TablePlace, flat_of, storage_of
 from congruence.databases._stretches import Change, Stretched, WrittenFile
 from congruence.errors import ParameterError
 
@@ -46,11 +45,15 @@ class LanceStretches(LanceReader, Stretched):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is open: another process, which sees the same folder, opens it anew."""
-        # Another process stands in another folder.
-        return {**self.__dict__, "_place": self._place.absolute(), "_lance": None, "_lock": None, "_seen": deque()}
+        return {**self.__dict__, "_lance": None, "_lock": None, "_seen": deque()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lance=client(), _lock=Lock())
+
+    @property
+    def whole_files_only(self) -> bool:
+        """True of a table in an object store: rows that wait for their fragment's others need a folder."""
+        return self._place.folder is None
 
     @abstractmethod
     def _change(self, change: Callable[[], _T]) -> _T:
@@ -77,7 +80,7 @@ class LanceStretches(LanceReader, Stretched):
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
         """Write the column's file of those fragments in which something changes; see :meth:`Stretched.revise`."""
         with self._errors():
-            data = self._lance.dataset(str(self._place), version=self._version)
+            data = self._lance.dataset(self._place.uri, self._version, storage_options=self._place.options)
             files = []
             for fragment in data.get_fragments():
                 if start <= fragment.fragment_id < stop:
@@ -109,7 +112,7 @@ class LanceStretches(LanceReader, Stretched):
                     has[rows] = True
                 yield (addresses & _OFFSET).astype(np.int64), values, has, found is not None
 
-        column = _Column(data, fragment, new, kind)
+        column = _Column(data, fragment, new, kind, self._place)
         try:
             for one in run_ahead(changed()):
                 column.add(*one)
@@ -149,8 +152,14 @@ class LanceStretches(LanceReader, Stretched):
         taken = [one["fragment"] for one in self._change(make)]
         for one in files:
             if one["fragment"] not in taken:
-                (self._place / "data" / str(one["file"]["path"])).unlink(missing_ok=True)
+                _remove(self._place, str(one["file"]["path"]))
         return len(files) - len(taken)
+
+
+def _remove(place: TablePlace, name: str) -> None:
+    """Remove a file that no version names; in an object store it is left to Lance's cleanup."""
+    if place.folder is not None:
+        (place.folder / "data" / name).unlink(missing_ok=True)
 
 
 def _beside(fragment: lance.LanceFragment, field: int) -> list[str]:
@@ -178,10 +187,17 @@ def _fits(fragment: lance.LanceFragment | None, field: int, file: WrittenFile) -
 class _Column:
     """The new column's file of a fragment, written as rows come, in order; none is written as long as nothing changes."""
 
-    def __init__(self, data: lance.LanceDataset, fragment: lance.LanceFragment, column: str, kind: pa.DataType) -> None:
-        self._data, self._fragment, self._column, self._kind = data, fragment, column, kind
+    def __init__(
+        self,
+        data: lance.LanceDataset,
+        fragment: lance.LanceFragment,
+        column: str,
+        kind: pa.DataType,
+        place: TablePlace,
+    ) -> None:
+        self._data, self._fragment, self._column, self._kind, self._place = data, fragment, column, kind, place
         self._schema = pa.schema([pa.field(column, kind)])
-        self._path = Path(data.uri) / "data" / f"{uuid.uuid4()}.lance"
+        self._name = f"{uuid.uuid4()}.lance"
         self._writer: Any = None
         self._written = 0
 
@@ -207,7 +223,8 @@ class _Column:
         """Open the file, and copy the rows that nothing changes before the first one that is written."""
         from lance.file import LanceFileWriter
 
-        self._writer = LanceFileWriter(str(self._path), self._schema, version=self._data.data_storage_version)
+        path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
+        self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
         for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
             at = (np.asarray(batch.column(1)) & _OFFSET).astype(np.int64)
             n = int(np.searchsorted(at, first))
@@ -241,9 +258,9 @@ class _Column:
         while self._written < self._fragment.physical_rows:
             self._write(none, nothing, np.empty(0, bool), min(self._written + _ROWS, self._fragment.physical_rows))
         self._writer.close()
-        return DataFile.create(self._data, self._path.name)
+        return DataFile.create(self._data, self._name)
 
     def abandon(self) -> None:
         """Remove what was written."""
         if self._writer is not None:
-            self._path.unlink(missing_ok=True)
+            _remove(self._place, self._name)

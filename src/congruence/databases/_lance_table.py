@@ -7,11 +7,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.lance_urls import lance_location
 from congruence._utils.refusals import say_refusal
 from congruence.databases._address import Address
 from congruence.databases._bits import pack, unpack
@@ -31,6 +33,7 @@ __all__ = [
     "NOTE",
     "OLD",
     "TOKEN",
+    "TablePlace",
     "as_ids",
     "dim_of",
     "find_columns",
@@ -61,8 +64,40 @@ _DAMAGE = re.compile(
 )
 
 
-def find_table(address: Address, table: str | None) -> Path:
-    """Return the folder of a table. Raises FileError, ParameterError."""
+@dataclass(frozen=True)
+class TablePlace:
+    """Where a table lies.
+
+    Attributes
+    ----------
+    uri : str
+        The path of its folder, or its URL in an object store without its query.
+    options : dict of str to str, or None
+        Of storage, as Lance takes them. Credentials come from each process's environment.
+    """
+
+    uri: str
+    options: dict[str, str] | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Its folder, None in an object store."""
+        return None if "://" in self.uri else Path(self.uri)
+
+    def __str__(self) -> str:
+        return self.uri
+
+
+def find_table(address: Address, table: str | None) -> TablePlace:
+    """Return where a table is. Raises FileError, ParameterError."""
+    if address.scheme not in ("", "lancedb"):
+        uri, options = lance_location(address.text)
+        if not uri.rstrip("/").endswith(".lance"):
+            raise ParameterError(
+                f"Got {address.shown} in an object store; expected a Lance table there, whose URL ends in .lance. Other files are mapped into a second "
+                "data set: congruence transform."
+            )
+        return TablePlace(uri.rstrip("/"), options)
     text = address.text[len("lancedb://") :] if address.scheme == "lancedb" else address.text
     place = Path(text).absolute()
     if place.suffix == ".lance":
@@ -80,11 +115,11 @@ def find_table(address: Address, table: str | None) -> Path:
         place = place / f"{table}.lance"
     if not (place / "_versions").is_dir():
         raise FileError(f"Got {address.shown}, where no Lance table is; expected the folder of one. Check the path.")
-    return place
+    return TablePlace(str(place))
 
 
 def find_columns(
-    schema: pa.Schema, primary: list[str], place: Path, column: str | None, ids: str | None, modality: str | None
+    schema: pa.Schema, primary: list[str], place: TablePlace, column: str | None, ids: str | None, modality: str | None
 ) -> tuple[str, str, str | None]:
     """Return the columns of the vectors, the ids and, if one is meant, the modalities. Raises ParameterError, DatabaseError."""
     for name, option in ((column, "column"), (ids, "ids"), (modality, "modality_column")):
@@ -220,7 +255,7 @@ def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
 
 
 @contextmanager
-def refusals(place: Path, where: str | None) -> Iterator[None]:
+def refusals(place: TablePlace, where: str | None) -> Iterator[None]:
     """Turn Lance's errors, which tell what they are by their text only, into ours."""
     try:
         yield
@@ -236,7 +271,7 @@ def refusals(place: Path, where: str | None) -> Iterator[None]:
         ) from None
 
 
-def _as_ours(error: Exception, place: Path, where: str | None) -> CongruenceError:
+def _as_ours(error: Exception, place: TablePlace, where: str | None) -> CongruenceError:
     text, said = str(error), _first_line(error)
     number = error.errno if isinstance(error, OSError) and error.errno else None
     if found := re.search(r"os error (\d+)", text):

@@ -32,6 +32,11 @@ class Stretched(Database):
     #: What the numbers of a stretch count.
     unit: ClassVar[str]
 
+    @property
+    def whole_files_only(self) -> bool:
+        """Whether new vectors can be written by :meth:`revise` and :meth:`take` only, and not row by row."""
+        return False
+
     @abstractmethod
     def stretches(self, most: int) -> Iterator[tuple[int, int]]:
         """Yield the first number and the number behind the last of stretches that together are all rows as they are now.

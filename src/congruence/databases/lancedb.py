@@ -54,12 +54,12 @@ _T = TypeVar("_T")
 
 
 class LanceDB(LanceStretches):
-    """A table of LanceDB in a local folder; a Lance data set outside of any database is one too.
+    """A table of LanceDB in a folder or, for an engine, in an object store; a Lance data set outside of any database is one too.
 
     Parameters
     ----------
     address : Address
-        Path of ``DATABASE/TABLE.lance``, or ``lancedb://DATABASE``.
+        Path of ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``, ``az``).
     table : str, optional
         Needed where the address does not name it and there are several.
     column : str, optional
@@ -149,16 +149,18 @@ class LanceDB(LanceStretches):
             raise DatabaseError(
                 f"Got column {new} in {self._place} without this library's mark; expected one that it has made. Rename or drop it."
             )
-        folder = self._place / "_congruence" / token
+        folder = Path(self._place.uri) / "_congruence" / token
         if self._staging_found is None or self._staging_found.folder != folder:
             self._staging_found = Staging(folder)
         return self._staging_found
 
     def _sweep(self) -> None:
         """Remove what waits for columns that are gone."""
+        if self._place.folder is None:
+            return
         schema = self._open().schema
         known = {texts(field.metadata).get(TOKEN) for field in schema}
-        root = self._place / "_congruence"
+        root = self._place.folder / "_congruence"
         for folder in root.iterdir() if root.is_dir() else ():
             if folder.name not in known:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -189,7 +191,8 @@ class LanceDB(LanceStretches):
                 self._lance.write_dataset(pa.table({"id": np.arange(n), "vector": empty}), str(place))
             return LanceDB(Address.parse(str(place)))
 
-        return time_scratch(self._place.parent, make, vectors, element_type)
+        folder = self._place.folder
+        return None if folder is None else time_scratch(folder.parent, make, vectors, element_type)
 
     def delete(self, ids: pa.Array) -> None:
         """Set new vectors to null; see :meth:`Database.delete`."""
@@ -201,6 +204,11 @@ class LanceDB(LanceStretches):
             self._keep(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type, mask=gone))
 
     def _keep(self, ids: pa.Array, vectors: pa.Array) -> None:
+        if self.whole_files_only:
+            raise DatabaseError(
+                f"Got rows to write one by one in {self._place}; expected whole files of the column in an object store. Migrate by an engine: "
+                "Migration(…, walks=EngineWalks(LocalEngine())), or congruence migrate."
+            )
         self._pending.append((ids, self._addresses(ids), vectors))
         if sum(one.nbytes for *_, one in self._pending) > _PENDING:
             self._stage_pending(self._open())
@@ -214,7 +222,7 @@ class LanceDB(LanceStretches):
     def flush(self) -> None:
         """Make what was written last, and fill in the fragments that are complete; see :meth:`Database.flush`."""
         data = self._open()
-        if self._names(data)[0] is Stage.UNTOUCHED:
+        if self._names(data)[0] is Stage.UNTOUCHED or self.whole_files_only:
             return
         self._stage_pending(data)
         staging = self._staging(data)
@@ -230,7 +238,7 @@ class LanceDB(LanceStretches):
     def _settled(self) -> Any:
         """Move all that waits into the column, and return the version that has it."""
         data = self._open()
-        if self._names(data)[0] is not Stage.UNTOUCHED:
+        if self._names(data)[0] is not Stage.UNTOUCHED and not self.whole_files_only:
             self._stage_pending(data)
             if self._staging(data).fragments():
                 self._fill(None)

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 import pyarrow as pa
 
+from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import is_refusal, say_refusal
 from congruence.errors import FileError, ParameterError, StorageError
@@ -214,23 +215,7 @@ class Place:
         """URI and storage options of a Lance data set here."""
         if self.local:
             return self.uri, None
-        parts = urlsplit(self.uri)
-        asked = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        options: dict[str, str] = {}
-        endpoint = asked.get("endpoint_override") or _endpoint()
-        if parts.scheme == "s3" and endpoint:
-            plain = asked.get("scheme", "") == "http" or endpoint.startswith("http://")
-            bare = endpoint.split("://", 1)[-1]
-            options["aws_endpoint"] = f"{'http' if plain else 'https'}://{bare}"
-            options["allow_http"] = str(plain).lower()
-        if asked.get("region"):
-            options["aws_region"] = asked["region"]
-        return urlunsplit(parts._replace(query="")), options or None
-
-
-def _endpoint() -> str | None:
-    """Return the endpoint that AWS's variables name: Arrow's file system does not read them."""
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        return lance_location(self.uri)
 
 
 @lru_cache(maxsize=64)
@@ -258,7 +243,7 @@ def _resolve(uri: str) -> tuple[Any, str]:
         return _local(), uri
     parts = urlsplit(uri)
     query = parse_qs(parts.query)
-    if parts.scheme == "s3" and "endpoint_override" not in query and (endpoint := _endpoint()):
+    if parts.scheme == "s3" and "endpoint_override" not in query and (endpoint := aws_endpoint()):
         query["endpoint_override"] = [endpoint]
     if (endpoint := query.get("endpoint_override", [""])[-1]) and "://" in endpoint:
         scheme, bare = endpoint.split("://", 1)

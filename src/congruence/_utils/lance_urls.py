@@ -1,0 +1,39 @@
+"""Lance data sets by URL: what Lance itself takes, an address and options of storage, from the URLs that Arrow's file systems take."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+__all__ = ["aws_endpoint", "lance_location"]
+
+
+def aws_endpoint() -> str | None:
+    """Return the endpoint that AWS's variables name: Arrow's file system does not read them."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def lance_location(uri: str) -> tuple[str, dict[str, str] | None]:
+    """Return the address without its query, and the options of storage that the query and the environment name.
+
+    Parameters
+    ----------
+    uri : str
+        For example ``s3://bucket/photos.lance?endpoint_override=http://localhost:9000``. Credentials are left to the environment.
+
+    Returns
+    -------
+    tuple of (str, dict or None)
+    """
+    parts = urlsplit(uri)
+    asked = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    options: dict[str, str] = {}
+    endpoint = asked.get("endpoint_override") or aws_endpoint()
+    if parts.scheme == "s3" and endpoint:
+        plain = asked.get("scheme", "") == "http" or endpoint.startswith("http://")
+        bare = endpoint.split("://", 1)[-1]
+        options["aws_endpoint"] = f"{'http' if plain else 'https'}://{bare}"
+        options["allow_http"] = str(plain).lower()
+    if asked.get("region"):
+        options["aws_region"] = asked["region"]
+    return urlunsplit(parts._replace(query="")), options or None
