@@ -48,6 +48,11 @@ def rows_of(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def tests_of(results: dict[str, Any]) -> dict[str, Any]:
+    """Keep the tests of the losses item by item as well."""
+    return {**rows_of(results), "item_tests": results["extra"]["item_tests"]}
+
+
 def values_of(results: dict[str, Any]) -> dict[str, Any]:
     """Keep the values of single splits as well: differences are taken split by split."""
     kept = rows_of(results)
@@ -292,6 +297,9 @@ JOBS = {
             f"congruence reproduce benchmarks/configs/jam-text-only.yaml --models {data} -o OUT"
             for data in (f"sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions", f"caltech101 --file {CALTECH}", f"imagenet1000 --file {IMAGENET}")
         ), rows_of),
+        Job("jam-item-tests", "hours", (
+            f"congruence reproduce benchmarks/configs/jam-item-tests.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
+        ), tests_of),
         Job("jam-emoji", "hours", (f"python benchmarks/jam_emoji.py {SHARED}/emoji --cache SCRATCH/emoji.npz --json OUT",)),
         Job("jam-layers", "hours", (
             f"congruence reproduce benchmarks/configs/jam-layers-replace.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",

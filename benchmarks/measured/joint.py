@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from measured.blocks import Block, spread, table
+from measured.blocks import Block, minus, spread, table
 from measured.canonical import Figure
 from measured.jobs import JOBS
 
@@ -34,6 +34,35 @@ def text_only(results: list[Any]) -> str:
     for figure, words in zip(found[1:], ("Caltech-101", "ImageNet-1000"), strict=True):
         rows.append([words, *(figure.both(metric, series="text only") for metric in MEASURES)])
     return table(["text only", "binary", "5-way"], rows)
+
+
+def item_tests(results: list[Any]) -> str:
+    """The differences of neighboring losses, their intervals, and p-values after Holm."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for one in results[0]["item_tests"]:
+        words = {"binary_recall": "binary", "five_way_recall": "5-way"}[one["metric"]]
+        cell = f"{one['difference']:+.3f} ({one['low']:+.3f} … {one['high']:+.3f}), p = {one['adjusted_p_value']:.2g}"
+        rows.setdefault((one["pair"].partition(":")[0], words), []).append(minus(cell))
+    return table(["", "", "Spread − NegCon", "NegCon − Con"], [[*key, *cells] for key, cells in rows.items()])
+
+
+def categories(results: list[Any]) -> str:
+    """Recall by SugarCrepe's categories."""
+    found = Figure(results[0])
+    names = dict.fromkeys(
+        str(row["pair"]).partition(":")[0] for row in found.rows if row["metric"] == "category_binary_recall"
+    )
+    rows = []
+    for name in names:
+        cells = [
+            " / ".join(
+                found.both(metric, series=series, pair=f"{name}:")
+                for metric in ("category_binary_recall", "category_five_way_recall")
+            )
+            for series in ("Con", "NegCon", "Spread", "text only")
+        ]
+        rows.append([name, *cells])
+    return table(["binary / 5-way", "Con", "NegCon", "Spread", "text only"], rows)
 
 
 def photos(which: int, first: str, cca: str) -> Any:
@@ -95,6 +124,8 @@ BLOCKS = {
     "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
     "jam-imagenet": Block(photos(1, "ImageNet-1000, classes not seen (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
     "jam-text-only": Block(text_only, JOBS["jam-text-only"]),
+    "jam-item-tests": Block(item_tests, JOBS["jam-item-tests"]),
+    "jam-categories": Block(categories, JOBS["jam-item-tests"]),
     "jam-emoji": Block(emoji, JOBS["jam-emoji"]),
     "jam-layers": Block(layers, JOBS["jam-layers"]),
     "jam-measures": Block(measures, JOBS["jam-measures"]),

@@ -164,7 +164,7 @@ def test_a_division_keeps_images_apart_and_its_rows_together(made):
     assert len(train) == 50
     assert not set(train.groups) & set(heldout)
     assert not set(items.filenames) & (set(train.groups) | set(heldout))
-    assert set(items.categories) == {"swap_obj"}
+    assert set(items.categories) == {"swap_obj", "swap_att"}
     image, text = made.encoders[0]
     for row, name in zip(train.source, train.groups, strict=True):
         at = np.flatnonzero(made.items.images == name)[0]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import TypedDict
 
 import numpy as np
 
-from congruence._utils.typing import Labels, RowsLike
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
@@ -17,17 +16,20 @@ from congruence.errors import NotFiniteError, ParameterError, TooFewAnchorsError
 __all__ = [
     "TIE",
     "TaskRecall",
-    "TaskRow",
+    "check_choices",
     "chosen",
     "distractors",
-    "recall_by_task",
     "same_words",
+    "sugarcrepe_outcomes",
     "sugarcrepe_recall",
     "text_only_recall",
 ]
 
 #: Cosines this close to each other are one: sums of the same numbers in another order differ by so much in float32.
 TIE = 1e-6
+
+#: What is changed in the captions of a category, by the end of its name.
+_CATEGORIES = {"obj": "object", "att": "attribute", "rel": "relation"}
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class TaskRecall:
     Attributes
     ----------
     task : str
-        ``"replace"``, ``"add"``, ``"swap"``; and of swap ``"swap, order only"``, whose two captions have the same words, and ``"swap, other
-        words"``.
+        ``"replace"``, ``"add"``, ``"swap"``; of swap ``"swap, order only"``, whose two captions have the same words, and ``"swap, other
+        words"``; and SugarCrepe's categories, ``"replace, object"``, ``"replace, attribute"``, ``"replace, relation"``, ….
     n : int
         Items.
     binary : float
@@ -61,16 +63,6 @@ class TaskRecall:
     def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
-
-
-class TaskRow(TypedDict):
-    """A line of :func:`recall_by_task`: as in :class:`TaskRecall`, with ``choice`` None where too few captions can be drawn."""
-
-    task: str
-    n: int
-    binary: float
-    choice: float | None
-    ties: int
 
 
 def sugarcrepe_recall(
@@ -98,7 +90,8 @@ def sugarcrepe_recall(
     Returns
     -------
     list of TaskRecall
-        A line for each task among the items, in the order replace, add, swap.
+        A line for each task among the items, in the order replace, add, swap; then the parts of swap, and the categories of each task that
+        has several.
 
     Raises
     ------
@@ -117,6 +110,42 @@ def sugarcrepe_recall(
     ----------
     Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
     """
+    return _lines(items, *_cosines(items, image, caption, negative, options, random_state))
+
+
+def sugarcrepe_outcomes(
+    items: SugarCrepe,
+    image: RowsLike,
+    caption: RowsLike,
+    negative: RowsLike,
+    *,
+    options: int = 5,
+    random_state: int = 0,
+) -> np.ndarray:
+    """Measure what :func:`sugarcrepe_recall` takes means of, for each item: what two models have right is compared item by item.
+
+    Parameters
+    ----------
+    items, image, caption, negative, options, random_state
+        As there.
+
+    Returns
+    -------
+    ndarray, shape (n, 2)
+        The probabilities that the right caption is chosen, between two and among all: 1, 0, or a share of 1 for equals.
+
+    Raises
+    ------
+    ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError, ZeroRowError
+    """
+    right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
+    return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
+
+
+def _cosines(
+    items: SugarCrepe, image: RowsLike, caption: RowsLike, negative: RowsLike, options: int, random_state: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the cosines of each image with its caption, with its wrong one, and with its distractors, shape (n, options − 2)."""
     V, P, N = (
         normalize_rows(as_matrix(rows, name).astype(np.float64))
         for rows, name in ((image, "image"), (caption, "caption"), (negative, "negative"))
@@ -126,7 +155,7 @@ def sugarcrepe_recall(
         check_width(rows.shape[1], V.shape[1], f"the images, beside those of {name}")
     others = distractors(items, options, random_state)
     drawn = np.einsum("ij,ikj->ik", V, P[others])
-    return _lines(items, np.einsum("ij,ij->i", V, P), np.einsum("ij,ij->i", V, N), drawn)
+    return np.einsum("ij,ij->i", V, P), np.einsum("ij,ij->i", V, N), drawn
 
 
 def text_only_recall(
@@ -177,90 +206,6 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
     ]
 
 
-def recall_by_task(
-    image: np.ndarray,
-    caption: np.ndarray,
-    wrong: np.ndarray,
-    groups: Labels,
-    tasks: Labels | None = None,
-    *,
-    texts: np.ndarray | None = None,
-    options: int = 5,
-    random_state: int = 0,
-) -> tuple[list[TaskRow], str | None]:
-    """Measure recall at 1 between a caption and its wrong ones, and among these and distractors, by task.
-
-    Parameters
-    ----------
-    image, caption : ndarray, shape (n, d)
-        In one space.
-    wrong : ndarray, shape (n, k, d)
-        Wrong captions of each row.
-    groups : sequence, shape (n,)
-        The image of each row: captions of the same image are no distractors.
-    tasks : sequence of str, shape (n,), optional
-        Kind of each row's wrong captions; one kind, ``"all"``, if left out.
-    texts : ndarray of int, shape (n, 1 + k), optional
-        Numbers of the caption and the wrong captions of each row, equal ones for one text, so that no text is drawn twice. By default
-        texts are one when their vectors are identical.
-    options : int, default=5
-        Captions to choose from with one wrong caption; ``options − 2`` are distractors, of the same task.
-    random_state : int, default=0
-        Of the distractors; see :func:`distractors`.
-
-    Returns
-    -------
-    rows : list of dict
-        ``task``, ``n``, ``binary``, ``choice`` and ``ties``, as :class:`TaskRecall` has them, for each task in the order of their names;
-        the row of several tasks together, ``"all"``, is last. ``choice`` is None where there are too few captions of other images to draw.
-    note : str or None
-        What those are too few for.
-
-    Raises
-    ------
-    ParameterError
-        Fewer than two options.
-    """
-    check_seed(random_state)
-    _check_choices(options)
-    V, P = (normalize_rows(np.asarray(rows, np.float64)) for rows in (image, caption))
-    n, k, width = np.shape(wrong)
-    N = normalize_rows(np.asarray(wrong, np.float64).reshape(n * k, width))
-    if texts is None:
-        numbers = np.unique(np.concatenate([P, N]), axis=0, return_inverse=True)[1].reshape(-1)
-        texts = np.column_stack([numbers[:n], numbers[n:].reshape(n, k)])
-    said = texts.astype(str)
-    N = N.reshape(n, k, width)
-    right, other = np.einsum("nd,nd->n", V, P), np.einsum("nd,nkd->nk", V, N)
-    kinds = np.full(n, "all") if tasks is None else np.asarray(tasks).astype(str)
-    names, codes = np.unique(kinds, return_inverse=True)
-    labels = np.asarray(groups).astype(str)
-    items = SugarCrepe(np.arange(n).astype(str), codes.astype(str), labels, said[:, 0], said[:, 1])
-    binary, choice, note = chosen(right, other), None, None
-    try:
-        drawn = (
-            np.einsum("nd,nkd->nk", V, P[distractors(items, options, random_state)]) if options > 2 else other[:, :0]
-        )
-        choice = chosen(right, np.concatenate([other, drawn], axis=1))
-    except TooFewAnchorsError:
-        note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
-    ties = np.abs(other.max(axis=1) - right) <= TIE
-    parts = [(str(name), codes == code) for code, name in enumerate(names)]
-    if len(parts) > 1:
-        parts.append(("all", np.ones(n, bool)))
-    rows: list[TaskRow] = [
-        {
-            "task": name,
-            "n": int(of.sum()),
-            "binary": float(binary[of].mean()),
-            "choice": None if choice is None else float(choice[of].mean()),
-            "ties": int(ties[of].sum()),
-        }
-        for name, of in parts
-    ]
-    return rows, note
-
-
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
     """Draw captions of other images for each item, among the items of its task.
 
@@ -282,7 +227,7 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
     ParameterError, TooFewAnchorsError
     """
     check_seed(random_state)
-    _check_choices(options)
+    check_choices(options)
     out = np.empty((len(items), options - 2), dtype=np.int64)
     tasks = _task_of(items)
     for number, task in enumerate(np.unique(tasks)):
@@ -306,7 +251,8 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
     return out
 
 
-def _check_choices(options: int) -> None:
+def check_choices(options: int) -> None:
+    """Raise ParameterError for fewer captions to choose from than two."""
     check_positive(options, "options", integer=True)
     if options < 2:
         raise ParameterError(
@@ -365,9 +311,13 @@ def _task_of(items: SugarCrepe) -> np.ndarray:
 
 
 def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
-    """Return the items of each task, and those of swap in two parts; only what is there."""
+    """Return the items of each task, those of swap in two parts, and those of each category beside others of its task; only what is there."""
     tasks, order = _task_of(items), same_words(items)
     found = [(task, tasks == task) for task in ("replace", "add", "swap")]
     swap = tasks == "swap"
     found += [("swap, order only", swap & order), ("swap, other words", swap & ~order)]
+    for task in ("replace", "add", "swap"):
+        parts = [(f"{task}, {words}", items.categories == f"{task}_{kind}") for kind, words in _CATEGORIES.items()]
+        parts = [(name, of) for name, of in parts if of.any()]
+        found += parts if len(parts) > 1 else []
     return [(task, of) for task, of in found if of.any()]

@@ -119,6 +119,7 @@ class Extra(TypedDict, total=False):
     tuning: list[dict[str, object]]
     runs: list[dict[str, object]]
     order: list[dict[str, object]]
+    item_tests: list[dict[str, object]]
 
 
 class StandsFor(TypedDict):

@@ -107,7 +107,8 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JAMD
             else:
                 changed[rng.integers(latent)] += 2.0 if category == "add_obj" else -2.0
                 words = (f"scene {k} {category}", f"scene {k} not {category}")
-            rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
+            named = category.replace("obj", "att") if k % 2 else category
+            rows.append((f"{named}/{k}", named, f"{k:05d}", *words))
             right.append(scene)
             wrong.append(changed)
     items = SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))

@@ -7,7 +7,8 @@ from typing import Any
 from congruence.errors import InputError
 from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
 from congruence.papers.jam.data import LAYERS, JAMData
-from congruence.papers.jam.metrics import measure_recall, measure_text_only
+from congruence.papers.jam.item_tests import ItemPairs, record_item_tests
+from congruence.papers.jam.metrics import measure_outcomes, measure_recall, measure_text_only
 from congruence.papers.jam.protocol import in_task, pair_name, record_order, record_run, split, tasks, training
 from congruence.papers.job import Job
 
@@ -16,6 +17,7 @@ __all__ = ["run_layers", "run_losses"]
 
 def run_losses(job: Job[JAMData]) -> None:
     """Train with every loss on every task, and measure dual encoders beside (tables 2 and 3)."""
+    pairs = ItemPairs()
     for data in job.data:
         for task in tasks(job, data):
             for seed in job.seeds:
@@ -31,9 +33,13 @@ def run_losses(job: Job[JAMData]) -> None:
                             found = measure_recall(mapping, parts.items, parts.test, seed)
                             more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
                             _add(job, line, found, more, task)
+                            right = measure_outcomes(mapping, parts.items, parts.test, seed)
+                            where = (data.name, in_task(task, line["pair"]))
+                            pairs.add(where, line["series"], seed, parts.items, right)
                         job.tick()
                 _add_dual_encoders(job, data, task, seed)
     record_order(job)
+    record_item_tests(job, pairs)
 
 
 def run_layers(job: Job[JAMData]) -> None:

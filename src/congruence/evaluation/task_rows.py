@@ -1,0 +1,110 @@
+"""Recall between a caption and its wrong ones of any data: several wrong captions a row, tasks with names of one's own."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from congruence._utils.typing import Labels
+from congruence._utils.validation import check_seed
+from congruence.datasets import SugarCrepe
+from congruence.embeddings import normalize_rows
+from congruence.errors import TooFewAnchorsError
+from congruence.evaluation.compositional import TIE, check_choices, chosen, distractors
+
+__all__ = ["TaskRow", "recall_by_task"]
+
+
+class TaskRow(TypedDict):
+    """A line of :func:`recall_by_task`: as in :class:`~congruence.evaluation.compositional.TaskRecall`, with ``choice`` None where too few captions can be drawn."""
+
+    task: str
+    n: int
+    binary: float
+    choice: float | None
+    ties: int
+
+
+def recall_by_task(
+    image: np.ndarray,
+    caption: np.ndarray,
+    wrong: np.ndarray,
+    groups: Labels,
+    tasks: Labels | None = None,
+    *,
+    texts: np.ndarray | None = None,
+    options: int = 5,
+    random_state: int = 0,
+) -> tuple[list[TaskRow], str | None]:
+    """Measure recall at 1 between a caption and its wrong ones, and among these and distractors, by task.
+
+    Parameters
+    ----------
+    image, caption : ndarray, shape (n, d)
+        In one space.
+    wrong : ndarray, shape (n, k, d)
+        Wrong captions of each row.
+    groups : sequence, shape (n,)
+        The image of each row: captions of the same image are no distractors.
+    tasks : sequence of str, shape (n,), optional
+        Kind of each row's wrong captions; one kind, ``"all"``, if left out.
+    texts : ndarray of int, shape (n, 1 + k), optional
+        Numbers of the caption and the wrong captions of each row, equal ones for one text, so that no text is drawn twice. By default
+        texts are one when their vectors are identical.
+    options : int, default=5
+        Captions to choose from with one wrong caption; ``options − 2`` are distractors, of the same task.
+    random_state : int, default=0
+        Of the distractors; see :func:`~congruence.evaluation.compositional.distractors`.
+
+    Returns
+    -------
+    rows : list of dict
+        ``task``, ``n``, ``binary``, ``choice`` and ``ties``, as :class:`~congruence.evaluation.compositional.TaskRecall` has them, for each task in the order of their names;
+        the row of several tasks together, ``"all"``, is last. ``choice`` is None where there are too few captions of other images to draw.
+    note : str or None
+        What those are too few for.
+
+    Raises
+    ------
+    ParameterError
+        Fewer than two options.
+    """
+    check_seed(random_state)
+    check_choices(options)
+    V, P = (normalize_rows(np.asarray(rows, np.float64)) for rows in (image, caption))
+    n, k, width = np.shape(wrong)
+    N = normalize_rows(np.asarray(wrong, np.float64).reshape(n * k, width))
+    if texts is None:
+        numbers = np.unique(np.concatenate([P, N]), axis=0, return_inverse=True)[1].reshape(-1)
+        texts = np.column_stack([numbers[:n], numbers[n:].reshape(n, k)])
+    said = texts.astype(str)
+    N = N.reshape(n, k, width)
+    right, other = np.einsum("nd,nd->n", V, P), np.einsum("nd,nkd->nk", V, N)
+    kinds = np.full(n, "all") if tasks is None else np.asarray(tasks).astype(str)
+    names, codes = np.unique(kinds, return_inverse=True)
+    labels = np.asarray(groups).astype(str)
+    items = SugarCrepe(np.arange(n).astype(str), codes.astype(str), labels, said[:, 0], said[:, 1])
+    binary, choice, note = chosen(right, other), None, None
+    try:
+        drawn = (
+            np.einsum("nd,nkd->nk", V, P[distractors(items, options, random_state)]) if options > 2 else other[:, :0]
+        )
+        choice = chosen(right, np.concatenate([other, drawn], axis=1))
+    except TooFewAnchorsError:
+        note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
+    ties = np.abs(other.max(axis=1) - right) <= TIE
+    parts = [(str(name), codes == code) for code, name in enumerate(names)]
+    if len(parts) > 1:
+        parts.append(("all", np.ones(n, bool)))
+    rows: list[TaskRow] = [
+        {
+            "task": name,
+            "n": int(of.sum()),
+            "binary": float(binary[of].mean()),
+            "choice": None if choice is None else float(choice[of].mean()),
+            "ties": int(ties[of].sum()),
+        }
+        for name, of in parts
+    ]
+    return rows, note

@@ -1,0 +1,132 @@
+"""Is the order of JAM's losses more than chance? Their answers to the same items, compared item by item."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+
+from congruence.datasets import SugarCrepe
+from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, sign_flip
+from congruence.papers.jam.data import JAMData
+from congruence.papers.jam.protocol import PAPER_ORDER
+from congruence.papers.job import Job
+
+__all__ = ["ItemPairs", "ItemTest", "record_item_tests"]
+
+LEVEL = 0.95
+PERMUTATIONS = 9999
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class ItemTest:
+    """Two losses' answers to the same questions about the same items.
+
+    Attributes
+    ----------
+    data, pair : str
+    metric : str
+        ``"binary_recall"`` or ``"five_way_recall"``.
+    first, second : str
+        The losses; the paper has the first above the second.
+    difference : float
+        Mean of right answers of the first less those of the second, over all items of all draws.
+    low, high : float
+        Its 95 % interval, by a bootstrap of the images.
+    p_value : float
+        Of a sign-flip permutation test in which an image is the unit: all its items, in all draws in which it was measured on, change sides
+        together.
+    adjusted_p_value : float
+        After Holm, over all tests of an experiment.
+    n, n_images, draws : int
+        Answers, different images, and divisions of the items.
+    """
+
+    data: str
+    pair: str
+    metric: str
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    adjusted_p_value: float
+    n: int
+    n_images: int
+    draws: int
+
+
+@dataclass
+class ItemPairs:
+    """Right and wrong answers by loss, of one experiment."""
+
+    _right: dict[tuple[str, str], dict[str, dict[int, np.ndarray]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    _images: dict[tuple[str, str], dict[int, np.ndarray]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, where: tuple[str, str], name: str, draw: int, items: SugarCrepe, right: np.ndarray) -> None:
+        """Add the answers of one fitted loss.
+
+        Parameters
+        ----------
+        where : tuple of str
+            Data, and task and pair of encoders.
+        name : str
+            Of the loss.
+        draw : int
+            Seed of the division.
+        items : SugarCrepe
+            The same for each loss.
+        right : ndarray, shape (n, 2)
+            Of :func:`congruence.papers.jam.metrics.measure_outcomes`.
+        """
+        self._right[where][name][draw] = right
+        self._images[where][draw] = items.filenames
+
+    def tests(self) -> list[ItemTest]:
+        """Test each of the paper's neighbors in its order of the losses, where both were run on the same draws."""
+        rng = np.random.default_rng(0)
+        found: list[ItemTest] = []
+        for where, names in self._right.items():
+            for first, second in pairwise(PAPER_ORDER):
+                if first not in names or second not in names or names[first].keys() != names[second].keys():
+                    continue
+                draws = list(names[first])
+                gaps = np.concatenate([names[first][draw] - names[second][draw] for draw in draws])
+                images = np.concatenate([self._images[where][draw] for draw in draws])
+                sums, sizes = group_sums(gaps, images)
+                ends = bootstrap_intervals(sums, sizes, LEVEL, DRAWS, rng, np.ones(2))
+                for k, metric in enumerate(("binary_recall", "five_way_recall")):
+                    p = sign_flip(sums[:, k], PERMUTATIONS, rng)
+                    middle, low, high = float(gaps[:, k].mean()), float(ends[0, k]), float(ends[1, k])
+                    counts = (len(gaps), len(sizes), len(draws))
+                    found.append(ItemTest(*where, metric, first, second, middle, low, high, p, p, *counts))
+        adjusted = holm(np.array([one.p_value for one in found]))
+        return [replace(one, adjusted_p_value=float(p)) for one, p in zip(found, adjusted, strict=True)]
+
+
+def record_item_tests(job: Job[JAMData], pairs: ItemPairs) -> None:
+    """Keep the tests in the results' ``item_tests``, and say how many tell the losses apart, and which."""
+    found = pairs.tests()
+    if not found:
+        return
+    job.extra["item_tests"] = [asdict(one) for one in found]
+    for first, second in dict.fromkeys((one.first, one.second) for one in found):
+        lines = [one for one in found if (one.first, one.second) == (first, second)]
+        sure = [one for one in lines if one.adjusted_p_value < 1 - LEVEL]
+        above, below = (sum(sign * one.difference > 0 for one in sure) for sign in (1, -1))
+        job.remark(
+            f"Item by item (sign-flip tests of images, Holm, 5 %): {first} is above {second} in {above} of {len(lines)} tasks and measures, below in {below}, "
+            f"and not told apart in {len(lines) - above - below}."
+        )
+        for one in sure:
+            task = one.pair.partition(":")[0]
+            job.remark(
+                f"{one.data}, {one.pair if task == one.pair else task}, {one.metric.removesuffix('_recall').replace('_', '-')}: {first} − {second} "
+                f"{one.difference:+.3f} ({one.low:+.3f} to {one.high:+.3f}), p = {one.adjusted_p_value:.2g}, {one.n_images} images."
+            )
