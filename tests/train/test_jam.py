@@ -169,13 +169,30 @@ def test_a_curriculum_goes_from_one_end_to_the_other(scenes, heldout, monkeypatc
     seen = []
     original = jam.spread_loss
     monkeypatch.setattr(
-        jam, "spread_loss", lambda v, p, n, alpha, tau: seen.append(alpha) or original(v, p, n, alpha, tau)
+        jam,
+        "spread_loss",
+        lambda v, p, n, alpha, tau, **more: seen.append(alpha) or original(v, p, n, alpha, tau, **more),
     )
     method = JAM(spread_mix=(1.0, 0.0), **{**QUICK, "max_epochs": 3}, validate_every=1)
     mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(heldout.X, heldout.Y), verbose=False)
     np.testing.assert_allclose(seen, np.linspace(1, 0, 12), atol=1e-12)
     best = mapping.facts_["best_step"]
     assert mapping.facts_["spread_mix_at_best"] == pytest.approx(seen[best - 1] if best else 1.0)
+
+
+@pytest.mark.parametrize("loss", ["con", "negcon", "spread"])
+def test_rows_of_one_image_or_caption_are_masked_where_told(scenes, loss):
+    """It changes nothing where all are different, and the loss of the first step where some are the same. Batches of 30 divide the 120 rows evenly."""
+
+    def first(X, Y, **options):
+        method = JAM(loss, **{**QUICK, "max_epochs": 1}, batch_size=30, log_every=1, **options)
+        fitted = method.fit(X, Y, negatives=scenes.N, verbose=False)
+        return fitted.facts_["history"]["losses"]["alignment"]
+
+    assert first(scenes.X, scenes.Y, mask_same=True) == first(scenes.X, scenes.Y)
+    few = np.arange(len(scenes.X)) % 10
+    for X, Y in ((scenes.X[few], scenes.Y), (scenes.X, scenes.Y[few])):
+        assert first(X, Y, mask_same=True)[0] < first(X, Y)[0] - 0.1
 
 
 def test_several_wrong_captions_and_how_rows_are_reconstructed(scenes):

@@ -115,12 +115,67 @@ def test_spread_is_the_equation(strip, batch, alpha):
     agree(spread_loss(v, pos, neg, alpha, tau), spread(v, pos, neg, alpha, tau), v, pos, neg, tau)
 
 
+#: Of nine rows 0, 3 and 7 have one image, 3 and 4 one caption.
+LABELS = torch.tensor([[0, 10], [1, 11], [2, 12], [0, 13], [4, 13], [5, 15], [6, 16], [0, 17], [8, 18]])
+
+
+def others(k):
+    """Return the rows that are compared with row k, by the labels."""
+    return [j for j in range(9) if not (LABELS[k] == LABELS[j]).any()]
+
+
+def test_rows_with_a_label_in_common_are_not_compared(strip, batch):
+    """Row by row, the loss is that of a batch of this row and those that it has no label in common with."""
+    v, pos, neg, tau = batch
+
+    for name, loss in (
+        ("con", con_loss(v, pos, tau, labels=LABELS)),
+        ("negcon", negcon_loss(v, pos, neg, tau, labels=LABELS)),
+        ("spread", spread_loss(v, pos, neg, 0.3, tau, labels=LABELS)),
+    ):
+        total = 0
+        texts = torch.cat([pos[:, None], neg], 1)
+        for k in range(9):
+            far = others(k)
+            back = torch.logsumexp(torch.cat([(pos[k] @ v[k])[None], v[far] @ pos[k]]) / tau, 0) - pos[k] @ v[k] / tau
+            right, own = v[k] @ pos[k] / tau, texts[k] @ v[k] / tau
+            away = (texts[far].reshape(-1, 5) if name != "con" else pos[far]) @ v[k] / tau
+            if name == "con":
+                forth = torch.logsumexp(torch.cat([right[None], away]), 0) - right
+            elif name == "negcon":
+                forth = torch.logsumexp(torch.cat([own, away]), 0) - right
+            else:
+                context = torch.stack([torch.logsumexp(torch.cat([o[None], away]), 0) - o for o in own]).mean()
+                forth = 0.7 * context + 0.3 * (torch.logsumexp(own, 0) - right)
+            total = total + (forth + back) / 2
+        agree(loss, total / 9, *batch[: 2 + (name != "con")], tau)
+
+
+def test_a_row_that_shares_something_with_every_other(strip):
+    v, pos, neg = unit((4, 5), 0).requires_grad_(), unit((4, 5), 1).requires_grad_(), unit((4, 2, 5), 2)
+    labels = torch.zeros(4, dtype=torch.int64)
+    assert con_loss(v, pos, 0.07, labels=labels).item() == 0
+    for value in (negcon_loss(v, pos, neg, 0.07, labels=labels), spread_loss(v, pos, neg, 0.5, 0.07, labels=labels)):
+        assert all(
+            torch.isfinite(slope).all()
+            for slope in torch.autograd.grad(value, (v, pos), allow_unused=True)
+            if slope is not None
+        )
+    distinct = torch.arange(4)
+    torch.testing.assert_close(negcon_loss(v, pos, neg, 0.07, labels=distinct), negcon_loss(v, pos, neg, 0.07))
+    with pytest.raises(ShapeError, match=r"labels of shape \(3,\) for 4 images"):
+        con_loss(v, pos, labels=distinct[:3])
+
+
 def test_gradients_are_finite_differences(batch):
     v, pos, neg, _ = batch
     tau = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(con_loss, (v, pos, tau))
     assert torch.autograd.gradcheck(negcon_loss, (v, pos, neg, tau))
     assert torch.autograd.gradcheck(lambda *rows: spread_loss(*rows[:3], 0.3, rows[3]), (v, pos, neg, tau))
+    assert torch.autograd.gradcheck(
+        lambda *rows: spread_loss(*rows[:3], 0.3, rows[3], labels=LABELS), (v, pos, neg, tau)
+    )
 
 
 def test_the_printed_forms_are_other_losses(batch):

@@ -35,11 +35,14 @@ class Batch:
     images : tensor, shape (b, d_source)
     texts : tensor, shape (b + b·k, d_target)
         The captions, and after them the k wrong captions of each in turn.
+    labels : tensor of int, shape (b, 2), or None
+        Numbers of each row's image and caption.
     """
 
     step: int
     images: Tensor
     texts: Tensor
+    labels: Tensor | None
 
 
 class Parameters(Protocol):
@@ -54,6 +57,7 @@ class Parameters(Protocol):
     latent: int
     dropout: float
     standardize: bool
+    mask_same: bool
     batch_size: int
 
 
@@ -98,6 +102,12 @@ class AutoencoderObjective:
         # Con compares with no wrong captions, though the validation may have some.
         negatives = None if jam.loss == "con" else data.negatives
         self.wrong = None if negatives is None else self.tensor(negatives, 1)
+        self.labels: Tensor | None = None
+        if jam.mask_same:
+            numbers = [
+                np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) for rows in (data.groups, data.target)
+            ]
+            self.labels = torch.from_numpy(np.column_stack(numbers)).to(self.device)
         self.batch_size = min(jam.batch_size, len(data))
         self._order = ArrayRows(np.arange(len(data))[:, None])
         if heldout is not None:
@@ -114,7 +124,7 @@ class AutoencoderObjective:
         texts = self.target[index]
         if self.wrong is not None:
             texts = torch.cat([texts, self.wrong[index].flatten(0, 1)])
-        return Batch(step, self.source[index], texts)
+        return Batch(step, self.source[index], texts, None if self.labels is None else self.labels[index])
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         """Return the terms of the loss of a batch."""
@@ -128,13 +138,14 @@ class AutoencoderObjective:
         v, t = (F.normalize(rows.float(), dim=1) for rows in latent)
         tau = self.temperature()
         if self.wrong is None:
-            alignment = con_loss(v, t, tau)
+            alignment = con_loss(v, t, tau, labels=batch.labels)
         else:
             pos, neg = t[: len(v)], t[len(v) :].unflatten(0, (len(v), -1))
             if jam.loss == "negcon":
-                alignment = negcon_loss(v, pos, neg, tau)
+                alignment = negcon_loss(v, pos, neg, tau, labels=batch.labels)
             else:
-                alignment = spread_loss(v, pos, neg, self.between(jam.spread_mix, batch.step), tau)
+                alpha = self.between(jam.spread_mix, batch.step)
+                alignment = spread_loss(v, pos, neg, alpha, tau, labels=batch.labels)
         weight = self.between(jam.reconstruction, batch.step)
         terms = {
             "loss": alignment + weight * (errors[0] + errors[1]),

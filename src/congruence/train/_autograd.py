@@ -128,29 +128,33 @@ class SoftmaxKL(torch.autograd.Function):
 
 
 class LogSumOthers(torch.autograd.Function):
-    """For each of n rows log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows; texts of row i stand together, from i·m on."""
+    """For each of n rows log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows; texts of row i stand together, from i·m on.
+
+    With labels, of shape (n, g), rows that have one in common in any column are no others to each other.
+    """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, X: Tensor, T: Tensor, scale: Tensor) -> Tensor:
-        """Return the logarithms: −inf for a single row, which has no others."""
+    def forward(ctx: FunctionCtx, X: Tensor, T: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the logarithms: −inf for a row that has no others."""
         out = X.new_empty(len(X))
         for part in strips(X, T):
-            out[part] = _hide_own(X[part] @ T.T * scale, part.start, len(T) // len(X)).logsumexp(1)
-        ctx.save_for_backward(X, T, scale, out)
+            out[part] = _hide_same(X[part] @ T.T * scale, part, len(T) // len(X), labels).logsumexp(1)
+        ctx.save_for_backward(X, T, scale, out, labels)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the strips again: the weights of the sum are needed, and were not kept."""
-        X, T, scale, out = ctx.saved_tensors
-        if len(X) == 1:
-            return torch.zeros_like(X), torch.zeros_like(T), torch.zeros_like(scale)
+        X, T, scale, out, labels = ctx.saved_tensors
+        out = out.clamp_min(
+            torch.finfo(out.dtype).min
+        )  # of a row without others every weight is exp(−inf), and not that of −inf + inf
         dX, dT, slope = torch.zeros_like(X), torch.zeros_like(T), X.new_zeros((), dtype=torch.float64)
         for part in strips(X, T):
             S = X[part] @ T.T
             G = (
-                _hide_own(S * scale, part.start, len(T) // len(X))
+                _hide_same(S * scale, part, len(T) // len(X), labels)
                 .sub_(out[part, None])
                 .exp_()
                 .mul_(upstream[part, None])
@@ -159,10 +163,13 @@ class LogSumOthers(torch.autograd.Function):
             G *= scale
             torch.matmul(G, T, out=dX[part])
             dT.addmm_(G.T, X[part])
-        return dX, dT, slope.to(scale.dtype)
+        return dX, dT, slope.to(scale.dtype), None
 
 
-def _hide_own(L: Tensor, start: int, m: int) -> Tensor:
-    """Set the logits of each row's own texts to −inf, in place."""
+def _hide_same(L: Tensor, part: slice, m: int, labels: Tensor | None) -> Tensor:
+    """Set the logits of each row's own texts, and of those of rows with its labels, to −inf, in place."""
+    if labels is not None:
+        same = (labels[part, None] == labels).any(2)
+        return L.masked_fill_(same.repeat_interleave(m, 1), -torch.inf)
     rows = torch.arange(len(L), device=L.device)[:, None]
-    return L.index_put_((rows, (rows + start) * m + torch.arange(m, device=L.device)), L.new_tensor(-torch.inf))
+    return L.index_put_((rows, (rows + part.start) * m + torch.arange(m, device=L.device)), L.new_tensor(-torch.inf))

@@ -53,6 +53,9 @@ class JAM(Trainer):
     standardize : bool, default=True
         Train on rows less their mean, divided by one number, their standard deviation, so that λ means the same for every model. The map
         takes and returns rows as they are. The paper says nothing of it.
+    mask_same : bool, default=False
+        Leave rows of one image, and rows of equal captions, out of each other's candidates: such a caption is no wrong one. The paper says
+        nothing of it.
     max_epochs : int, default=100
     batch_size : int, default=32
     learning_rate, weight_decay : float, default=1e-3 and 0.01
@@ -64,7 +67,7 @@ class JAM(Trainer):
     log_every : int, default=10
         Steps between the losses kept.
     checkpoint_every : int, default=5
-        Epochs between checkpoints.
+        Epochs between checkpoints. An epoch has every row once, in an order of its own; a batch may end one and begin the next.
     precision, device, random_state
         See :class:`congruence.train.Schedule`. ``random_state`` also divides the rows. The paper's are 5, 42 and 55.
 
@@ -92,6 +95,7 @@ class JAM(Trainer):
     latent: int = 256
     dropout: float = 0.1
     standardize: bool = True
+    mask_same: bool = False
     max_epochs: int = 100
     batch_size: int = 32
     learning_rate: float = 1e-3

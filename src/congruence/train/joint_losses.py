@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["con_loss", "negcon_loss", "spread_loss"]
 
 
-def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
+def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labels: Tensor | None = None) -> Tensor:
     """Contrastive loss: each image finds its caption among the captions of the batch, each caption its image.
 
     Parameters
@@ -30,6 +30,9 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07) -> Tens
         Row i is the caption of image i.
     temperature : float or tensor of one number, default=0.07
         τ of σ(x, x′) = exp(⟨x, x′⟩/τ). A gradient flows in it.
+    labels : tensor of int, shape (n,) or (n, g), optional
+        Of rows that have one in common in the same column, such as two captions of one image, none is a mistake for another: they leave
+        each other's denominators. Every row by itself by default.
 
     Returns
     -------
@@ -50,10 +53,13 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07) -> Tens
     Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", equation 1.
     """
     v, pos, scale = _read(v, pos, temperature)
-    return (_among(v, pos[:, None], scale) + _among(pos, v[:, None], scale)) / 2
+    marks = _labels(labels, v)
+    return (_among(v, pos[:, None], scale, marks) + _among(pos, v[:, None], scale, marks)) / 2
 
 
-def negcon_loss(v: Tensor, pos: Tensor, neg: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
+def negcon_loss(
+    v: Tensor, pos: Tensor, neg: Tensor, temperature: float | Tensor = 0.07, *, labels: Tensor | None = None
+) -> Tensor:
     """Contrastive loss in which the images' candidates are all captions of the batch and all wrong ones.
 
     Parameters
@@ -65,6 +71,8 @@ def negcon_loss(v: Tensor, pos: Tensor, neg: Tensor, temperature: float | Tensor
     neg : tensor, shape (n, d) or (n, k, d)
         Wrong captions of each image.
     temperature : float or tensor of one number, default=0.07
+    labels : tensor of int, shape (n,) or (n, g), optional
+        As for :func:`con_loss`; the wrong captions of such rows leave too.
 
     Returns
     -------
@@ -85,12 +93,21 @@ def negcon_loss(v: Tensor, pos: Tensor, neg: Tensor, temperature: float | Tensor
     Yoon, Yue and Kim (2025), equation 2; NegCLIP, Yuksekgonul et al. (2023).
     """
     v, pos, scale = _read(v, pos, temperature)
-    own, away = _logits(v, _contexts(v, pos, neg), scale)
+    marks = _labels(labels, v)
+    own, away = _logits(v, _contexts(v, pos, neg), scale, marks)
     forth = (own.logsumexp(1).logaddexp(away) - own[:, 0]).mean()
-    return (forth + _among(pos, v[:, None], scale)) / 2
+    return (forth + _among(pos, v[:, None], scale, marks)) / 2
 
 
-def spread_loss(v: Tensor, pos: Tensor, neg: Tensor, alpha: float = 0.5, temperature: float | Tensor = 0.07) -> Tensor:
+def spread_loss(
+    v: Tensor,
+    pos: Tensor,
+    neg: Tensor,
+    alpha: float = 0.5,
+    temperature: float | Tensor = 0.07,
+    *,
+    labels: Tensor | None = None,
+) -> Tensor:
     """Bring images near their captions and the wrong captions, away from all others, and then tell the right one apart.
 
     ½[(1 − α)·ConCon + α·contextNCE + L_LV]. With C(i) the caption of image i and its wrong captions, ConCon is the mean over C(i) of the
@@ -107,6 +124,8 @@ def spread_loss(v: Tensor, pos: Tensor, neg: Tensor, alpha: float = 0.5, tempera
     alpha : float, default=0.5
         In [0, 1].
     temperature : float or tensor of one number, default=0.07
+    labels : tensor of int, shape (n,) or (n, g), optional
+        As for :func:`con_loss`; C(i) itself stays as it is.
 
     Returns
     -------
@@ -137,10 +156,11 @@ def spread_loss(v: Tensor, pos: Tensor, neg: Tensor, alpha: float = 0.5, tempera
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
         raise ParameterError(f"Got alpha={alpha!r}; expected a number from 0 to 1. Pass alpha=0.5, for example.")
     v, pos, scale = _read(v, pos, temperature)
-    own, away = _logits(v, _contexts(v, pos, neg), scale)
+    marks = _labels(labels, v)
+    own, away = _logits(v, _contexts(v, pos, neg), scale, marks)
     context = (away[:, None] - own).logaddexp(own.new_zeros(())).mean()
     instance = (own.logsumexp(1) - own[:, 0]).mean()
-    return ((1 - alpha) * context + alpha * instance + _among(pos, v[:, None], scale)) / 2
+    return ((1 - alpha) * context + alpha * instance + _among(pos, v[:, None], scale, marks)) / 2
 
 
 def _read(v: Tensor, pos: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,15 +184,29 @@ def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
     return torch.cat([pos[:, None], neg], 1)
 
 
-def _logits(rows: Tensor, contexts: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
+    """Return labels of shape (n, g). Raises ShapeError."""
+    if labels is None:
+        return None
+    torch = require("torch", extra="train")
+    given = torch.as_tensor(labels, device=v.device)
+    found: Tensor = given[:, None] if given.ndim == 1 else given
+    if found.ndim != 2 or len(found) != len(v) or not found.shape[1]:
+        raise ShapeError(
+            f"Got labels of shape {tuple(given.shape)} for {len(v)} images; expected (n,) or (n, g), one row to an image. Pass labels=… of such a shape."
+        )
+    return found
+
+
+def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return each row's logits of its own context, shape (n, m), and the log of the sum over all other contexts, shape (n,)."""
     from congruence.train import _autograd
 
     own = (rows[:, None] * contexts).sum(2) * scale
-    return own, _autograd.LogSumOthers.apply(rows, contexts.flatten(0, 1), scale)
+    return own, _autograd.LogSumOthers.apply(rows, contexts.flatten(0, 1), scale, labels)
 
 
-def _among(rows: Tensor, contexts: Tensor, scale: Tensor) -> Tensor:
+def _among(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
     """Return the mean cross-entropy of finding each row's own among all, one to a row."""
-    own, away = _logits(rows, contexts, scale)
+    own, away = _logits(rows, contexts, scale, labels)
     return (own[:, 0].logaddexp(away) - own[:, 0]).mean()
