@@ -35,8 +35,8 @@ class Batch:
     images : tensor, shape (b, d_source)
     texts : tensor, shape (b + b·k, d_target)
         The captions, and after them the k wrong captions of each in turn.
-    labels : tensor of int, shape (b, 2), or None
-        Numbers of each row's image and caption.
+    labels : tensor of int, shape (b, 3), or None
+        Numbers of each row's image, twice, and caption.
     """
 
     step: int
@@ -104,9 +104,12 @@ class AutoencoderObjective:
         self.wrong = None if negatives is None else self.tensor(negatives, 1)
         self.labels: Tensor | None = None
         if jam.mask_same:
-            numbers = [
-                np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) for rows in (data.groups, data.target)
-            ]
+            known = (
+                data.groups,
+                data.source,
+                data.target,
+            )  # images by their labels, and where they have none by their vectors
+            numbers = [np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) for rows in known]
             self.labels = torch.from_numpy(np.column_stack(numbers)).to(self.device)
         self.batch_size = min(jam.batch_size, len(data))
         self._order = ArrayRows(np.arange(len(data))[:, None])
