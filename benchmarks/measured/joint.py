@@ -119,6 +119,7 @@ def measures(results: list[Any]) -> str:
     return table(["stand-in images", *header], rows)
 
 
+#: ``item_tests`` and ``categories`` stand on no page before their job, ``jam-item-tests``, has a record.
 BLOCKS = {
     "jam-sugarcrepe": Block(sugarcrepe, JOBS["jam-sugarcrepe"]),
     "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
