@@ -118,7 +118,7 @@ def table2():
 def test_training_learns_and_knows_its_runs(table2):
     found = {(r["series"], r["pair"].partition(":")[0], r["metric"]): r["mean"] for r in table2["rows"]}
     assert {task for _, task, _ in found} == {"replace", "add", "swap", "swap, order only"}
-    assert {series for series, _, _ in found} == {"Con", "NegCon", "Spread", "CCA", "made-up dual encoder"}
+    assert {series for series, _, _ in found} == {"Con", "NegCon", "Spread", "CCA", "text only", "made-up dual encoder"}
     assert found["Spread", "add", "binary_recall"] > 0.7
     assert found["made-up dual encoder", "add", "binary_recall"] > 0.7
     for (series, part, metric), value in found.items():

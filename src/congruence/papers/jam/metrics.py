@@ -47,7 +47,8 @@ def measure_recall(
     Returns
     -------
     dict of str to dict of str to float
-        ``binary_recall`` and ``five_way_recall`` by task; swap items are there again in two parts.
+        ``binary_recall`` and ``five_way_recall`` by task; swap items are there again in two parts, and the items of a task by category,
+        ``"replace, object"``, where it has several.
     """
     V, P, N = test
     if mapping is not None:
