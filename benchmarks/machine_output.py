@@ -19,7 +19,9 @@ def write_json(options: argparse.Namespace, results: Any) -> None:
     """Write the arguments and the results where ``--json`` says, infinities and NaN as null; nothing without it."""
     if options.json is None:
         return
-    arguments = {name: value for name, value in vars(options).items() if name not in ("json", "child", "folder", "python")}
+    arguments = {
+        name: value for name, value in vars(options).items() if name not in ("json", "child", "folder", "python")
+    }
     text = json.dumps(
         _plain({"arguments": arguments, "results": results}), indent=1, ensure_ascii=False, allow_nan=False
     )

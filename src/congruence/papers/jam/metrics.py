@@ -16,6 +16,8 @@ __all__ = ["METRICS", "measure_recall", "measure_text_only"]
 METRICS = {
     "binary_recall": "the image is nearer its caption than the wrong one",
     "five_way_recall": "nearest of its caption, the wrong one, and three of other images",
+    "image_error": "error of reconstructed images (1: their mean)",
+    "text_error": "error of reconstructed texts (1: their mean)",
     "alpha_at_best": "α at the step with the best validation",
     "epoch_at_best": "epoch of that step",
     "cca_linear": "first canonical correlation of 50 principal components",
