@@ -298,11 +298,7 @@ JOBS = {
         ), rows_of),
         *(Job(f"jam-more-{which}", "minutes", (
             f"congruence reproduce benchmarks/configs/jam-more-{which}.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache build/captions -o OUT",
-        ), rows_of) for which in ("transfer", "controls", "reconstruction", "layers")),
-        Job("jam-more-towers", "minutes", tuple(
-            f"congruence reproduce benchmarks/configs/jam-more-towers.yaml --models {data} -o OUT"
-            for data in (f"sugarcrepe --file {SHARED}/sugarcrepe --cache build/captions", f"caltech101 --file {CALTECH}")
-        ), rows_of),
+        ), rows_of) for which in ("transfer", "controls", "reconstruction", "layers", "towers")),
         Job("jam-measures", "minutes", (
             f"congruence reproduce jam-fig1 --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
         ), rows_of),
