@@ -103,6 +103,27 @@ def test_what_texts_tell_of_one_task_does_not_transfer():
         measure_transfer(own, "nothing")
 
 
+def test_texts_alone_are_fitted_where_labels_leave_wrong_captions_out_of_the_validation(made):
+    labelled = replace(made, labels=np.arange(len(made.items)) % 50)
+    parts = labelled.split("add", 5)
+    assert parts.validation[2] is None
+    assert parts.validation_negatives.shape == parts.validation[1].shape
+    alone = fit_method("text_only", parts).measure(parts.items, parts.test)
+    assert alone == fit_method("text_only", made.split("add", 5)).measure(parts.items, parts.test)
+
+
+def test_unrelated_texts_are_drawn_with_replacement(made):
+    """Right and wrong ones by themselves: of 200 texts drawn 600 times, a permutation would have each three times."""
+    text = made.encoders[0][1]
+    own = control_data(made, "unrelated", 1)
+    for side in (own.captions, own.negatives):
+        drawn = side[text]["late"]
+        assert {*map(bytes, drawn)} <= {*map(bytes, made.unrelated[text])}
+        counts = np.unique(drawn, axis=0, return_counts=True)[1]
+        assert 4 < counts.max() < 15  # of Poisson(3)
+        assert len(counts) == pytest.approx(200 * (1 - np.exp(-3)), abs=15)
+
+
 # ------------------------------------------------------------------------------------------------ controls
 
 

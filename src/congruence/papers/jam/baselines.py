@@ -100,6 +100,8 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     right, wrong = flat(parts.train.target), flat(parts.train.negatives)
     texts, labels = np.vstack([right, wrong]), np.repeat([1, 0], [len(right), len(wrong)])
     _, caption, negatives, *_ = parts.validation
+    if parts.validation_negatives is not None:
+        negatives = parts.validation_negatives
     held = [flat(caption), flat(negatives)]
     each = len(held[1]) // len(held[0])
     best, chosen = -1.0, None

@@ -138,7 +138,6 @@ def dual_as_encoders(data: JAMData, name: str) -> JAMData:
 
 
 def _drawn(data: JAMData, text: str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return n unrelated texts in an order of their own, each once before any comes again."""
+    """Return n unrelated texts, each drawn by itself: without replacement, a text that was right once would sooner be wrong the next time."""
     rows = np.asarray(data.unrelated[text], np.float32)
-    rounds = [rng.permutation(len(rows)) for _ in range(-(-n // len(rows)))]
-    return rows[np.concatenate(rounds)[:n]]
+    return np.asarray(rows[rng.integers(len(rows), size=n)])

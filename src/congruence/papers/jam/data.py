@@ -42,6 +42,8 @@ class JAMParts:
         Their numbers among all.
     encoders : (str, str)
         Whose vectors these are.
+    validation_negatives : ndarray, shape (n, e), optional
+        Wrong captions of the validation items, which ``validation`` leaves out where captions of one label are right for each other's images.
     """
 
     train: Captions
@@ -50,6 +52,7 @@ class JAMParts:
     test: tuple[np.ndarray, np.ndarray, np.ndarray]
     rows: np.ndarray
     encoders: tuple[str, str]
+    validation_negatives: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,7 @@ class JAMData(Data):
             (V[seen[test]], P[test], N[test]),
             test,
             (image, text),
+            N[validation],
         )
 
 
