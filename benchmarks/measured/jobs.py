@@ -304,6 +304,9 @@ JOBS = {
         Job("jam-layers", "hours", (
             f"congruence reproduce benchmarks/configs/jam-layers-replace.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
         ), rows_of),
+        *(Job(f"jam-more-{which}", "minutes", (
+            f"congruence reproduce benchmarks/configs/jam-more-{which}.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache build/captions -o OUT",
+        ), rows_of) for which in ("transfer", "controls", "reconstruction", "layers", "towers")),
         Job("jam-measures", "minutes", (
             f"congruence reproduce jam-fig1 --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
         ), rows_of),

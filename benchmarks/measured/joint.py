@@ -46,25 +46,6 @@ def item_tests(results: list[Any]) -> str:
     return table(["", "", "Spread − NegCon", "NegCon − Con"], [[*key, *cells] for key, cells in rows.items()])
 
 
-def categories(results: list[Any]) -> str:
-    """Recall by SugarCrepe's categories."""
-    found = Figure(results[0])
-    names = dict.fromkeys(
-        str(row["pair"]).partition(":")[0] for row in found.rows if row["metric"] == "category_binary_recall"
-    )
-    rows = []
-    for name in names:
-        cells = [
-            " / ".join(
-                found.both(metric, series=series, pair=f"{name}:")
-                for metric in ("category_binary_recall", "category_five_way_recall")
-            )
-            for series in ("Con", "NegCon", "Spread", "text only")
-        ]
-        rows.append([name, *cells])
-    return table(["binary / 5-way", "Con", "NegCon", "Spread", "text only"], rows)
-
-
 def photos(which: int, first: str, cca: str) -> Any:
     def write(results: list[Any]) -> str:
         found = Figure(results[which])
@@ -119,7 +100,7 @@ def measures(results: list[Any]) -> str:
     return table(["stand-in images", *header], rows)
 
 
-#: ``item_tests`` and ``categories`` stand on no page before their job, ``jam-item-tests``, has a record.
+#: ``item_tests`` stands on no page before its job, ``jam-item-tests``, has a record.
 BLOCKS = {
     "jam-sugarcrepe": Block(sugarcrepe, JOBS["jam-sugarcrepe"]),
     "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),

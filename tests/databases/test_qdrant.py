@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -538,7 +540,8 @@ def test_an_index_is_waited_for(server, items, monkeypatch):
         looks.append(seconds)
         server.status = "green" if len(looks) == 3 else "yellow"
 
-    monkeypatch.setattr(qdrant.time, "sleep", look)
+    # A clock of its own: other threads of this process sleep too.
+    monkeypatch.setattr(qdrant, "time", SimpleNamespace(sleep=look, monotonic=time.monotonic))
     with open_database(server.url, table="items_v1") as database:
         run(database)
         server.status = "yellow"

@@ -124,6 +124,43 @@ def test_random_embeddings_are_at_chance():
     assert found.choice == pytest.approx(0.2, abs=4 * np.sqrt(0.16 / 1200))
 
 
+def test_categories_are_measured_with_the_distractors_of_their_task():
+    items = make_items(80)
+    V, P, N = (rows(80, seed) for seed in range(3))
+    drawn = distractors(items, 5, random_state=1)
+    lines = sugarcrepe_recall(items, V, P, N, random_state=1)
+    found = {one.task: one for one in lines}
+    # add and swap have items of one category: their own lines say the same.
+    assert [one.task for one in lines][-2:] == ["replace, attribute", "replace, relation"]
+    assert not {"add, object", "swap, attribute"} & set(found)
+    for category, name in (("replace_att", "replace, attribute"), ("replace_rel", "replace, relation")):
+        which = items.categories == category
+        assert found[name].n == which.sum()
+        assert found[name].binary == pytest.approx(naive(items, V, P, N, which, np.empty((80, 0), int)))
+        assert found[name].choice == pytest.approx(naive(items, V, P, N, which, drawn))
+    right, wrong = rows(80, 0, d=1)[:, 0], rows(80, 1, d=1)[:, 0]
+    texts = {one.task: one for one in text_only_recall(items, right, wrong)}
+    assert texts["replace, relation"].binary == np.mean((right > wrong)[items.categories == "replace_rel"])
+
+
+def test_the_seven_categories_of_the_real_files(shared):
+    """Numbers of items as table 2 of SugarCrepe's paper has them."""
+    items = load_sugarcrepe(shared("sugarcrepe/swap_obj.json").parent)
+    scores = np.zeros(len(items))
+    found = {one.task: one.n for one in text_only_recall(items, scores, scores)}
+    assert {task: n for task, n in found.items() if ", " in task and "order" not in task and "other" not in task} == {
+        "replace, object": 1652,
+        "replace, attribute": 788,
+        "replace, relation": 1406,
+        "swap, object": 245,
+        "swap, attribute": 666,
+        "add, object": 2062,
+        "add, attribute": 692,
+    }
+    for task, n in (("replace", 3846), ("swap", 911), ("add", 2754)):
+        assert found[task] == n
+
+
 def test_the_real_captions(shared):
     items = load_sugarcrepe(shared("sugarcrepe/swap_obj.json").parent)
     order = same_words(items)

@@ -116,12 +116,9 @@ def table2():
 
 
 def test_training_learns_and_knows_its_runs(table2):
-    every = {(r["series"], r["pair"].partition(":")[0], r["metric"]): r["mean"] for r in table2["rows"]}
-    found = {key: value for key, value in every.items() if not key[2].startswith("category")}
+    found = {(r["series"], r["pair"].partition(":")[0], r["metric"]): r["mean"] for r in table2["rows"]}
     assert {task for _, task, _ in found} == {"replace", "add", "swap", "swap, order only"}
     assert {series for series, _, _ in found} == {"Con", "NegCon", "Spread", "CCA", "text only", "made-up dual encoder"}
-    kinds = {f"{task}, {what}" for task in ("replace", "add", "swap") for what in ("object", "attribute")}
-    assert {task for _, task, metric in every if metric.startswith("category")} == kinds
     assert found["Spread", "add", "binary_recall"] > 0.7
     assert found["made-up dual encoder", "add", "binary_recall"] > 0.7
     for (series, part, metric), value in found.items():

@@ -229,6 +229,23 @@ def test_sugarcrepe_by_its_own_measure(data):
     assert f"{only['by_task']['rows'][0]['binary']:.1%}" in only["verdict"]["sentence"]
 
 
+def test_categories_of_a_task_stand_on_the_page_beside_it(data):
+    items = items_of(data, ["replace_obj", "replace_att", "add_obj", "replace_rel"] * 10)
+    got = summarize_training(heads(), data.X, data.Y, data.N, items=items, random_state=2)
+    rows = {row["task"]: row for row in got["by_task"]["rows"]}
+    named = ["replace, object", "replace, attribute", "replace, relation"]
+    assert list(rows) == ["replace", "add", *named, "all"]
+    right, wrong = (
+        np.einsum("ij,ij->i", *(side / np.linalg.norm(side, axis=1, keepdims=True) for side in (data.X, texts)))
+        for texts in (data.Y, data.N)
+    )
+    for name, category in zip(named, ("replace_obj", "replace_att", "replace_rel"), strict=True):
+        which = items.categories == category
+        assert (rows[name]["n"], rows[name]["part"]) == (10, True)
+        assert rows[name]["binary"] == pytest.approx(np.mean(right[which] > wrong[which]))
+    assert rows["all"]["n"] == 40  # parts are not counted twice
+
+
 def test_items_follow_the_rows_measured_on(data):
     items = items_of(data, ["swap_att", "replace_obj"] * 20)
     test = split_by_group(data.groups, random_state=5)[2]

@@ -14,6 +14,7 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import NotFiniteError, ParameterError, TooFewAnchorsError
 
 __all__ = [
+    "CATEGORY_NAMES",
     "TIE",
     "TaskRecall",
     "check_choices",
@@ -28,8 +29,16 @@ __all__ = [
 #: Cosines this close to each other are one: sums of the same numbers in another order differ by so much in float32.
 TIE = 1e-6
 
-#: What is changed in the captions of a category, by the end of its name.
-_CATEGORIES = {"obj": "object", "att": "attribute", "rel": "relation"}
+#: SugarCrepe's seven categories in words, in the order of its paper: the task, and what is replaced, added or swapped.
+CATEGORY_NAMES = {
+    "replace_obj": "replace, object",
+    "replace_att": "replace, attribute",
+    "replace_rel": "replace, relation",
+    "swap_obj": "swap, object",
+    "swap_att": "swap, attribute",
+    "add_obj": "add, object",
+    "add_att": "add, attribute",
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class TaskRecall:
     ----------
     task : str
         ``"replace"``, ``"add"``, ``"swap"``; of swap ``"swap, order only"``, whose two captions have the same words, and ``"swap, other
-        words"``; and SugarCrepe's categories, ``"replace, object"``, ``"replace, attribute"``, ``"replace, relation"``, ….
+        words"``; and SugarCrepe's categories, ``"replace, object"`` and others of :data:`CATEGORY_NAMES`, where a task has several.
     n : int
         Items.
     binary : float
@@ -90,8 +99,8 @@ def sugarcrepe_recall(
     Returns
     -------
     list of TaskRecall
-        A line for each task among the items, in the order replace, add, swap; then the parts of swap, and the categories of each task that
-        has several.
+        A line for each task among the items, in the order replace, add, swap; then the two parts of swap; then SugarCrepe's categories,
+        for tasks with items of several. The distractors of a category are those of its task, so that a task is the mean of its categories.
 
     Raises
     ------
@@ -311,13 +320,13 @@ def _task_of(items: SugarCrepe) -> np.ndarray:
 
 
 def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
-    """Return the items of each task, those of swap in two parts, and those of each category beside others of its task; only what is there."""
+    """Return the items of each task, those of swap in two parts, and those of each category where a task has several; only what is there."""
     tasks, order = _task_of(items), same_words(items)
     found = [(task, tasks == task) for task in ("replace", "add", "swap")]
     swap = tasks == "swap"
     found += [("swap, order only", swap & order), ("swap, other words", swap & ~order)]
-    for task in ("replace", "add", "swap"):
-        parts = [(f"{task}, {words}", items.categories == f"{task}_{kind}") for kind, words in _CATEGORIES.items()]
-        parts = [(name, of) for name, of in parts if of.any()]
-        found += parts if len(parts) > 1 else []
+    for category, words in CATEGORY_NAMES.items():
+        of = items.categories == category
+        if (tasks[~of] == category.partition("_")[0]).any():  # else the task's own line says the same
+            found.append((words, of))
     return [(task, of) for task, of in found if of.any()]

@@ -77,7 +77,8 @@ def panels(results: ExperimentResults) -> list[Panel]:
             ]
         else:
             out.append(_lines(metric, mine, next(iter(axes.values()), None)))
-    return out
+    # One measure over another.
+    return [*out, *extra.get("curves", [])]
 
 
 def _in_pairs(title: str, points: Mapping[str, list[list[float]]]) -> CloudsPanel:

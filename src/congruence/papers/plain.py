@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, TypedDict
 
-from congruence.plotting.data import KernelPoints
+from congruence.plotting.data import KernelPoints, LinesPanel
 
 __all__ = [
     "AXES",
@@ -114,12 +114,14 @@ class Extra(TypedDict, total=False):
     axes: list[list[str | None]]
     clouds: list[Cloud]
     kernels: list[Kernel]
+    curves: list[LinesPanel]
     examples: list[Example]
     templates: dict[str, list[str]]
     tuning: list[dict[str, object]]
     runs: list[dict[str, object]]
     order: list[dict[str, object]]
     item_tests: list[dict[str, object]]
+    fronts: list[dict[str, object]]
 
 
 class StandsFor(TypedDict):

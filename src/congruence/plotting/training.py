@@ -42,7 +42,7 @@ MARKS = 300
 _WIDE = 30
 
 #: Most tasks drawn as bars.
-_TASKS = 12
+_TASKS = 14
 
 #: What terms of losses are called; others go by their names.
 _TERMS = {

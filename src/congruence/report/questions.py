@@ -109,7 +109,7 @@ def _of_sugarcrepe(
         found = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
     lines: list[tuple[str, int, float, float, int, bool]] = [
-        (line.task, line.n, line.binary, line.choice, line.ties, line.task.startswith("swap, ")) for line in found
+        (line.task, line.n, line.binary, line.choice, line.ties, ", " in line.task) for line in found
     ]
     whole = [line for line in lines if not line[-1]]
     if len(whole) > 1:

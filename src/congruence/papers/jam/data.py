@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,7 +171,7 @@ class JAMData(Data):
         seed: int,
         *,
         encoders: tuple[str, str] | None = None,
-        layer: str = "late",
+        layer: str | tuple[str, str] = "late",
         most: Mapping[str, int] | None = None,
     ) -> JAMParts:
         """Divide a task's items 70–15–15 by image.
@@ -182,8 +182,8 @@ class JAMData(Data):
         seed : int
         encoders : (str, str), optional
             Image and text encoder; the first pair by default.
-        layer : {"early", "mid", "late"}, default="late"
-            Of both.
+        layer : {"early", "mid", "late"} or tuple of two of these, default="late"
+            Of both, or of the image and of the text encoder.
         most : dict of str to int, optional
             The most items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or nothing: all.
 
@@ -198,19 +198,61 @@ class JAMData(Data):
         TooFewAnchorsError
         """
         check_choice(task, self.tasks, "task")
-        image, text = encoders or self.encoders[0]
-        check_choice(
-            layer, [name for name in LAYERS if name in self.images[image] and name in self.captions[text]], "layer"
-        )
         own = np.flatnonzero(self.task_of == task)
+        parts = [own[part] for part in split_by_group(self.items.filenames[own], random_state=seed)]
+        return self._parts(parts, np.random.default_rng([seed, 31]), encoders, layer, most)
+
+    def split_tasks(
+        self, seed: int, *, encoders: tuple[str, str] | None = None, most: Mapping[str, int] | None = None
+    ) -> dict[str, JAMParts]:
+        """Divide the images of all tasks once, 70–15–15, and each task's items by them.
+
+        No image that a task is fitted on is then measured on in another task, which :meth:`split` does not ensure.
+
+        Parameters
+        ----------
+        seed : int
+        encoders, most
+            As for :meth:`split`; ``most`` is of each task.
+
+        Returns
+        -------
+        dict of str to JAMParts
+            By task; ``"all"`` is all tasks together, where there are several, with as many items to train on as a task has.
+
+        Raises
+        ------
+        TooFewAnchorsError
+        """
+        division = split_by_group(self.items.filenames, random_state=seed)
         rng = np.random.default_rng([seed, 31])
+        task_of, out = self.task_of, {}
+        for task in self.tasks:
+            own = [part[task_of[part] == task] for part in division]
+            out[task] = self._parts(own, rng, encoders, "late", most)
+        if len(out) > 1:
+            as_many = {"train": int(np.median([len(parts.train) for parts in out.values()]))}
+            out["all"] = self._parts(division, rng, encoders, "late", {**(most or {}), **as_many})
+        return out
+
+    def _parts(
+        self,
+        division: Sequence[np.ndarray],
+        rng: np.random.Generator,
+        encoders: tuple[str, str] | None,
+        layer: str | tuple[str, str],
+        most: Mapping[str, int] | None,
+    ) -> JAMParts:
+        """Return the rows of items to train on, to choose by and to measure on."""
+        image, text = encoders or self.encoders[0]
+        seen_by, read_by = (layer, layer) if isinstance(layer, str) else layer
+        check_choice(seen_by, self.images[image], "layer")
+        check_choice(read_by, self.captions[text], "layer")
         parts = []
-        for name, part in zip(
-            ("train", "validation", "test"), split_by_group(self.items.filenames[own], random_state=seed), strict=True
-        ):
+        for name, part in zip(("train", "validation", "test"), division, strict=True):
             limit = (most or {}).get(name) or len(part)
-            parts.append(own[np.sort(rng.permutation(part)[:limit])])
-        V, P, N = self.images[image][layer], self.captions[text][layer], self.negatives[text][layer]
+            parts.append(np.sort(rng.permutation(part)[:limit]))
+        V, P, N = self.images[image][seen_by], self.captions[text][read_by], self.negatives[text][read_by]
         groups = self.items.filenames if self.labels is None else self.labels
         seen = self.image_of
         train, validation, test = parts

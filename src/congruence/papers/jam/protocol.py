@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RESAMPLED",
     "in_task",
+    "limits",
     "pair_name",
     "paper_seeds",
     "record_order",
@@ -60,13 +61,21 @@ def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
 
 
 def split(
-    job: Job[JAMData], data: JAMData, task: str, seed: int, encoders: tuple[str, str], layer: str = "late"
+    job: Job[JAMData],
+    data: JAMData,
+    task: str,
+    seed: int,
+    encoders: tuple[str, str],
+    layer: str | tuple[str, str] = "late",
 ) -> JAMParts:
     """Divide a task's items, in the sizes that hold here."""
+    return data.split(task, seed, encoders=encoders, layer=layer, most=limits(job, data))
+
+
+def limits(job: Job[JAMData], data: JAMData) -> dict[str, int]:
+    """Return the most items of each part of a division."""
     most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
-    if job.quick:
-        most = {**QUICK_MOST, "test": most["test"]}
-    return data.split(task, seed, encoders=encoders, layer=layer, most=most)
+    return {**QUICK_MOST, "test": most["test"]} if job.quick else most
 
 
 def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
@@ -82,7 +91,7 @@ def in_task(task: str, pair: str) -> str:
 def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> dict[str, float]:
     """Keep how a run of JAM went, and return its best epoch and its α there."""
     facts = getattr(mapping, "facts_", None) or {}
-    if "history" not in facts:
+    if "reconstruction_error" not in facts:  # no run of JAM
         return {}
     per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
     best = facts["best_step"]

@@ -18,6 +18,7 @@ from congruence.negatives import sibling_negatives
 from congruence.papers.cache import embed_rows
 from congruence.papers.jam.caption_features import caption_features
 from congruence.papers.jam.data import JAMData, layer_numbers
+from congruence.papers.jam.unrelated_texts import unrelated_sentences
 from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 
 __all__ = ["CAPTION_FEATURES", "SAMPLE_DATA", "open_sample"]
@@ -107,8 +108,7 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JAMD
             else:
                 changed[rng.integers(latent)] += 2.0 if category == "add_obj" else -2.0
                 words = (f"scene {k} {category}", f"scene {k} not {category}")
-            named = category.replace("obj", "att") if k % 2 else category
-            rows.append((f"{named}/{k}", named, f"{k:05d}", *words))
+            rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
             right.append(scene)
             wrong.append(changed)
     items = SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
@@ -136,7 +136,13 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JAMD
         {name: seen(N, width, 3) for name, width in widths.items()},
         encoders=chosen if variant == "sizes" else chosen[1:],
         dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
-        unrelated={"made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32)},
+        unrelated={
+            "made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32),
+            **{
+                name: np.random.default_rng([6, width]).standard_normal((images, width)).astype(np.float32)
+                for name, width in widths.items()
+            },
+        },
         title="made-up scenes",
         stand_in="stand-in: made up of one latent",
         sizes={
@@ -190,6 +196,8 @@ def _sugarcrepe(
         for k, (layer, level) in enumerate(_NOISE.items())
         if layer == "late" or variant == "layers"
     }
+    prose = unrelated_sentences()
+    apart = embed_rows(encoder, prose, prose, None if cache is None else Path(cache), 64).reshape(len(prose), count, -1)
     strange = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
     return JAMData(
         "SugarCrepe, stand-in images",
@@ -197,7 +205,10 @@ def _sugarcrepe(
         {CAPTION_FEATURES: images},
         {name: {layer: states[right, k] for layer, k in depth.items()} for name, depth in depths.items()},
         {name: {layer: states[wrong, k] for layer, k in depth.items()} for name, depth in depths.items()},
-        unrelated={CAPTION_FEATURES: caption_features(strange)},
+        unrelated={
+            CAPTION_FEATURES: caption_features(strange),
+            **{name: apart[:, depth["late"]] for name, depth in depths.items()},
+        },
         title="SugarCrepe's captions",
         stand_in="stand-in images, made of the words of the captions; no photo was looked at",
         # For one core; the paper speaks of 200 to 1,000 pairs.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from congruence.papers.jam.baselines import BASELINES
+from congruence.papers.jam.controls import CONTROLS
 from congruence.papers.jam.data import TASKS, JAMData
 from congruence.papers.jam.features import open_features
 from congruence.papers.jam.figures import KINDS
@@ -23,6 +24,8 @@ __all__ = ["STUDY", "JAMStudy"]
 
 _ENDS = Field(min_length=2, max_length=2, description="two numbers from 0 to 1", examples=[[0.5, 0.5]])
 
+_WEIGHTS = Field(min_length=2, description="two weights from 0 on, or more", examples=[[0.1, 1.0]])
+
 
 class JAMStudy(Study[JAMData]):
     """Yoon, Yue and Kim (2025), "Escaping Plato's Cave"."""
@@ -35,14 +38,22 @@ class JAMStudy(Study[JAMData]):
     metrics = METRICS
     baselines = BASELINES
     kinds = KINDS
-    choices: Mapping[str, tuple[str, ...]] = {"tasks": TASKS}
+    choices: Mapping[str, tuple[str, ...]] = {
+        "tasks": TASKS,
+        "controls": tuple(CONTROLS),
+        "dual_methods": ("con", "negcon", "spread"),
+    }
     types: Mapping[str, object] = {
         "spread_mix": Annotated[list[Annotated[float, Field(ge=0, le=1)]], _ENDS],
         "dual_encoders": list[str],
+        "weights": Annotated[list[Annotated[float, Field(ge=0)]], _WEIGHTS],
     }
     meanings: Mapping[str, str] = {
         "methods": "losses and baselines",
         "dual_encoders": "dual encoders measured beside them",
+        "dual_methods": "losses whose heads are trained on the dual encoders' towers",
+        "controls": "what is put in place of images or captions",
+        "weights": "weights of the reconstruction, each kept from the first step to the last",
         "tasks": "SugarCrepe's kinds of wrong caption",
         "train": "pairs to train on; as many as suit the data if left out",
         "validation": "pairs to choose the step by; as many as suit the data if left out",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from congruence.papers.jam.controls import CONTROLS
 from congruence.papers.jam.data import TASKS
-from congruence.papers.jam.figures import losses, statistics
+from congruence.papers.jam.figures import controls, losses, statistics, tradeoff
 from congruence.papers.jam.protocol import RESAMPLED
 from congruence.papers.study import Kind
 
@@ -16,8 +17,22 @@ KINDS: dict[str, Kind] = {
     "jam_losses": Kind(
         losses.run_losses,
         RESAMPLED,
-        {"methods": ["con", "negcon", "spread", "cca", "text_only"], "dual_encoders": [], **_PARTS},
+        {"methods": ["con", "negcon", "spread", "cca", "text_only"], "dual_encoders": [], "dual_methods": [], **_PARTS},
     ),
+    "jam_transfer": Kind(
+        controls.run_transfer,
+        RESAMPLED,
+        {"methods": ["spread", "text_only"], **{key: value for key, value in _PARTS.items() if key != "tasks"}},
+    ),
+    "jam_controls": Kind(
+        controls.run_controls, RESAMPLED, {"methods": ["spread", "text_only"], "controls": list(CONTROLS), **_PARTS}
+    ),
+    "jam_reconstruction": Kind(
+        tradeoff.run_reconstruction,
+        RESAMPLED,
+        {"methods": ["spread"], "weights": [0.0, 0.01, 0.1, 1.0, 10.0], **_PARTS},
+    ),
+    "jam_layer_pairs": Kind(tradeoff.run_layer_pairs, RESAMPLED, {"methods": ["spread"], **_PARTS}),
     "jam_layers": Kind(losses.run_layers, RESAMPLED, {"spread_mix": [0.0, 1.0], **_PARTS}),
     "jam_statistics": Kind(statistics.run_statistics, statistics.RESAMPLED, {"tasks": list(TASKS), "rows": 1000}),
     "jam_sizes": Kind(statistics.run_sizes, "nothing: these are counts", {"widths": {}}),

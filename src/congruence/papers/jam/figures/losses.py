@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from congruence.errors import InputError
-from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
+from congruence.papers.jam.baselines import BASELINES, fit_baseline
+from congruence.papers.jam.controls import dual_as_encoders
 from congruence.papers.jam.data import LAYERS, JAMData
+from congruence.papers.jam.fitted import fit_method
 from congruence.papers.jam.item_tests import ItemPairs, record_item_tests
-from congruence.papers.jam.metrics import measure_outcomes, measure_recall, measure_text_only
+from congruence.papers.jam.metrics import measure_recall
 from congruence.papers.jam.protocol import in_task, pair_name, record_order, record_run, split, tasks, training
 from congruence.papers.job import Job
 
@@ -25,15 +27,12 @@ def run_losses(job: Job[JAMData]) -> None:
                     parts = split(job, data, task, seed, encoders)
                     for method in job["methods"]:
                         line = {"data": data.name, "pair": pair_name(data, encoders), "series": BASELINES[method]}
-                        if method == "text_only":
-                            found = measure_text_only(fit_text_only(parts), parts.items, parts.test, seed)
-                            _add(job, line, found, {}, task)
-                        else:
-                            mapping = fit_baseline(method, parts, training(job, data), seed)
-                            found = measure_recall(mapping, parts.items, parts.test, seed)
-                            more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
-                            _add(job, line, found, more, task)
-                            right = measure_outcomes(mapping, parts.items, parts.test, seed)
+                        fitted = fit_method(method, parts, training(job, data), seed)
+                        what = {**line, "task": task, "seed": seed}
+                        more = {} if fitted.mapping is None else record_run(job, what, fitted.mapping)
+                        _add(job, line, fitted.measure(parts.items, parts.test, seed), more, task)
+                        right = fitted.outcomes(parts.items, parts.test, seed)
+                        if right is not None:
                             where = (data.name, in_task(task, line["pair"]))
                             pairs.add(where, line["series"], seed, parts.items, right)
                         job.tick()
@@ -74,10 +73,16 @@ def _add(
 
 
 def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
-    """Measure dual encoders on the same items, which no training of theirs depends on."""
+    """Measure dual encoders on the same items, which no training of theirs depends on, and JAM's heads on their towers."""
     if not data.dual:
         return
     rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
     for name, (V, P, N) in data.dual.items():
         found = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
         _add(job, {"data": data.name, "pair": "dual encoders", "series": name}, found, {}, task)
+        line = {"data": data.name, "pair": "dual encoders"}
+        for method in job["dual_methods"]:
+            parts = split(job, dual_as_encoders(data, name), task, seed, (name, name))
+            mapping = fit_baseline(method, parts, training(job, data), seed)
+            found = measure_recall(mapping, parts.items, parts.test, seed)
+            _add(job, {**line, "series": f"{name}, {BASELINES[method]} on its towers"}, found, {}, task)

@@ -1,0 +1,96 @@
+"""Tables of docs/jam_more.md: categories, transfer, controls, the weight of the reconstruction, layers and towers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence.evaluation.compositional import CATEGORY_NAMES
+from congruence.evaluation.pareto import pareto_front
+from congruence.papers.jam import BASELINES, CONTROLS
+from measured.blocks import Block, table
+from measured.canonical import Figure
+from measured.jobs import JOBS
+
+TASKS = ("replace", "add", "swap")
+BINARY, CHOICE = "binary_recall", "five_way_recall"
+
+
+def two(found: Figure, **given: Any) -> str:
+    """Binary and 5-way recall in one cell."""
+    return " / ".join(found.both(metric, **given) for metric in (BINARY, CHOICE))
+
+
+def categories(results: list[Any]) -> str:
+    found = Figure(results[0])
+    named = [BASELINES[name] for name in ("con", "negcon", "spread", "cca", "text_only")]
+    rows = [
+        [words, *(found.both(BINARY, series=series, pair=f"{words}:") for series in named)]
+        for words in CATEGORY_NAMES.values()
+    ]
+    return table(["binary", *named], rows)
+
+
+def transfer(results: list[Any]) -> str:
+    found = Figure(results[0])
+    rows = []
+    for name in ("con", "spread", "cca", "text_only"):
+        for fitted_on in (*TASKS, "all"):
+            given = {"series": BASELINES[name], "part": f"fitted on {fitted_on}"}
+            rows.append(
+                [f"{BASELINES[name]}, fitted on {fitted_on}", *(two(found, pair=f"{t}:", **given) for t in TASKS)]
+            )
+    return table(["binary / 5-way", *(f"on {task}" for task in TASKS)], rows)
+
+
+def controls(results: list[Any]) -> str:
+    found = Figure(results[0])
+    rows = [
+        [f"{BASELINES[name]}, {words}", *(two(found, pair=f"{t}:", series=BASELINES[name], part=words) for t in TASKS)]
+        for name in ("spread", "cca", "text_only")
+        for words in CONTROLS.values()
+    ]
+    return table(["binary / 5-way", *TASKS], rows)
+
+
+def reconstruction(results: list[Any]) -> str:
+    found = Figure(results[0])
+    weights = [row["x"] for row in found.rows if row["metric"] == CHOICE]
+    errors = [np.mean([found.row(m, x=w)["mean"] for m in ("image_error", "text_error")]) for w in weights]
+    front = pareto_front(errors, [found.row(CHOICE, x=w)["mean"] for w in weights])
+    measures = ("image_error", "text_error", CHOICE, BINARY)
+    rows = [
+        [f"{weight:g}", *(found.both(metric, x=weight) for metric in measures), "yes" if on else "no"]
+        for weight, on in zip(weights, front, strict=True)
+    ]
+    return table(["λ", "error, images", "error, texts", "5-way", "binary", "on the front"], rows)
+
+
+def layers(results: list[Any]) -> str:
+    found = Figure(results[0])
+    depths = ("early", "mid", "late")
+    rows = [
+        [f"images {seen}", *(two(found, pair=f"replace: images {seen}", part=f"texts {read}") for read in depths)]
+        for seen in depths
+    ]
+    return table(["binary / 5-way", *(f"texts {read}" for read in depths)], rows)
+
+
+def towers(results: list[Any]) -> str:
+    found = Figure(results[0])
+    rows = [
+        [BASELINES[name], *(two(found, series=BASELINES[name], pair=f"{task}:") for task in TASKS)]
+        for name in ("spread", "towers", "towers_spread", "text_only")
+    ]
+    return table(["binary / 5-way", *TASKS], rows)
+
+
+BLOCKS = {
+    "jam-more-categories": Block(categories, JOBS["jam-more-towers"]),
+    "jam-more-transfer": Block(transfer, JOBS["jam-more-transfer"]),
+    "jam-more-controls": Block(controls, JOBS["jam-more-controls"]),
+    "jam-more-reconstruction": Block(reconstruction, JOBS["jam-more-reconstruction"]),
+    "jam-more-layers": Block(layers, JOBS["jam-more-layers"]),
+    "jam-more-towers": Block(towers, JOBS["jam-more-towers"]),
+}

@@ -1,0 +1,50 @@
+"""Which of several settings no other is better than in both of two measures."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence.errors import NotFiniteError, ShapeError
+
+__all__ = ["pareto_front"]
+
+
+def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
+    """Mark the points of the Pareto front: those to which no other is as good in both measures and better in one.
+
+    Parameters
+    ----------
+    cost : array_like, shape (n,)
+        The smaller the better, such as an error of reconstruction.
+    gain : array_like, shape (n,)
+        The larger the better, such as recall.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+
+    Raises
+    ------
+    ShapeError
+        The two have not the same number of points.
+    NotFiniteError
+        A point has NaN or infinity.
+
+    Examples
+    --------
+    >>> pareto_front([0.1, 0.2, 0.3], [0.5, 0.7, 0.6])
+    array([ True,  True, False])
+    """
+    costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
+    if len(costs) != len(gains):
+        raise ShapeError(
+            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each for every point. Pass both of the same points."
+        )
+    if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
+        raise NotFiniteError(
+            "Got NaN or infinity among the points; expected finite ones. Leave out points that failed."
+        )
+    no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # i beside j
+    better = (costs[:, None] < costs) | (gains[:, None] > gains)
+    return np.asarray(~(no_worse & better).any(axis=0))

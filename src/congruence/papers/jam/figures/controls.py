@@ -1,0 +1,70 @@
+"""JAM's losses on images and texts that say nothing of each other, and from one task to the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congruence.papers.jam.baselines import BASELINES
+from congruence.papers.jam.controls import CONTROLS, control_data
+from congruence.papers.jam.data import JAMData
+from congruence.papers.jam.fitted import fit_method
+from congruence.papers.jam.protocol import in_task, limits, pair_name, split, tasks, training
+from congruence.papers.jam.transfer import measure_transfer
+from congruence.papers.job import Job
+
+__all__ = ["run_controls", "run_transfer"]
+
+
+def run_controls(job: Job[JAMData]) -> None:
+    """Fit and measure on the data and on each control; nothing but the control differs."""
+    for data in job.data:
+        for control in job["controls"]:
+            if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
+                job.remark(f"{data.name} has no unrelated texts: {CONTROLS[control]} is left out.")
+                continue
+            for seed in job.seeds:
+                own = control_data(data, control, seed)
+                for task in tasks(job, own):
+                    for encoders in own.encoders:
+                        parts = split(job, own, task, seed, encoders)
+                        for method in job["methods"]:
+                            fitted = fit_method(method, parts, training(job, own), seed)
+                            line: dict[str, Any] = {
+                                "data": data.name,
+                                "series": BASELINES[method],
+                                "part": CONTROLS[control],
+                            }
+                            values = fitted.measure(parts.items, parts.test, seed)[task]
+                            _add(job, {**line, "pair": in_task(task, pair_name(data, encoders))}, values)
+                        job.tick()
+
+
+def run_transfer(job: Job[JAMData]) -> None:
+    """Fit on each task, and on all, and measure on every task (a matrix for each method)."""
+    for data in job.data:
+        for seed in job.seeds:
+            for encoders in data.encoders:
+                for method in job["methods"]:
+                    found = measure_transfer(
+                        data,
+                        method,
+                        seed,
+                        encoders=encoders,
+                        training=training(job, data),
+                        most=limits(job, data),
+                    )
+                    for one in found:
+                        line = {
+                            "data": data.name,
+                            "pair": in_task(one.task, pair_name(data, encoders)),
+                            "series": BASELINES[method],
+                            "part": f"fitted on {one.fitted_on}",
+                        }
+                        _add(job, line, {"binary_recall": one.binary, "five_way_recall": one.choice})
+                job.tick()
+
+
+def _add(job: Job[JAMData], line: dict[str, Any], values: dict[str, float]) -> None:
+    for metric, value in values.items():
+        if metric in job.config.metrics:
+            job.results.add({**line, "metric": metric, "quantity": "after"}, value)

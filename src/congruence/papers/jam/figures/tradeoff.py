@@ -1,0 +1,153 @@
+"""The weight of the reconstruction against the alignment, and every layer of one encoder with every layer of the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence.errors import InputError
+from congruence.evaluation.pareto import pareto_front
+from congruence.papers.jam.baselines import BASELINES, fit_baseline
+from congruence.papers.jam.data import LAYERS, JAMData, JAMParts
+from congruence.papers.jam.metrics import measure_recall
+from congruence.papers.jam.protocol import in_task, pair_name, split, tasks, training
+from congruence.papers.job import Job
+from congruence.plotting.data import LinesPanel, Series
+
+__all__ = ["reconstruction_errors", "run_layer_pairs", "run_reconstruction"]
+
+#: What is set against the error of reconstruction.
+_GAIN = "five_way_recall"
+
+
+def run_reconstruction(job: Job[JAMData]) -> None:
+    """Train with each weight of the reconstruction, and mark the weights that no other is better than in both measures."""
+    means: dict[tuple[str, str, str], dict[float, list[list[float]]]] = {}
+    for data in job.data:
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    parts = split(job, data, task, seed, encoders)
+                    for method in job["methods"]:
+                        for weight in job["weights"]:
+                            options = {**training(job, data), "reconstruction": (float(weight), float(weight))}
+                            mapping = fit_baseline(method, parts, options, seed)
+                            values = {
+                                **measure_recall(mapping, parts.items, parts.test, seed)[task],
+                                **reconstruction_errors(mapping, parts),
+                            }
+                            pair = in_task(task, pair_name(data, encoders))
+                            line = {"data": data.name, "pair": pair, "series": BASELINES[method], "x": float(weight)}
+                            for metric, value in values.items():
+                                if metric in job.config.metrics:
+                                    job.results.add({**line, "metric": metric, "quantity": "after"}, value)
+                            error = (values["image_error"] + values["text_error"]) / 2
+                            drawn = means.setdefault((data.name, pair, BASELINES[method]), {})
+                            drawn.setdefault(float(weight), []).append([error, values[_GAIN]])
+                    job.tick()
+    job.extra["axes"] = [[None, "weight of the reconstruction, λ"]]
+    job.extra["curves"] = [_pareto(job, key, points) for key, points in means.items()]
+
+
+def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
+    """Return the squared error of reconstructed test rows over that of the training mean: 1 is no better than the mean.
+
+    Parameters
+    ----------
+    mapping : HeadsMap
+        With decoders, as :class:`congruence.train.JAM` gives it.
+    parts : JAMParts
+
+    Returns
+    -------
+    dict of str to float
+        ``image_error`` and ``text_error``.
+
+    Raises
+    ------
+    InputError
+        The map cannot reconstruct.
+    """
+    if not hasattr(mapping, "reconstruct"):
+        raise InputError(
+            f"Got {type(mapping).__name__}, which cannot reconstruct; expected a map with decoders. Pass one that JAM trained."
+        )
+    V, P, _ = parts.test
+    out = {}
+    for name, again, rows, seen in (
+        ("image_error", mapping.reconstruct(V), V, parts.train.source),
+        ("text_error", mapping.reconstruct_target(P), P, parts.train.target),  # type: ignore[attr-defined]
+    ):
+        A = np.asarray(rows, np.float64)
+        out[name] = float(np.sum((again - A) ** 2) / np.sum((A - seen.mean(axis=0, dtype=np.float64)) ** 2))
+    return out
+
+
+def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[float, list[list[float]]]) -> LinesPanel:
+    """Return recall over the error of reconstruction, the front apart from what it dominates, and say which weights are on it."""
+    mean = np.array([np.mean(found, axis=0) for found in points.values()])
+    front = pareto_front(mean[:, 0], mean[:, 1])
+    weights = list(points)
+    job.extra.setdefault("fronts", []).append(
+        {
+            "of": " | ".join(key),
+            "weights": weights,
+            "error": mean[:, 0].tolist(),
+            "recall": mean[:, 1].tolist(),
+            "on_front": front.tolist(),
+        }
+    )
+    named = ", ".join(f"{weight:g}" for weight, on in zip(weights, front, strict=True) if on)
+    job.remark(f"{key[1]}, {key[2]}: λ = {named} on the Pareto front of reconstruction error and 5-way recall.")
+    series: list[Series] = []
+    for name, on, color in (("on the Pareto front", front, "series-0"), ("dominated", ~front, "before")):
+        order = [k for k in np.argsort(mean[:, 0]) if on[k]]
+        if order:
+            sd = [
+                float(np.std([v[1] for v in points[weights[k]]], ddof=1)) if len(job.seeds) > 1 else None for k in order
+            ]
+            series.append(
+                {
+                    "name": name,
+                    "color": color,
+                    "x": [float(mean[k, 0]) for k in order],
+                    "mean": [float(mean[k, 1]) for k in order],
+                    "sd": sd,
+                }
+            )
+    return {
+        "kind": "lines",
+        "title": f"Pareto front of {key[2]}, {key[1].partition(':')[0]}: 5-way recall",
+        "label": "error of reconstruction",
+        "series": series,
+    }
+
+
+def run_layer_pairs(job: Job[JAMData]) -> None:
+    """Train on every layer of the image encoder with every layer of the text encoder: a grid."""
+    for data in job.data:
+        if data.layers != LAYERS:
+            raise InputError(
+                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Run congruence embed with --layer all."
+            )
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    for seen_by in LAYERS:
+                        for read_by in LAYERS:
+                            parts = split(job, data, task, seed, encoders, (seen_by, read_by))
+                            for method in job["methods"]:
+                                mapping = fit_baseline(method, parts, training(job, data), seed)
+                                values = measure_recall(mapping, parts.items, parts.test, seed)[task]
+                                encoder = f"{pair_name(data, encoders)}, " * (len(data.encoders) > 1)
+                                line: dict[str, Any] = {
+                                    "data": data.name,
+                                    "pair": in_task(task, f"{encoder}images {seen_by}"),
+                                    "series": BASELINES[method],
+                                    "part": f"texts {read_by}",
+                                }
+                                for metric, value in values.items():
+                                    if metric in job.config.metrics:
+                                        job.results.add({**line, "metric": metric, "quantity": "after"}, value)
+                    job.tick()

@@ -1,0 +1,159 @@
+"""What stands in a row of JAM's tables, fitted: a map, heads on a dual encoder's towers, or scores of texts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.validation import check_choice
+from congruence.datasets import SugarCrepe
+from congruence.maps import TwoSidedMap
+from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
+from congruence.papers.jam.data import JAMParts
+from congruence.papers.jam.metrics import measure_outcomes, measure_recall, measure_text_only
+from congruence.train import Contrastive
+from congruence.train.captions import Captions
+
+__all__ = ["Fitted", "fit_method", "fit_towers"]
+
+#: Of the contrastive towers: linear, so that they keep what the encoders tell apart; steps and rate are chosen for hundreds of pairs.
+_TOWERS: dict[str, Any] = {"head": "linear", "optimizer": "adamw", "learning_rate": 1e-3, "max_steps": 300}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted method, and what it is asked.
+
+    Attributes
+    ----------
+    mapping : TwoSidedMap or None
+        What maps images and texts into one space; None for scores of texts alone.
+    towers : TwoSidedMap or None
+        Maps rows before ``mapping`` does, where this was trained on the towers of a dual encoder.
+    score : callable or None
+        Of :func:`congruence.papers.jam.fit_text_only`.
+    """
+
+    mapping: TwoSidedMap | None = None
+    towers: TwoSidedMap | None = None
+    score: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def measure(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> dict[str, dict[str, float]]:
+        """Return binary and 5-way recall by task.
+
+        Parameters
+        ----------
+        items : SugarCrepe
+        test : sequence of ndarray
+            Images, captions and wrong captions of the items, by the encoders that the method was fitted on.
+        seed : int, default=5
+            Of the distractors.
+
+        Returns
+        -------
+        dict of str to dict of str to float
+            As of :func:`congruence.papers.jam.measure_recall`.
+        """
+        if self.score is not None:
+            return measure_text_only(self.score, items, test, seed)
+        return measure_recall(self.mapping, items, test if self.towers is None else _through(self.towers, test), seed)
+
+    def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
+        """Return which items are answered right, as of :func:`congruence.papers.jam.metrics.measure_outcomes`; None for scores of texts alone."""
+        if self.mapping is None:
+            return None
+        return measure_outcomes(self.mapping, items, test if self.towers is None else _through(self.towers, test), seed)
+
+
+def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> Fitted:
+    """Fit any method of JAM's tables to a division.
+
+    Parameters
+    ----------
+    method : str
+        A key of :data:`congruence.papers.jam.BASELINES`.
+    parts : JAMParts
+    training : mapping, optional
+        Parameters of :class:`congruence.train.JAM`.
+    seed : int, default=5
+
+    Returns
+    -------
+    Fitted
+
+    Raises
+    ------
+    ParameterError
+        The method is unknown, or JAM has no such parameter.
+    """
+    check_choice(method, BASELINES, "method")
+    if method == "text_only":
+        return Fitted(score=fit_text_only(parts))
+    if not method.startswith("towers"):
+        return Fitted(fit_baseline(method, parts, training, seed))
+    towers = fit_towers(parts, training, seed)
+    if method == "towers":
+        return Fitted(towers)
+    _, _, loss = method.partition("_")
+    return Fitted(fit_baseline(loss, _on_towers(towers, parts), training, seed), towers)
+
+
+def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:
+    """Train a linear head on each encoder with InfoNCE on right captions only: a dual encoder of these pairs.
+
+    Parameters
+    ----------
+    parts : JAMParts
+        Trained on the training items; the step kept is the one with the best recall on the validation items.
+    training : mapping, optional
+        Parameters of :class:`congruence.train.JAM`, of which ``latent``, the width, and ``device`` are heeded.
+    seed : int, default=5
+
+    Returns
+    -------
+    TwoSidedMap
+    """
+    given = training or {}
+    train = parts.train
+    images, captions, _, groups, *_ = parts.validation
+    towers = Contrastive(
+        n_components=min(given.get("latent", 256), train.source.shape[1], train.target.shape[1]),
+        device=given.get("device", "auto"),
+        random_state=seed,
+        validate_every=25,
+        **_TOWERS,
+    )
+    labels = np.asarray(groups).astype(str)
+    return towers.fit(train.source, train.target, validation=(images, captions, labels, labels), verbose=False)
+
+
+def _through(towers: TwoSidedMap, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    V, P, N = rows
+    return towers.transform(V), towers.transform_target(P), towers.transform_target(N)
+
+
+def _on_towers(towers: TwoSidedMap, parts: JAMParts) -> JAMParts:
+    """Return a division whose rows have passed through the towers."""
+    train = parts.train
+    assert train.negatives is not None  # JAM's data have them
+    wrong = towers.transform_target(train.negatives.reshape(-1, train.negatives.shape[-1]))
+    images, captions, negatives, *rest = parts.validation
+    return replace(
+        parts,
+        train=Captions(
+            towers.transform(train.source),
+            towers.transform_target(train.target),
+            wrong.reshape(*train.negatives.shape[:2], -1),
+            train.groups,
+        ),
+        validation=(
+            towers.transform(images),
+            towers.transform_target(captions),
+            None if negatives is None else towers.transform_target(negatives),
+            *rest,
+        ),
+        test=_through(towers, parts.test),
+    )

@@ -1,0 +1,291 @@
+"""JAM beyond the paper's tables: transfer between tasks, controls, the weight of the reconstruction, pairs of layers, towers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
+from congruence.evaluation.pareto import pareto_front
+from congruence.papers import panels, parse_config, run
+from congruence.papers.jam import (
+    Fitted,
+    control_data,
+    dual_as_encoders,
+    fit_method,
+    measure_transfer,
+    noise_like,
+    open_sample,
+)
+from congruence.papers.jam.figures.tradeoff import reconstruction_errors
+from congruence.papers.jam.unrelated_texts import unrelated_sentences
+
+OWN = """
+name: own
+title: "One of my own"
+section: "4"
+kind: {kind}
+sample_data: [synthetic]
+metrics: [five_way_recall]
+parameters:
+  {parameters}
+paper:
+  claim: "none"
+  numbers: null
+"""
+
+
+@pytest.fixture(scope="module")
+def made():
+    return open_sample("synthetic", variant="layers")
+
+
+# ------------------------------------------------------------------------------------------------ transfer
+
+
+def test_one_division_of_the_images_holds_for_every_task(made):
+    parts = made.split_tasks(5, most={"validation": 20})
+    assert list(parts) == ["replace", "add", "swap", "all"]
+    names = {task: set(own.items.filenames.tolist()) for task, own in parts.items()}
+    for task, own in parts.items():
+        seen = set(own.train.groups.tolist()) | set(own.validation[3].tolist())
+        assert not any(seen & asked for asked in names.values()), task
+        assert len(own.validation[0]) == 20
+    for task in made.tasks:
+        rows = parts[task].rows
+        assert set(made.task_of[rows]) == {task}
+        np.testing.assert_array_equal(parts[task].test[1], made.captions[parts[task].encoders[1]]["late"][rows])
+    assert len(parts["all"].train) == len(parts["add"].train) == 140
+    # The same where a task has fewer images than the others: a rank among its own images would divide them elsewhere.
+    some = np.flatnonzero((made.task_of != "add") | (np.arange(len(made.items)) % 2 == 0))
+    text = made.encoders[0][1]
+    fewer = replace(
+        made,
+        items=made.items.take(some),
+        captions={text: {"late": made.captions[text]["late"][some]}},
+        negatives={text: {"late": made.negatives[text]["late"][some]}},
+        encoders=(),
+        unrelated={},
+        dual={},
+    )
+    parts = fewer.split_tasks(5)
+    for one in parts.values():
+        for other in parts.values():
+            assert not {*one.train.groups.tolist(), *one.validation[3].tolist()} & {*other.items.filenames.tolist()}
+
+
+def test_what_texts_tell_of_one_task_does_not_transfer():
+    """Wrong captions are told by one column in one task and by its negative in another, and by nothing in the third."""
+    data = open_sample("synthetic")
+    text = data.encoders[0][1]
+    sign = np.select([data.task_of == "replace", data.task_of == "add"], [1.0, -1.0], 0.0)
+    captions, negatives = (side[text]["late"].copy() for side in (data.captions, data.negatives))
+    noise = np.random.default_rng(0).standard_normal((2, *captions.shape)).astype(np.float32)
+    captions, negatives = noise[0], noise[1]
+    captions[:, 0], negatives[:, 0] = 9 * sign, -9 * sign
+    own = replace(
+        data, captions={text: {"late": captions}}, negatives={text: {"late": negatives}}, encoders=(), unrelated={}
+    )
+    found = {(one.fitted_on, one.task): one.binary for one in measure_transfer(own, "text_only")}
+    assert found["replace", "replace"] == found["add", "add"] == 1.0
+    assert found["replace", "add"] == found["add", "replace"] == 0.0
+    assert found["replace", "swap"] == pytest.approx(0.5, abs=0.35)
+    lines = measure_transfer(own, "text_only")
+    assert [(one.fitted_on, one.task, one.n) for one in lines][:2] == [
+        ("replace", "replace", 30),
+        ("replace", "add", 30),
+    ]
+    assert lines[0].to_dict()["choice"] == lines[0].choice <= lines[0].binary
+    with pytest.raises(ParameterError, match="method"):
+        measure_transfer(own, "nothing")
+
+
+def test_unrelated_texts_are_drawn_with_replacement(made):
+    """Right and wrong ones by themselves: of 200 texts drawn 600 times, a permutation would have each three times."""
+    text = made.encoders[0][1]
+    own = control_data(made, "unrelated", 1)
+    for side in (own.captions, own.negatives):
+        drawn = side[text]["late"]
+        assert {*map(bytes, drawn)} <= {*map(bytes, made.unrelated[text])}
+        counts = np.unique(drawn, axis=0, return_counts=True)[1]
+        assert 4 < counts.max() < 15  # of Poisson(3)
+        assert len(counts) == pytest.approx(200 * (1 - np.exp(-3)), abs=15)
+
+
+# ------------------------------------------------------------------------------------------------ controls
+
+
+def test_noise_has_the_moments_of_each_column_and_nothing_else():
+    rng = np.random.default_rng(0)
+    rows = rng.exponential(size=(4000, 3)) @ rng.standard_normal((3, 3)) + [5, 0, -2]
+    made = noise_like(rows, 1)
+    assert made.dtype == np.float32
+    np.testing.assert_allclose(made.mean(0), rows.mean(0), atol=5 * rows.std(0).max() / 4000**0.5)
+    np.testing.assert_allclose(made.std(0), rows.std(0), rtol=0.06)
+    for column in ((made - rows.mean(0)) / rows.std(0)).T:
+        assert kstest(column, "norm").pvalue > 1e-3
+    assert np.abs(np.corrcoef(made.T) - np.eye(3)).max() < 0.08
+    assert np.abs(np.corrcoef(made.T, rows.T)[:3, 3:]).max() < 0.08
+    np.testing.assert_array_equal(made, noise_like(rows, 1))
+    assert (made != noise_like(rows, 2)).any()
+
+
+def test_captions_of_other_images_stay_together_and_leave_their_image(made):
+    other = control_data(made, "others", 3)
+    image = made.encoders[0][0]
+    before, after = made.images[image]["late"], other.images[image]["late"]
+    np.testing.assert_array_equal(np.sort(before, axis=0), np.sort(after, axis=0))
+    assert not (before == after).all(axis=1).any()
+    assert other.captions is made.captions
+    assert not other.dual
+    # All layers of an image move together.
+    moved = [int(np.flatnonzero((before == row).all(1))[0]) for row in after]
+    np.testing.assert_array_equal(other.images[image]["early"], made.images[image]["early"][moved])
+
+
+def test_controls_leave_what_they_should_be_able_to_tell():
+    """CCA finds captions of the image in the data, and in no control; texts alone tell what they told, but for unrelated texts."""
+    data = open_sample("synthetic")
+    found = {}
+    for control in ("none", "noise", "others", "unrelated"):
+        own = control_data(data, control, 5)
+        parts = own.split("add", 5)
+        for method in ("cca", "text_only"):
+            values = fit_method(method, parts, data.sizes["training"]).measure(parts.items, parts.test)["add"]
+            found[control, method] = values["five_way_recall"], values["binary_recall"]
+    assert found["none", "cca"][0] > 0.6
+    # Thirty items: four standard deviations of a share of 0.2 are 0.29.
+    for control in ("noise", "others", "unrelated"):
+        assert found[control, "cca"][0] < 0.5, control
+    assert found["noise", "text_only"] == found["others", "text_only"] == found["none", "text_only"]
+    assert found["none", "text_only"][1] > 0.8
+    assert abs(found["unrelated", "text_only"][1] - 0.5) < 4 * (0.25 / 30) ** 0.5
+
+
+def test_controls_refuse(made):
+    assert control_data(made, "none") is made
+    with pytest.raises(ParameterError, match="control"):
+        control_data(made, "silence")
+    with pytest.raises(InputError, match="no unrelated texts"):
+        control_data(replace(made, unrelated={}), "unrelated")
+    with pytest.raises(ParameterError, match="dual encoder"):
+        dual_as_encoders(made, "clip")
+    config = parse_config(OWN.format(kind="jam_controls", parameters="{controls: [unrelated], methods: [cca]}"), "own")
+    outcome = run(config, collections=[replace(made, unrelated={})], quick=True)
+    assert "unrelated texts is left out" in outcome.results["notes"][0]
+
+
+def test_unrelated_sentences_are_prose_of_the_length_of_captions():
+    found = unrelated_sentences(200)
+    assert len(set(found)) == 200
+    assert all(6 <= len(sentence.split()) <= 25 and sentence.endswith(".") for sentence in found)
+    assert found == unrelated_sentences()[:200]
+    with pytest.raises(ParameterError, match="most"):
+        unrelated_sentences(0)
+
+
+# ------------------------------------------------------------------------------------------------ reconstruction and recall
+
+
+def test_the_front_is_what_nothing_dominates():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        cost, gain = rng.integers(0, 6, (2, 15)).astype(float)  # with ties
+        want = [
+            not any(
+                cost[j] <= cost[i] and gain[j] >= gain[i] and (cost[j] < cost[i] or gain[j] > gain[i])
+                for j in range(15)
+            )
+            for i in range(15)
+        ]
+        assert pareto_front(cost, gain).tolist() == want
+    with pytest.raises(ShapeError, match="2 costs and 1 gains"):
+        pareto_front([1, 2], [1])
+    with pytest.raises(NotFiniteError):
+        pareto_front([1, np.nan], [1, 2])
+
+
+def test_errors_of_reconstruction_are_shares_of_the_variance(made):
+    parts = made.split("add", 5)
+
+    class Halfway:
+        """Reconstructs images as the training mean, and texts halfway to it."""
+
+        def reconstruct(self, rows):
+            return np.broadcast_to(parts.train.source.mean(0), rows.shape)
+
+        def reconstruct_target(self, rows):
+            return (rows + parts.train.target.mean(0)) / 2
+
+    found = reconstruction_errors(Halfway(), parts)
+    assert found["image_error"] == pytest.approx(1.0)
+    assert found["text_error"] == pytest.approx(0.25)
+    with pytest.raises(InputError, match="cannot reconstruct"):
+        reconstruction_errors(object(), parts)
+
+
+def test_a_weight_of_reconstruction_lowers_its_error_and_the_figure_marks_the_front():
+    pytest.importorskip("torch")
+    config = parse_config(
+        OWN.format(kind="jam_reconstruction", parameters="{tasks: [add], weights: [0.0, 10.0]}"), "own"
+    )
+    config = replace(config, metrics=["five_way_recall", "image_error", "text_error"])
+    results = run(config, seeds=1).results
+    found = {(row["metric"], row["x"]): row["mean"] for row in results["rows"]}
+    assert found["image_error", 10.0] < found["image_error", 0.0]
+    assert found["text_error", 10.0] < found["text_error", 0.0]
+    (front,) = results["extra"]["fronts"]
+    assert front["on_front"] == pareto_front(front["error"], front["recall"]).tolist()
+    assert front["recall"] == [found["five_way_recall", weight] for weight in (0.0, 10.0)]
+    last = panels(results)[-1]
+    assert last["title"].startswith("Pareto front of Spread, add")
+    shown = {one["name"]: one["x"] for one in last["series"]}
+    assert sorted(x for xs in shown.values() for x in xs) == sorted(front["error"])
+    assert len(shown["on the Pareto front"]) == sum(front["on_front"])
+    with pytest.raises(ParameterError, match="weights"):
+        parse_config(OWN.format(kind="jam_reconstruction", parameters="{weights: [-1.0, 1.0]}"), "own")
+
+
+# ------------------------------------------------------------------------------------------------ layers and towers
+
+
+def test_a_division_may_take_another_layer_of_each_encoder(made):
+    parts = made.split("add", 5, layer=("early", "late"))
+    image, text = made.encoders[0]
+    np.testing.assert_array_equal(parts.test[0], made.images[image]["early"][made.image_of[parts.rows]])
+    np.testing.assert_array_equal(parts.test[2], made.negatives[text]["late"][parts.rows])
+    with pytest.raises(ParameterError, match="layer"):
+        made.split("add", 5, layer=("early", "first"))
+
+
+def test_heads_are_trained_on_the_rows_that_leave_the_towers(made):
+    pytest.importorskip("torch")
+    parts = made.split("add", 5)
+    training = made.sizes["training"]
+    alone, both = (fit_method(name, parts, training) for name in ("towers", "towers_con"))
+    assert isinstance(both, Fitted)
+    assert both.towers is not None
+    V, P, N = parts.test
+    inner = both.towers.transform(V)
+    np.testing.assert_allclose(inner, alone.mapping.transform(V), rtol=1e-5)  # the same towers
+    assert both.mapping.facts_["n_pairs"] == len(parts.train)
+    # Trained on right captions, they know the images of captions they never saw.
+    assert alone.measure(parts.items, parts.test)["add"]["five_way_recall"] > 0.4
+    by_hand = both.mapping.transform(inner), both.mapping.transform_target(both.towers.transform_target(P))
+    right = np.einsum("ij,ij->i", *(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in by_hand))
+    wrong = both.mapping.transform_target(both.towers.transform_target(N))
+    wrong = np.einsum("ij,ij->i", *(r / np.linalg.norm(r, axis=1, keepdims=True) for r in (by_hand[0], wrong)))
+    assert both.measure(parts.items, parts.test)["add"]["binary_recall"] == np.mean(right > wrong)
+
+
+def test_the_towers_of_a_dual_encoder_take_the_place_of_encoders(made):
+    own = dual_as_encoders(made, "made-up dual encoder")
+    parts = own.split("add", 5)
+    assert parts.encoders == ("made-up dual encoder", "made-up dual encoder")
+    V, P, _ = made.dual["made-up dual encoder"]
+    np.testing.assert_allclose(parts.test[0], V[made.image_of[parts.rows]], rtol=1e-6)
+    np.testing.assert_allclose(parts.test[1], P[parts.rows], rtol=1e-6)
+    np.testing.assert_array_equal(parts.rows, made.split("add", 5).rows)
