@@ -82,12 +82,8 @@ def _names(name: str, node: ast.expr) -> list[str]:
         return list(import_module(name).__all__)
 
 
-def pages(*, raw: bool = False) -> dict[str, str]:
-    """Return every page of the API as Markdown, by its place under ``docs``; ``raw`` with roles in place of links."""
-    if not raw:
-        from docsite.roles import in_markdown  # which asks these pages what they describe
-
-        return {place: in_markdown(text) for place, text in pages(raw=True).items()}
+def pages() -> dict[str, str]:
+    """Return every page of the API as Markdown, by its place under ``docs``; docstrings as they stand."""
     modules = public_modules()
     groups = defaultdict(list)
     for name in modules:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docsite import api, check, commands, links, search
+from docsite import api, check, commands, links, roles, search
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the theme has a page fetch that is opened as a file.
@@ -70,7 +70,8 @@ def collect(folder: Path, *, run: bool) -> None:
         if source != "README.md":
             text = links.rewrite((ROOT / source).read_text(encoding="utf-8"), source)
             (folder / place).write_text(text, encoding="utf-8")
-    for place, text in {**api.pages(), "commands.md": commands.page()}.items():
+    described = {place: roles.in_markdown(text) for place, text in api.pages().items()}
+    for place, text in {**described, "commands.md": commands.page()}.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text, encoding="utf-8")
     if run:

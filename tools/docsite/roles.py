@@ -64,7 +64,7 @@ def described(name: str) -> str | None:
 @cache
 def _anchors() -> tuple[frozenset[str], defaultdict[str, list[str]]]:
     """Return the anchors of the API's pages, and by the last part of their names."""
-    pages = api.pages(raw=True).values()
+    pages = api.pages().values()
     offered = [one for page in pages for one in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
     sections = [one for page in pages for one in re.findall(r"\{: #(\S+) \}$", page, re.MULTILINE)]
     short: defaultdict[str, list[str]] = defaultdict(list)
