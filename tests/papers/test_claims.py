@@ -101,7 +101,9 @@ def test_a_claim_about_a_fit_on_images_is_not_checked_on_one_on_texts():
 
 @pytest.mark.parametrize("name", config_names())
 def test_every_figure_has_rules(name):
-    assert load_config(name).paper.get("rules") or name == "sotalign-fig12"  # which says how, not what
+    """But for figure 12, which says how and not what, and experiments of which a paper claims nothing and which say so."""
+    paper = load_config(name).paper
+    assert paper.get("rules") or name == "sotalign-fig12" or paper["claim"].startswith("No claim of the paper")
 
 
 @pytest.mark.parametrize("rule", ["(" * 5000 + "x" + ")" * 5000 + " > 0", "x" * 60_000, "-" * 100_000 + "x > 0"])

@@ -172,7 +172,7 @@ def test_recalls_stand_beside_chance():
     assert {"swap $a$ & $b$, 1,200", "all, 2,000", "0.750", "0.250"} <= set(said)
     assert recalls_size(data)[1] > recalls_size({**data, "options": None})[1]
     many = {**data, "rows": [rows[0]] * 30 + [rows[1]]}
-    assert len(plotting.draw_recalls(many, axes()).containers[0]) == 12
+    assert len(plotting.draw_recalls(many, axes()).containers[0]) == 14  # tasks, parts of swap, categories, all
     assert [text.get_text() for text in plotting.draw_recalls(many, axes()).texts][-1] == "all, 2,000"
 
 
