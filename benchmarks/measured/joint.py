@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence.papers.jam import BASELINES
 from measured.blocks import Block, minus, spread, table
 from measured.canonical import Figure
 from measured.jobs import JOBS
@@ -58,6 +59,60 @@ def photos(which: int, first: str, cca: str) -> Any:
     return write
 
 
+def _precisions(results: list[Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    return results[0]["results"]["steps"], results[0]["results"]["recalls"]
+
+
+def step_costs(results: list[Any]) -> str:
+    """Milliseconds of a step at the paper's setting, what they come to, and the ratio round by round."""
+    cost, _ = _precisions(results)
+    rows = []
+    for precision in ("float32", "bfloat16"):
+        clock, processor = (np.array(cost[key][precision]) for key in ("clock", "processor"))
+        ratios = [np.array(cost[key]["float32"]) / np.array(cost[key][precision]) for key in ("clock", "processor")]
+        ends = [f"{np.median(r):.2f} ({r.min():.2f}–{r.max():.2f})" if precision != "float32" else "1" for r in ratios]
+        times = [f"{1e3 * np.median(one):.0f}" for one in (clock, processor)]
+        rows.append([precision, *times, f"{cost['steps_of_paper'] * np.median(clock):.0f}", *ends])
+    header = [
+        "ms a step, clock",
+        "processors",
+        "s for the paper's steps, extrapolated",
+        "float32 / this, clock",
+        "processors",
+    ]
+    return table(["precision", *header], rows)
+
+
+def precisions(results: list[Any]) -> str:
+    """Recall in both precisions, and the difference of the same divisions."""
+    _, lines = _precisions(results)
+    rows = []
+    for loss in dict.fromkeys(line["loss"] for line in lines):
+        for task in dict.fromkeys(line["task"] for line in lines):
+            own = [line for line in lines if (line["loss"], line["task"]) == (loss, task)]
+            cells = []
+            for metric in (*MEASURES, "text_error"):
+                by = {
+                    p: np.array([line[metric] for line in own if line["precision"] == p])
+                    for p in ("float32", "bfloat16")
+                }
+                gaps = by["bfloat16"] - by["float32"]
+                cells += [
+                    spread(by["float32"].mean(), by["float32"].std(ddof=1)),
+                    minus(f"{gaps.mean():+.3f} ± {gaps.std(ddof=1):.3f}"),
+                ]
+            rows.append([f"{BASELINES[loss]}, {task}", *cells])
+    header = [
+        "binary, float32",
+        "bfloat16 less float32",
+        "5-way, float32",
+        "bfloat16 less float32",
+        "error, texts, float32",
+        "bfloat16 less float32",
+    ]
+    return table(["", *header], rows)
+
+
 def emoji(results: list[Any]) -> str:
     found = results[0]["results"]
     seeds = list(found["tested"].items())
@@ -106,6 +161,8 @@ BLOCKS = {
     "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
     "jam-imagenet": Block(photos(1, "ImageNet-1000, classes not seen (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
     "jam-text-only": Block(text_only, JOBS["jam-text-only"]),
+    "jam-precision-cost": Block(step_costs, JOBS["jam-precision"]),
+    "jam-precision": Block(precisions, JOBS["jam-precision"]),
     "jam-emoji": Block(emoji, JOBS["jam-emoji"]),
     "jam-layers": Block(layers, JOBS["jam-layers"]),
     "jam-measures": Block(measures, JOBS["jam-measures"]),

@@ -56,13 +56,17 @@ def controls(results: list[Any]) -> str:
 
 def reconstruction(results: list[Any]) -> str:
     found = Figure(results[0])
-    weights = [row["x"] for row in found.rows if row["metric"] == CHOICE]
-    errors = [np.mean([found.row(m, x=w)["mean"] for m in ("image_error", "text_error")]) for w in weights]
-    front = pareto_front(errors, [found.row(CHOICE, x=w)["mean"] for w in weights])
+    lines = [{"series": row["series"], "x": row["x"]} for row in found.rows if row["metric"] == CHOICE]
+    errors = [np.mean([found.row(m, **line)["mean"] for m in ("image_error", "text_error")]) for line in lines]
+    front = pareto_front(errors, [found.row(CHOICE, **line)["mean"] for line in lines])
     measures = ("image_error", "text_error", CHOICE, BINARY)
     rows = [
-        [f"{weight:g}", *(found.both(metric, x=weight) for metric in measures), "yes" if on else "no"]
-        for weight, on in zip(weights, front, strict=True)
+        [
+            line["series"].partition("λ ")[2] or f"{line['x']:g}",  # a schedule is named in its series
+            *(found.both(metric, **line) for metric in measures),
+            "yes" if on else "no",
+        ]
+        for line, on in zip(lines, front, strict=True)
     ]
     return table(["λ", "error, images", "error, texts", "5-way", "binary", "on the front"], rows)
 

@@ -249,6 +249,24 @@ def test_a_weight_of_reconstruction_lowers_its_error_and_the_figure_marks_the_fr
         parse_config(OWN.format(kind="jam_reconstruction", parameters="{weights: [-1.0, 1.0]}"), "own")
 
 
+def test_two_weights_are_a_schedule_and_stand_beside_those_kept(made):
+    pytest.importorskip("torch")
+    text = "{{tasks: [add], weights: [{}], training: {{hidden: [16], latent: 8, max_epochs: 3}}}}"
+    config = parse_config(OWN.format(kind="jam_reconstruction", parameters=text.format("0.55, [1.0, 0.1]")), "own")
+    results = run(config, collections=[made], seeds=1).results
+    rows = {row["series"]: row for row in results["rows"]}
+    assert [(name, row["x"]) for name, row in rows.items()] == [("Spread", 0.55), ("Spread, λ 1 → 0.1", 0.55)]
+    parts = made.split("add", 5)
+    training = {"hidden": [16], "latent": 8, "max_epochs": 3}  # JAM's own default is the paper's schedule
+    alone = fit_method("spread", parts, training, 5).measure(parts.items, parts.test, 5)["add"]
+    assert rows["Spread, λ 1 → 0.1"]["mean"] == pytest.approx(alone["five_way_recall"])
+    assert results["extra"]["fronts"][0]["weights"] == [0.55, [1.0, 0.1]]
+    assert any("1 → 0.1" in note or "0.55" in note for note in results["notes"])
+    for bad in ("[1.0]", "[1.0, 0.5, 0.1]", "[1.0, -0.1]"):
+        with pytest.raises(ParameterError, match="weights"):
+            parse_config(OWN.format(kind="jam_reconstruction", parameters=text.format(f"0.55, {bad}")), "own")
+
+
 # ------------------------------------------------------------------------------------------------ layers and towers
 
 

@@ -26,6 +26,8 @@ _ENDS = Field(min_length=2, max_length=2, description="two numbers from 0 to 1",
 
 _WEIGHTS = Field(min_length=2, description="two weights from 0 on, or more", examples=[[0.1, 1.0]])
 
+_WEIGHT = Annotated[float, Field(ge=0)]
+
 
 class JAMStudy(Study[JAMData]):
     """Yoon, Yue and Kim (2025), "Escaping Plato's Cave"."""
@@ -46,14 +48,14 @@ class JAMStudy(Study[JAMData]):
     types: Mapping[str, object] = {
         "spread_mix": Annotated[list[Annotated[float, Field(ge=0, le=1)]], _ENDS],
         "dual_encoders": list[str],
-        "weights": Annotated[list[Annotated[float, Field(ge=0)]], _WEIGHTS],
+        "weights": Annotated[list[_WEIGHT | Annotated[list[_WEIGHT], Field(min_length=2, max_length=2)]], _WEIGHTS],
     }
     meanings: Mapping[str, str] = {
         "methods": "losses and baselines",
         "dual_encoders": "dual encoders measured beside them",
         "dual_methods": "losses whose heads are trained on the dual encoders' towers",
         "controls": "what is put in place of images or captions",
-        "weights": "weights of the reconstruction, each kept from the first step to the last",
+        "weights": "weights of the reconstruction, each kept from the first step to the last, or two: the first and the last of a linear schedule",
         "tasks": "SugarCrepe's kinds of wrong caption",
         "train": "pairs to train on; as many as suit the data if left out",
         "validation": "pairs to choose the step by; as many as suit the data if left out",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,31 +20,41 @@ __all__ = ["reconstruction_errors", "run_layer_pairs", "run_reconstruction"]
 #: What is set against the error of reconstruction.
 _GAIN = "five_way_recall"
 
+#: The weight of the reconstruction in the first step and in the last.
+Span: TypeAlias = tuple[float, float]
+
 
 def run_reconstruction(job: Job[JAMData]) -> None:
     """Train with each weight of the reconstruction, and mark the weights that no other is better than in both measures."""
-    means: dict[tuple[str, str, str], dict[float, list[list[float]]]] = {}
+    means: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
     for data in job.data:
         for task in tasks(job, data):
             for seed in job.seeds:
                 for encoders in data.encoders:
                     parts = split(job, data, task, seed, encoders)
                     for method in job["methods"]:
-                        for weight in job["weights"]:
-                            options = {**training(job, data), "reconstruction": (float(weight), float(weight))}
+                        for weight in map(_span, job["weights"]):
+                            options = {**training(job, data), "reconstruction": weight}
                             mapping = fit_baseline(method, parts, options, seed)
                             values = {
                                 **measure_recall(mapping, parts.items, parts.test, seed)[task],
                                 **reconstruction_errors(mapping, parts),
                             }
                             pair = in_task(task, pair_name(data, encoders))
-                            line = {"data": data.name, "pair": pair, "series": BASELINES[method], "x": float(weight)}
+                            # A schedule is a line of its own, at its mean over the steps: no weight kept is the same training.
+                            falls = f", λ {_named(weight)}" * (weight[0] != weight[1])
+                            line = {
+                                "data": data.name,
+                                "pair": pair,
+                                "series": BASELINES[method] + falls,
+                                "x": sum(weight) / 2,
+                            }
                             for metric, value in values.items():
                                 if metric in job.config.metrics:
                                     job.results.add({**line, "metric": metric, "quantity": "after"}, value)
                             error = (values["image_error"] + values["text_error"]) / 2
                             drawn = means.setdefault((data.name, pair, BASELINES[method]), {})
-                            drawn.setdefault(float(weight), []).append([error, values[_GAIN]])
+                            drawn.setdefault(weight, []).append([error, values[_GAIN]])
                     job.tick()
     job.extra["axes"] = [[None, "weight of the reconstruction, λ"]]
     job.extra["curves"] = [_pareto(job, key, points) for key, points in means.items()]
@@ -84,7 +94,18 @@ def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
     return out
 
 
-def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[float, list[list[float]]]) -> LinesPanel:
+def _span(weight: float | list[float]) -> Span:
+    """Return the weight in the first step and in the last."""
+    first, last = weight if isinstance(weight, list | tuple) else (weight, weight)
+    return float(first), float(last)
+
+
+def _named(weight: Span) -> str:
+    """Write a weight, or where it begins and ends."""
+    return f"{weight[0]:g}" if weight[0] == weight[1] else f"{weight[0]:g} → {weight[1]:g}"
+
+
+def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> LinesPanel:
     """Return recall over the error of reconstruction, the front apart from what it dominates, and say which weights are on it."""
     mean = np.array([np.mean(found, axis=0) for found in points.values()])
     front = pareto_front(mean[:, 0], mean[:, 1])
@@ -92,13 +113,13 @@ def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[float, li
     job.extra.setdefault("fronts", []).append(
         {
             "of": " | ".join(key),
-            "weights": weights,
+            "weights": [first if first == last else [first, last] for first, last in weights],
             "error": mean[:, 0].tolist(),
             "recall": mean[:, 1].tolist(),
             "on_front": front.tolist(),
         }
     )
-    named = ", ".join(f"{weight:g}" for weight, on in zip(weights, front, strict=True) if on)
+    named = ", ".join(_named(weight) for weight, on in zip(weights, front, strict=True) if on)
     job.remark(f"{key[1]}, {key[2]}: λ = {named} on the Pareto front of reconstruction error and 5-way recall.")
     series: list[Series] = []
     for name, on, color in (("on the Pareto front", front, "series-0"), ("dominated", ~front, "before")):
