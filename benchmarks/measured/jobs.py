@@ -310,6 +310,7 @@ JOBS = {
         *(Job(f"jam-more-{which}", "minutes", (
             f"congruence reproduce benchmarks/configs/jam-more-{which}.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache build/captions -o OUT",
         ), rows_of) for which in ("transfer", "controls", "reconstruction", "layers", "towers")),
+        Job("jam-context", "minutes", ("congruence reproduce jam-context --models synthetic -o OUT",), tests_of),
         Job("jam-measures", "minutes", (
             f"congruence reproduce jam-fig1 --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
         ), rows_of),

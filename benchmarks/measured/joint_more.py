@@ -9,7 +9,8 @@ import numpy as np
 from congruence.evaluation.compositional import CATEGORY_NAMES
 from congruence.evaluation.pareto import pareto_front
 from congruence.papers.jam import BASELINES, CONTROLS
-from measured.blocks import Block, table
+from congruence.papers.jam.scenes import CONTEXTS
+from measured.blocks import Block, minus, table
 from measured.canonical import Figure
 from measured.jobs import JOBS
 
@@ -90,7 +91,29 @@ def towers(results: list[Any]) -> str:
     return table(["binary / 5-way", *TASKS], rows)
 
 
+def context(results: list[Any]) -> str:
+    """5-way recall by what wrong captions say and by the pairs, with Spread's lead item by item."""
+    found = Figure(results[0])
+    tests = {
+        (one["pair"], one["metric"], one["second"]): one for one in results[0]["item_tests"] if one["first"] == "Spread"
+    }
+    rows = []
+    for words in CONTEXTS:
+        for n in dict.fromkeys(row["x"] for row in found.rows):
+            leads = []
+            for other in ("Con", "NegCon"):
+                one = tests[f"replace: {words}, {n:g} pairs", CHOICE, other]
+                sure = " *" * (one["adjusted_p_value"] < 0.05)
+                leads.append(minus(f"{one['difference']:+.3f} ({one['low']:+.3f} to {one['high']:+.3f}){sure}"))
+            cells = (
+                found.both(CHOICE, pair=f"replace: {words}", series=name, x=n) for name in ("Con", "NegCon", "Spread")
+            )
+            rows.append([words.partition(": ")[2], f"{n:g}", *cells, *leads])
+    return table(["wrong captions", "pairs", "Con", "NegCon", "Spread", "Spread − Con", "Spread − NegCon"], rows)
+
+
 BLOCKS = {
+    "jam-context": Block(context, JOBS["jam-context"]),
     "jam-more-categories": Block(categories, JOBS["jam-more-towers"]),
     "jam-more-transfer": Block(transfer, JOBS["jam-more-transfer"]),
     "jam-more-controls": Block(controls, JOBS["jam-more-controls"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -88,12 +88,12 @@ class ItemPairs:
         self._right[where][name][draw] = right
         self._images[where][draw] = items.filenames
 
-    def tests(self) -> list[ItemTest]:
-        """Test each of the paper's neighbors in its order of the losses, where both were run on the same draws."""
+    def tests(self, every: bool = False) -> list[ItemTest]:
+        """Test each of the paper's neighbors in its order of the losses, or every two, where both were run on the same draws."""
         rng = np.random.default_rng(0)
         found: list[ItemTest] = []
         for where, names in self._right.items():
-            for first, second in pairwise(PAPER_ORDER):
+            for first, second in combinations(PAPER_ORDER, 2) if every else pairwise(PAPER_ORDER):
                 if first not in names or second not in names or names[first].keys() != names[second].keys():
                     continue
                 draws = list(names[first])
@@ -110,9 +110,9 @@ class ItemPairs:
         return [replace(one, adjusted_p_value=float(p)) for one, p in zip(found, adjusted, strict=True)]
 
 
-def record_item_tests(job: Job[JAMData], pairs: ItemPairs) -> None:
+def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) -> None:
     """Keep the tests in the results' ``item_tests``, and say how many tell the losses apart, and which."""
-    found = pairs.tests()
+    found = pairs.tests(every)
     if not found:
         return
     job.extra["item_tests"] = [asdict(one) for one in found]
@@ -125,8 +125,7 @@ def record_item_tests(job: Job[JAMData], pairs: ItemPairs) -> None:
             f"and not told apart in {len(lines) - above - below}."
         )
         for one in sure:
-            task = one.pair.partition(":")[0]
             job.remark(
-                f"{one.data}, {one.pair if task == one.pair else task}, {one.metric.removesuffix('_recall').replace('_', '-')}: {first} − {second} "
+                f"{one.data}, {one.pair}, {one.metric.removesuffix('_recall').replace('_', '-')}: {first} − {second} "
                 f"{one.difference:+.3f} ({one.low:+.3f} to {one.high:+.3f}), p = {one.adjusted_p_value:.2g}, {one.n_images} images."
             )

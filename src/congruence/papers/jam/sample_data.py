@@ -18,6 +18,7 @@ from congruence.negatives import sibling_negatives
 from congruence.papers.cache import embed_rows
 from congruence.papers.jam.caption_features import caption_features
 from congruence.papers.jam.data import JAMData, layer_numbers
+from congruence.papers.jam.scenes import made_context, made_scenes
 from congruence.papers.jam.unrelated_texts import unrelated_sentences
 from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 
@@ -53,8 +54,9 @@ def open_sample(
         caption names one of the three classes whose names are nearest.
     file : path-like, optional
         The folder of SugarCrepe's JSON files, or the ``.npz`` of the last two or its folder.
-    variant : {"layers", "sizes"}, optional
-        ``"layers"``: early and middle layers too. ``"sizes"``: pairs of encoders that grow.
+    variant : {"layers", "sizes", "context"}, optional
+        ``"layers"``: early and middle layers too. ``"sizes"``: pairs of encoders that grow. ``"context"``, of ``"synthetic"`` only: noisy texts
+        of which a wrong caption says more than its caption does, or not (:func:`congruence.papers.jam.scenes.made_context`).
     cache : path-like, optional
         Folder in which vectors of captions are kept.
     log : callable, optional
@@ -75,9 +77,13 @@ def open_sample(
     """
     check_choice(name, SAMPLE_DATA, "models")
     if variant:
-        check_choice(variant, ("layers", "sizes"), "variant")
+        check_choice(variant, ("layers", "sizes", "context"), "variant")
     if name == "synthetic":
-        return _synthetic(variant)
+        return made_context() if variant == "context" else made_scenes(variant)
+    if variant == "context":
+        raise ParameterError(
+            f"Got {name}, whose captions are what they are; expected synthetic, which is made with more and less noise. Pass models='synthetic'."
+        )
     if name == "sugarcrepe":
         if file is None:
             raise ParameterError(
@@ -89,76 +95,6 @@ def open_sample(
             f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe. Pass models='synthetic', for example."
         )
     return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
-
-
-# ------------------------------------------------------------------ made up
-
-
-def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JAMData:
-    rng = np.random.default_rng(11)
-    scenes = rng.standard_normal((images, latent))
-    rows: list[tuple[str, ...]] = []
-    right, wrong = [], []
-    for k, scene in enumerate(scenes):
-        for category in ("replace_obj", "add_obj", "swap_obj"):
-            changed = scene.copy()
-            if category == "swap_obj":
-                changed[[0, 1]] = changed[[1, 0]]
-                words = (f"one {k} beside two", f"two beside one {k}")
-            else:
-                changed[rng.integers(latent)] += 2.0 if category == "add_obj" else -2.0
-                words = (f"scene {k} {category}", f"scene {k} not {category}")
-            rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
-            right.append(scene)
-            wrong.append(changed)
-    items = SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
-    P, N = np.array(right), np.array(wrong)
-    noise = {"late": 0.2, "mid": 0.7, "early": 1.5} if variant == "layers" else {"late": 0.2}
-
-    def seen(points: np.ndarray, width: int, blur: int) -> dict[str, np.ndarray]:
-        clear = np.tanh(points @ np.random.default_rng(width).standard_normal((latent, width)) / np.sqrt(latent))
-        return {
-            layer: (clear + level * clear.std() * np.random.default_rng([blur, k]).standard_normal(clear.shape)).astype(
-                np.float32
-            )
-            for k, (layer, level) in enumerate(noise.items())
-        }
-
-    widths = {"made-up texts, small": 16, "made-up texts, large": 32}
-    chosen = tuple(("made-up images", text) for text in widths)
-    space = np.random.default_rng(3).standard_normal((latent, 24))
-    blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
-    return JAMData(
-        "synthetic",
-        items,
-        {"made-up images": seen(scenes, 40, 1)},
-        {name: seen(P, width, 2) for name, width in widths.items()},
-        {name: seen(N, width, 3) for name, width in widths.items()},
-        encoders=chosen if variant == "sizes" else chosen[1:],
-        dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
-        unrelated={
-            "made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32),
-            **{
-                name: np.random.default_rng([6, width]).standard_normal((images, width)).astype(np.float32)
-                for name, width in widths.items()
-            },
-        },
-        title="made-up scenes",
-        stand_in="stand-in: made up of one latent",
-        sizes={
-            "training": {
-                "hidden": (48, 48),
-                "latent": 24,
-                "max_epochs": 12,
-                "learning_rate": 3e-3,
-                "validate_every": 2,
-                "device": "cpu",
-            }
-        },
-        notes=(
-            f"Made up: {images} scenes of {latent} numbers that images and texts see with noise; a wrong caption changes one number or swaps two.",
-        ),
-    )
 
 
 # ------------------------------------------------------------------ SugarCrepe's captions

@@ -56,6 +56,7 @@ class JAMStudy(Study[JAMData]):
         "dual_methods": "losses whose heads are trained on the dual encoders' towers",
         "controls": "what is put in place of images or captions",
         "weights": "weights of the reconstruction, each kept from the first step to the last, or two: the first and the last of a linear schedule",
+        "pairs": "numbers of pairs to train on",
         "tasks": "SugarCrepe's kinds of wrong caption",
         "train": "pairs to train on; as many as suit the data if left out",
         "validation": "pairs to choose the step by; as many as suit the data if left out",

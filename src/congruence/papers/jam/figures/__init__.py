@@ -19,6 +19,15 @@ KINDS: dict[str, Kind] = {
         RESAMPLED,
         {"methods": ["con", "negcon", "spread", "cca", "text_only"], "dual_encoders": [], "dual_methods": [], **_PARTS},
     ),
+    "jam_pairs": Kind(
+        losses.run_pairs,
+        RESAMPLED,
+        {
+            "methods": ["con", "negcon", "spread"],
+            "pairs": [16, 32, 64, 128],
+            **{key: value for key, value in _PARTS.items() if key != "train"},
+        },
+    ),
     "jam_transfer": Kind(
         controls.run_transfer,
         RESAMPLED,

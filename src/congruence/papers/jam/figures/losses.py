@@ -1,20 +1,20 @@
-"""JAM's losses beside each other, and a curriculum of α on early, middle and late layers."""
+"""JAM's losses beside each other, by the number of pairs, and a curriculum of α on early, middle and late layers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from congruence.errors import InputError
+from congruence.errors import InputError, TooFewAnchorsError
 from congruence.papers.jam.baselines import BASELINES, fit_baseline
 from congruence.papers.jam.controls import dual_as_encoders
 from congruence.papers.jam.data import LAYERS, JAMData
 from congruence.papers.jam.fitted import fit_method
 from congruence.papers.jam.item_tests import ItemPairs, record_item_tests
 from congruence.papers.jam.metrics import measure_recall
-from congruence.papers.jam.protocol import in_task, pair_name, record_order, record_run, split, tasks, training
+from congruence.papers.jam.protocol import in_task, limits, pair_name, record_order, record_run, split, tasks, training
 from congruence.papers.job import Job
 
-__all__ = ["run_layers", "run_losses"]
+__all__ = ["run_layers", "run_losses", "run_pairs"]
 
 
 def run_losses(job: Job[JAMData]) -> None:
@@ -39,6 +39,33 @@ def run_losses(job: Job[JAMData]) -> None:
                 _add_dual_encoders(job, data, task, seed)
     record_order(job)
     record_item_tests(job, pairs)
+
+
+def run_pairs(job: Job[JAMData]) -> None:
+    """Train with every loss on a growing number of pairs, and compare the losses item by item at each."""
+    pairs = ItemPairs()
+    for data in job.data:
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    name = pair_name(data, encoders)
+                    for n in job["pairs"][:2] if job.quick else job["pairs"]:
+                        parts = data.split(task, seed, encoders=encoders, most={**limits(job, data), "train": n})
+                        if len(parts.train) < n:
+                            raise TooFewAnchorsError(
+                                f"Got {len(parts.train)} pairs of {data.name} to train on; expected pairs={n}. Leave larger numbers out of pairs."
+                            )
+                        for method in job["methods"]:
+                            fitted = fit_method(method, parts, training(job, data), seed)
+                            line = {"data": data.name, "pair": name, "series": BASELINES[method], "x": n}
+                            _add(job, line, fitted.measure(parts.items, parts.test, seed), {}, task)
+                            right = fitted.outcomes(parts.items, parts.test, seed)
+                            if right is not None:
+                                where = (data.name, in_task(task, f"{name}, {n} pairs"))
+                                pairs.add(where, line["series"], seed, parts.items, right)
+                    job.tick()
+    job.extra["axes"] = [[None, "pairs trained on"]]
+    record_item_tests(job, pairs, every=True)
 
 
 def run_layers(job: Job[JAMData]) -> None:

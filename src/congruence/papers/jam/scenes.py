@@ -1,0 +1,151 @@
+"""Made-up scenes that images and texts see with noise: JAM's data where nothing else is at hand, and the world in which Spread pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from congruence.datasets import SugarCrepe
+from congruence.papers.jam.data import JAMData
+
+__all__ = ["CONTEXTS", "made_context", "made_scenes"]
+
+#: Numbers of which a scene is made.
+_LATENT = 12
+
+_SIZES: dict[str, object] = {
+    "training": {
+        "hidden": (48, 48),
+        "latent": 24,
+        "max_epochs": 12,
+        "learning_rate": 3e-3,
+        "validate_every": 2,
+        "device": "cpu",
+    }
+}
+
+#: What a wrong caption says of its image's scene, beside its mistake: the encoders of :func:`made_context`.
+CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wrong captions: of other scenes")
+
+
+def made_scenes(variant: str | None = None, images: int = 200) -> JAMData:
+    """Make scenes that images and texts see with little noise; a wrong caption changes one number or swaps two.
+
+    Parameters
+    ----------
+    variant : {"layers", "sizes"}, optional
+    images : int, default=200
+
+    Returns
+    -------
+    JAMData
+    """
+    rng = np.random.default_rng(11)
+    scenes = rng.standard_normal((images, _LATENT))
+    rows: list[tuple[str, ...]] = []
+    right, wrong = [], []
+    for k, scene in enumerate(scenes):
+        for category in ("replace_obj", "add_obj", "swap_obj"):
+            changed = scene.copy()
+            if category == "swap_obj":
+                changed[[0, 1]] = changed[[1, 0]]
+                words = (f"one {k} beside two", f"two beside one {k}")
+            else:
+                changed[rng.integers(_LATENT)] += 2.0 if category == "add_obj" else -2.0
+                words = (f"scene {k} {category}", f"scene {k} not {category}")
+            rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
+            right.append(scene)
+            wrong.append(changed)
+    P, N = np.array(right), np.array(wrong)
+    noise = {"late": 0.2, "mid": 0.7, "early": 1.5} if variant == "layers" else {"late": 0.2}
+    widths = {"made-up texts, small": 16, "made-up texts, large": 32}
+    chosen = tuple(("made-up images", text) for text in widths)
+    space = np.random.default_rng(3).standard_normal((_LATENT, 24))
+    blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
+    return JAMData(
+        "synthetic",
+        _items(rows),
+        {"made-up images": _seen(scenes, 40, 1, noise)},
+        {name: _seen(P, width, 2, noise) for name, width in widths.items()},
+        {name: _seen(N, width, 3, noise) for name, width in widths.items()},
+        encoders=chosen if variant == "sizes" else chosen[1:],
+        dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
+        unrelated={
+            "made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32),
+            **{
+                name: np.random.default_rng([6, width]).standard_normal((images, width)).astype(np.float32)
+                for name, width in widths.items()
+            },
+        },
+        title="made-up scenes",
+        stand_in="stand-in: made up of one latent",
+        sizes=_SIZES,
+        notes=(
+            f"Made up: {images} scenes of {_LATENT} numbers that images and texts see with noise; a wrong caption changes one number or swaps two.",
+        ),
+    )
+
+
+def made_context(images: int = 2000, noise: float = 1.0, change: float = 3.0) -> JAMData:
+    """Make scenes of which texts say little: what a wrong caption says beside its mistake is then worth having, or not.
+
+    There are three text encoders, with the same captions. In the first, a wrong caption is another noisy view of the scene, with one number changed;
+    in the second the same view, with the noise of the caption; in the third it is of another scene.
+
+    Parameters
+    ----------
+    images : int, default=2000
+    noise : float, default=1.0
+        Standard deviation of the noise of texts, in that of what they say; of images 0.3.
+    change : float, default=3.0
+        How much the number is changed, in standard deviations of it.
+
+    Returns
+    -------
+    JAMData
+    """
+    rng = np.random.default_rng(17)
+    scenes = rng.standard_normal((images, _LATENT))
+    at, sign = rng.integers(_LATENT, size=images), rng.choice([-1.0, 1.0], size=images)
+    changed = scenes.copy()
+    changed[np.arange(images), at] += change * sign
+    rows = [(f"replace_obj/{k}", "replace_obj", f"{k:05d}", f"scene {k}", f"scene not {k}") for k in range(images)]
+    level = {"late": noise}
+    captions = _seen(scenes, 32, 2, level)
+    wrong = (
+        _seen(changed, 32, 3, level),
+        _seen(changed, 32, 2, level),
+        _seen(np.roll(changed, 1, axis=0), 32, 3, level),
+    )
+    image = "made-up images"
+    return JAMData(
+        "synthetic",
+        _items(rows),
+        {image: _seen(scenes, 40, 1, {"late": 0.3})},
+        dict.fromkeys(CONTEXTS, captions),
+        dict(zip(CONTEXTS, wrong, strict=True)),
+        encoders=tuple((image, context) for context in CONTEXTS),
+        title="made-up scenes, noisy texts",
+        stand_in="made up of one latent",
+        sizes=_SIZES | {"validation": 60},
+        notes=(
+            f"Made up: {images} scenes of {_LATENT} numbers. Images see them clearly; texts see them with as much noise as signal. A wrong caption has one number "
+            "changed, and is another view of the scene, the same view, or a view of another scene.",
+        ),
+    )
+
+
+def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
+    return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
+
+
+def _seen(points: np.ndarray, width: int, blur: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Return what an encoder of this width sees of points, by layer; encoders with the same ``blur`` have the same noise."""
+    clear = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
+    return {
+        layer: (clear + level * clear.std() * np.random.default_rng([blur, k]).standard_normal(clear.shape)).astype(
+            np.float32
+        )
+        for k, (layer, level) in enumerate(noise.items())
+    }
