@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +52,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def collected(request) -> set[str]:
     """Give the names of all modules that were imported before the first test ran."""
     return request.config.stash[COLLECTED]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def asks_processor() -> Iterator[Callable[[], bool]]:
+    """Train in float32 on every processor, as numbers must not depend on the machine, and give what ``precision="auto"`` asks elsewhere."""
+    from congruence.train import loop
+
+    asks = loop.processor_has_bfloat16
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "processor_has_bfloat16", lambda: False)
+        yield asks
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

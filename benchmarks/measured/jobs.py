@@ -303,6 +303,9 @@ JOBS = {
         Job("jam-precision", "minutes", (
             f"python benchmarks/jam_precision.py {SHARED}/sugarcrepe --cache build/captions --losses con spread --json OUT",
         ), timing=True),
+        Job("jam-precision-cost", "minutes", (
+            f"python benchmarks/jam_precision.py {SHARED}/sugarcrepe --cache build/captions --steps-only --json OUT",
+        ), timing=True),
         Job("jam-emoji", "hours", (f"python benchmarks/jam_emoji.py {SHARED}/emoji --cache SCRATCH/emoji.npz --json OUT",)),
         Job("jam-layers", "hours", (
             f"congruence reproduce benchmarks/configs/jam-layers-replace.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",

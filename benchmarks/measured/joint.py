@@ -161,7 +161,7 @@ BLOCKS = {
     "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
     "jam-imagenet": Block(photos(1, "ImageNet-1000, classes not seen (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
     "jam-text-only": Block(text_only, JOBS["jam-text-only"]),
-    "jam-precision-cost": Block(step_costs, JOBS["jam-precision"]),
+    "jam-precision-cost": Block(step_costs, JOBS["jam-precision-cost"]),
     "jam-precision": Block(precisions, JOBS["jam-precision"]),
     "jam-emoji": Block(emoji, JOBS["jam-emoji"]),
     "jam-layers": Block(layers, JOBS["jam-layers"]),

@@ -240,7 +240,7 @@ def test_the_command_lists_and_speaks_json(here):
     assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101" in listed.out
     assert "§7.3    the paper's needs weights openai-l14, flava; data pets" in listed.out
     rows = json.loads(here("reproduce", "--list", "--json").out)
-    assert len(rows) == 58 + 17 + 28
+    assert len(rows) == 58 + 17 + 29
     assert not any(row["published_weights_run"] for row in rows)
     assert next(row for row in rows if row["name"] == "fig9")["same_experiment_here"] == ["fig2", "fig9"]
     results = json.loads(here("reproduce", "table1", "-o", "t", "--json").out)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError, TrainingError
-from congruence.train.loop import Schedule, _norm, _seed, run
+from congruence.train.loop import Schedule, _norm, _seed, autocast, run, used_precision
 
 torch = pytest.importorskip("torch", reason="the loop needs torch")
 
@@ -286,6 +286,33 @@ def test_the_callers_random_numbers_are_left_alone():
 def test_options_out_of_their_range(wrong):
     with pytest.raises(ParameterError, match=next(iter(wrong))):
         Schedule(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "native", "used"),
+    [
+        ("auto", "cpu", True, "bfloat16"),
+        ("auto", "cpu", False, "float32"),
+        ("auto", "cuda:0", True, "float32"),
+        ("bfloat16", "cpu", False, "bfloat16"),
+        ("float32", "cpu", True, "float32"),
+    ],
+)
+def test_the_precision_a_processor_multiplies_itself(precision, device, native, used, monkeypatch):
+    monkeypatch.setattr("congruence.train.loop.processor_has_bfloat16", lambda: native)
+    assert used_precision(precision, device) == used
+    if device == "cpu":
+        with autocast(device, precision):
+            product = torch.ones(2, 2) @ torch.ones(2, 2)
+        assert str(product.dtype) == f"torch.{used}"
+
+
+def test_what_the_processor_can_do_is_pytorchs_answer(asks_processor, monkeypatch):
+    for answer in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=answer: answer)
+        assert asks_processor() is answer
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported")
+    assert asks_processor() is False
 
 
 def test_a_device_that_is_not_there():

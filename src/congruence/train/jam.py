@@ -21,7 +21,7 @@ from congruence.train._reading import pair_by_id, space_of
 from congruence.train._trainer import Trainer
 from congruence.train.autoencoder import count, in_units
 from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
-from congruence.train.loop import Schedule
+from congruence.train.loop import Schedule, used_precision
 from congruence.train.retrieval import partners
 
 __all__ = ["JAM"]
@@ -69,7 +69,8 @@ class JAM(Trainer):
     checkpoint_every : int, default=5
         Epochs between checkpoints. An epoch has every row once, in an order of its own; a batch may end one and begin the next.
     precision, device, random_state
-        See :class:`congruence.train.Schedule`. ``random_state`` also divides the rows. The paper's are 5, 42 and 55.
+        See :class:`congruence.train.Schedule`. ``precision`` is ``"auto"``: recall is the same in bfloat16 (docs/jam.md); say ``"float32"`` where
+        numbers must not depend on the processor. ``random_state`` also divides the rows. The paper's are 5, 42 and 55.
 
     Attributes
     ----------
@@ -106,7 +107,7 @@ class JAM(Trainer):
     patience: int | None = 5
     log_every: int = 10
     checkpoint_every: int = 5
-    precision: str = "float32"
+    precision: str = "auto"
     device: str = "auto"
     random_state: int = 5
 
@@ -300,6 +301,7 @@ class JAM(Trainer):
             "n_pairs": len(objective.data),
             "negatives_each": 0 if negatives is None else negatives.shape[1],
             "size": size,
+            "precision": used_precision(self.precision, str(objective.device)),
         }
         if split is not None:
             facts["split"] = dict(zip(("train", "validation", "test"), split, strict=True))

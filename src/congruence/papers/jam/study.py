@@ -26,6 +26,8 @@ _ENDS = Field(min_length=2, max_length=2, description="two numbers from 0 to 1",
 
 _WEIGHTS = Field(min_length=2, description="two weights from 0 on, or more", examples=[[0.1, 1.0]])
 
+_PAIRS = Field(min_length=1, description="numbers of pairs, each above 1", examples=[[32, 64]])
+
 _WEIGHT = Annotated[float, Field(ge=0)]
 
 
@@ -48,6 +50,7 @@ class JAMStudy(Study[JAMData]):
     types: Mapping[str, object] = {
         "spread_mix": Annotated[list[Annotated[float, Field(ge=0, le=1)]], _ENDS],
         "dual_encoders": list[str],
+        "pairs": Annotated[list[Annotated[int, Field(ge=2)]], _PAIRS],
         "weights": Annotated[list[_WEIGHT | Annotated[list[_WEIGHT], Field(min_length=2, max_length=2)]], _WEIGHTS],
     }
     meanings: Mapping[str, str] = {

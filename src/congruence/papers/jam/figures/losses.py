@@ -57,14 +57,16 @@ def run_pairs(job: Job[JAMData]) -> None:
                             )
                         for method in job["methods"]:
                             fitted = fit_method(method, parts, training(job, data), seed)
-                            line = {"data": data.name, "pair": name, "series": BASELINES[method], "x": n}
+                            line = {"data": data.name, "pair": name, "series": BASELINES[method], "part": name, "x": n}
                             _add(job, line, fitted.measure(parts.items, parts.test, seed), {}, task)
                             right = fitted.outcomes(parts.items, parts.test, seed)
                             if right is not None:
                                 where = (data.name, in_task(task, f"{name}, {n} pairs"))
                                 pairs.add(where, line["series"], seed, parts.items, right)
                     job.tick()
-    job.extra["axes"] = [[None, "pairs trained on"]]
+    # A panel for each pair of encoders.
+    named = dict.fromkeys(pair_name(data, encoders) for data in job.data for encoders in data.encoders)
+    job.extra["axes"] = [[name, f"pairs trained on ({name})"] for name in named]
     record_item_tests(job, pairs, every=True)
 
 

@@ -1,0 +1,96 @@
+"""Made-up scenes whose wrong captions say more of the scene or nothing, and JAM's losses by the number of pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+
+from congruence.errors import ParameterError, TooFewAnchorsError
+from congruence.papers import load_config, panels, parse_config, run
+from congruence.papers.jam import open_sample
+from congruence.papers.jam.scenes import CONTEXTS, made_context
+
+OWN = """
+name: own
+title: "One of my own"
+section: "4"
+kind: jam_pairs
+sample_data: [synthetic]
+variant: context
+metrics: [five_way_recall]
+parameters: {{tasks: [replace], pairs: {pairs}, training: {{hidden: [16], latent: 8, max_epochs: 2, device: cpu}}}}
+paper:
+  claim: "none"
+  numbers: null
+"""
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return made_context(600)
+
+
+def test_only_another_view_helps_to_read_captions(scenes):
+    """Ridge regression from texts to images, scikit-learn's, on wrong captions too, as Spread's context takes them: R² of captions held out."""
+    images = scenes.images["made-up images"]["late"][scenes.image_of]
+    captions = scenes.captions[CONTEXTS[0]]["late"]
+    wrong = [scenes.negatives[name]["late"] for name in CONTEXTS]
+    asked = np.arange(600)
+    found = []
+    for seed in range(5):
+        rows = np.random.default_rng(seed).permutation(asked[:400])[:64]
+        taught = [captions[rows], *(np.vstack([captions[rows], N[rows]]) for N in wrong)]
+        fitted = [Ridge(3.0 * len(T) / 64).fit(T, np.tile(images[rows], (len(T) // 64, 1))) for T in taught]
+        found.append([one.score(captions[400:], images[400:]) for one in fitted])
+    alone, another, same, other = np.mean(found, axis=0)
+    assert another > alone + 0.05
+    assert alone > same > other
+
+
+def test_a_wrong_caption_of_the_same_view_differs_by_its_change_only(scenes):
+    P, N = (side[CONTEXTS[1]]["late"].astype(float) for side in (scenes.captions, scenes.negatives))
+    clear = made_context(600, noise=0.0)
+    before, after = (side[CONTEXTS[1]]["late"].astype(float) for side in (clear.captions, clear.negatives))
+    # The noise is scaled by the spread of what is seen, which a change alters by some per cent.
+    noise = [P - before, N - after]
+    correlation = np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]
+    assert correlation > 0.999
+    independent = scenes.negatives[CONTEXTS[0]]["late"] - clear.negatives[CONTEXTS[0]]["late"]
+    assert abs(np.corrcoef(noise[0].ravel(), independent.ravel())[0, 1]) < 0.05
+
+
+def test_losses_by_the_number_of_pairs_are_compared_item_by_item(scenes):
+    pytest.importorskip("torch")
+    results = run(parse_config(OWN.format(pairs="[16, 32]"), "own"), collections=[scenes], seeds=2).results
+    rows = [row for row in results["rows"] if row["metric"] == "five_way_recall"]
+    wanted = {
+        (f"replace: {name}", loss, n) for name in CONTEXTS for loss in ("Con", "NegCon", "Spread") for n in (16, 32)
+    }
+    assert {(row["pair"], row["series"], row["x"]) for row in rows} == wanted
+    tests = results["extra"]["item_tests"]
+    assert len(tests) == 3 * 2 * 3 * 2  # encoders, numbers of pairs, pairs of losses, metrics
+    mean = {(row["pair"], row["series"], row["x"]): row["mean"] for row in rows}
+    one = next(t for t in tests if (t["first"], t["second"], t["metric"]) == ("Spread", "Con", "five_way_recall"))
+    pair, _, n = one["pair"].removesuffix(" pairs").rpartition(", ")
+    gap = mean[pair, "Spread", int(n)] - mean[pair, "Con", int(n)]
+    assert one["difference"] == pytest.approx(gap, abs=1e-9)
+    drawn = panels(results)
+    assert [panel["label"] for panel in drawn] == [f"pairs trained on ({name})" for name in CONTEXTS]
+    assert all([line["name"] for line in panel["series"]] == ["Con", "NegCon", "Spread"] for panel in drawn)
+
+
+def test_bad_numbers_of_pairs(scenes):
+    pytest.importorskip("torch")
+    with pytest.raises(TooFewAnchorsError, match=r"Got 420 pairs of synthetic to train on; expected pairs=500"):
+        run(parse_config(OWN.format(pairs="[16, 500]"), "own"), collections=[scenes], seeds=1)
+    for bad in ("[]", "[0]", "[1.5]", "[many]"):
+        with pytest.raises(ParameterError, match="pairs"):
+            parse_config(OWN.format(pairs=bad), "own")
+
+
+def test_only_made_up_scenes_have_contexts():
+    with pytest.raises(ParameterError, match="Got imagenet1000, whose captions are what they are"):
+        open_sample("imagenet1000", None, "context")
+    config = load_config("jam-context")
+    assert open_sample("synthetic", variant=config.variant).title == "made-up scenes, noisy texts"
