@@ -265,11 +265,13 @@ JOBS = {
         Job("performance-threads", "minutes", tuple(
             f"{_SPEED}performance.py --tables forward{beside} --json OUT" for beside in ("", " --spinners 1")
         ), timing=True),
-        Job("performance-plans", "minutes", (
-            f"{_SPEED}performance.py --tables transport --most 1000 --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
+        Job("performance-plans", "minutes", tuple(
+            f"{_SPEED}performance.py --tables transport {which} --rounds 2 --python .venv-peers/bin/python --json OUT"
+            for which in ("--threads 1 2", "--threads 2 --most 1000 --spinners 1")
         ), timing=True),
+        Job("performance-neighbors", "minutes", (f"{_SPEED}performance.py --tables neighbors certify --json OUT",), timing=True),
         Job("performance-maps", "minutes", (
-            f"{_SPEED}performance.py --tables maps --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
+            f"{_SPEED}performance.py --tables maps --threads 1 2 --rounds 3 --python .venv-peers/bin/python --json OUT",
         ), timing=True),
         Job("klot-5000", "hours", (f"{_SPEED}klot.py --rows 5000 --repeat 1 --ways plain implicit pot geomloss dense features --json OUT",), timing=True),
         Job("klot-10000", "hours", (
