@@ -269,7 +269,8 @@ JOBS = {
             f"{_SPEED}performance.py --tables transport {which} --rounds 2 --python .venv-peers/bin/python --json OUT"
             for which in ("--threads 1 2", "--threads 2 --most 1000 --spinners 1")
         ), timing=True),
-        Job("performance-neighbors", "minutes", (f"{_SPEED}performance.py --tables neighbors certify --json OUT",), timing=True),
+        Job("performance-neighbors", "minutes", (f"{_SPEED}performance.py --tables neighbors --json OUT",), timing=True),
+        Job("performance-certify", "minutes", (f"{_SPEED}performance.py --tables certify --json OUT",), timing=True),
         Job("performance-maps", "minutes", (
             f"{_SPEED}performance.py --tables maps --threads 1 2 --rounds 3 --python .venv-peers/bin/python --json OUT",
         ), timing=True),

@@ -92,7 +92,7 @@ def plans(results: list[Any]) -> str:
 
 
 def neighbors(results: list[Any]) -> str:
-    """Mutual neighbors beside whole matrices, and a certificate."""
+    """Mutual neighbors beside whole matrices, or a certificate."""
     columns, rows = _beside(results, ("neighbors", "certify"))
     return table(["machine", "size", "way", *columns], rows)
 
@@ -107,5 +107,6 @@ BLOCKS = {
     "performance-threads": Block(threads, JOBS["performance-threads"]),
     "performance-plans": Block(plans, JOBS["performance-plans"]),
     "performance-neighbors": Block(neighbors, JOBS["performance-neighbors"]),
+    "performance-certify": Block(neighbors, JOBS["performance-certify"]),
     "performance-maps": Block(maps, JOBS["performance-maps"]),
 }
