@@ -74,18 +74,6 @@ def images(results: list[Any]) -> str:
     return table(["encoders; mutual k-NN", *HEADER[1:]], rows)
 
 
-def worlds(results: list[Any]) -> str:
-    """The same of synthetic worlds, by the norm of what only one encoder sees."""
-    rows = []
-    for setting in (Setting(one) for result in results for one in result["results"]):
-        norm = float(setting.words.removeprefix("nuisance "))
-        words = f"{100 / (1 + norm**2):.0f} %; {setting.agreement:.2f}"
-        for pairs in setting.pairs:
-            rows.append(_row(setting, pairs, "mean_r1", words))
-            words = ""
-    return table(["variance shared; mutual k-NN", *HEADER[1:]], rows)
-
-
 def shifts(results: list[Any]) -> str:
     """How far the unpaired rows of each pool lie from the pairs, most pairs first, with the floor."""
     rows = []
@@ -103,5 +91,4 @@ def shifts(results: list[Any]) -> str:
 BLOCKS = {
     "sotalign-images": Block(images, JOBS["sotalign-images"]),
     "sotalign-images-shift": Block(shifts, JOBS["sotalign-images"]),
-    "sotalign-images-made": Block(worlds, JOBS["sotalign-images-made"]),
 }

@@ -213,9 +213,6 @@ JOBS = {
         Job("sotalign-images", "minutes", tuple(
             f"python benchmarks/sotalign_images.py {SHARED} --settings {name} --json OUT" for name in ("imagenet", "emoji", "caltech", "lvis-minilm", "lvis-clip")
         )),
-        Job("sotalign-images-made", "minutes", tuple(
-            f"python benchmarks/sotalign_images.py {SHARED} --made {norm} --items 4000 --pairs 200 --json OUT" for norm in (1, 2)
-        )),
         Job("sotalign-why", "minutes", (f"python benchmarks/sotalign_why.py {IMAGENET} --json OUT",)),
         Job("train-cost", "minutes", (f"{_SPEED}train.py --cpu --threads 1 --unpaired 2048 --pairs 512 --steps 2 --json OUT",), timing=True),
         Job("klot-2000", "minutes", (f"{_SPEED}klot.py --rows 2000 --repeat 1 --json OUT",), timing=True),
