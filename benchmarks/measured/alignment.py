@@ -150,8 +150,26 @@ def overlap(results: list[Any]) -> str:
     return table(["R@1 of 1,000", *header], rows)
 
 
+def overlap_shift(results: list[Any]) -> str:
+    """How far the pools of the overlap table lie from the pairs, with what samples of one collection are apart."""
+    lines = [line for result in results for line in result["results"]["shifts"]]
+    sides = list(dict.fromkeys(line["encoders"] for line in lines))
+    rows = []
+    for share, every in dict.fromkeys((line["overlap"], line["all"]) for line in lines):
+        of = {side: [x for x in lines if (x["encoders"], x["overlap"], x["all"]) == (side, share, every)] for side in sides}  # fmt: skip
+        words = " or ".join(f"{n:,}" for n in dict.fromkeys(mine[0]["rows"] for mine in of.values()))
+        cells = []
+        for mine in of.values():
+            for key in ("shift", "floor"):
+                values = np.array([line[key] for line in mine])
+                cells.append(f"{values.mean():.4f} ± {values.std(ddof=1):.4f}")
+        rows.append([f"{words} unpaired, {100 * share:.0f} % common", *cells])
+    return table(["from 50 pairs, in turns", *(words for side in sides for words in (side, "floor"))], rows)
+
+
 BLOCKS = {
     "sotalign-overlap": Block(overlap, JOBS["sotalign-overlap"]),
+    "sotalign-overlap-shift": Block(overlap_shift, JOBS["sotalign-overlap-shift"]),
     "alignment-imagenet": Block(imagenet, JOBS["alignment-imagenet"]),
     "alignment-leads": Block(leads, JOBS["alignment-imagenet"]),
     "alignment-caltech": Block(caltech, JOBS["alignment-caltech"]),
