@@ -34,16 +34,16 @@ from congruence.transport import distribution_shift, sinkhorn
 from jam_emoji import look
 from machine_output import add_json, write_json
 
-WIDTHS = (64, 128)
+WIDTHS = (64, 128, 256)
 BATCH = 512
 TRAINING: dict[str, Any] = {"validate_every": 10, "device": "cpu", "max_steps": 120}
 STARTS: dict[str, dict[str, Any]] = {
     "random": {"init": "random", "learning_rate": 2e-3},
     "teacher": {"init": "teacher", "learning_rate": 1e-3, "max_steps": 60},
 }
-PLANS: dict[str, Any] = {"max_iter": 30, "tol": 1e-2}
+PLANS: dict[str, Any] = {"max_iter": 500, "tol": 1e-3}
 SAIL_RATES = (1e-3, 3e-3)
-ALPHAS = (10, 100)
+ALPHAS = (10, 100, 1000)
 CHOOSING = (1000, 1001)
 ALL_PAIRS = "all pairs"
 KS = ("mean_r1", "mean_r5", "mean_r10")
