@@ -19,6 +19,9 @@ from congruence._utils.typing import Array, ArrayNamespace
 from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
 from congruence.transport._scaling import GROWTH, SETTLED, _marginals
 
+#: Largest |log a| + |log b| that an iteration may end with: beyond, entries of K that were raised (see GROWTH) would count, and exp overflow.
+LEAP = 2 * GROWTH
+
 
 @dataclass(frozen=True)
 class Relaxed:
@@ -78,17 +81,15 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
     xp = kernel.xp
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
     log_r, log_c = xp.log(r), xp.log(c)
-    u, v, h = _first(kernel, lam, log_r, log_c)
-    t = _shift(xp, ratio, u - log_r, v - log_c, log_r, log_c)
-    kernel.rebase(u + t, v - t)
-    log_a, log_b = kernel.zeros(len(u)), kernel.zeros(len(v))
+    h = _in_logarithms(kernel, lam, ratio, log_r, log_c, log_c)
+    log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
     settled = max(tol or 0.0, SETTLED * float(xp.finfo(kernel.affinity.dtype).eps))
     done = 1
     while done < max_iter:
-        a, b, sums = xp.exp(log_a), xp.exp(log_b), kernel.zeros(len(v))
+        a, b, sums = xp.exp(log_a), xp.exp(log_b), kernel.zeros(len(c))
         off = mass = 0.0
         of_rows = log_r - damp * kernel.u - (1 + lam) * h
-        new_log_a = kernel.zeros(len(u))
+        new_log_a = kernel.zeros(len(r))
 
         def scale(
             part: slice,
@@ -105,18 +106,26 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
 
         for its_off, its_mass, columns in kernel.strips(scale):
             off, mass, sums = off + float(its_off), mass + float(its_mass), sums + columns
-        log_a, log_b = new_log_a, log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
+        new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
+        grown = float(xp.max(xp.abs(new_log_a)) + xp.max(xp.abs(new_log_b)))
+        done += 1
+        if (
+            not grown <= LEAP
+        ):  # potentials may move by thousands in an early iteration: this one again, as the first was done
+            h = _in_logarithms(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
+            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+            continue
+        log_a, log_b = new_log_a, new_log_b
         t = _shift(xp, ratio, kernel.u + log_a - log_r + h, kernel.v + log_b - log_c + h, log_r, log_c)
         kernel.u, kernel.v = kernel.u + t, kernel.v - t  # of which the kernel knows the sum only
-        done += 1
         # An update moves a potential by λ of what the sum is off by, in logarithms.
         if off <= lam * settled * mass:
             break
-        if done < max_iter and float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b))) > GROWTH:
+        if done < max_iter and grown > GROWTH:
             half = 0.5 * math.log(float(xp.sum(xp.exp(log_b) * sums)))
             h += half
             kernel.rebase(kernel.u + (log_a - half), kernel.v + (log_b - half))
-            log_a, log_b = kernel.zeros(len(u)), kernel.zeros(len(v))
+            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
     return _ended(kernel, kernel.u + log_a, kernel.v + log_b, h, ratio, log_r, log_c, done)
 
 
@@ -139,8 +148,8 @@ def _ended(
     return Relaxed(u, v, done, error, 2 * h, rows, columns)
 
 
-def _first(kernel: Kernel, lam: float, log_r: Array, log_c: Array) -> tuple[Array, Array, float]:
-    """Do the first iteration in logarithms. Return potentials of a plan of mass 1, and half the logarithm of the mass taken out."""
+def _in_logarithms(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
+    """Do an iteration from the columns' potentials ``start`` in logarithms, and rebase the kernel to mass 1. Return the new h."""
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u, zero = kernel.zeros(n), kernel.zeros(n)
     scratch = Scratch(kernel.affinity)
@@ -156,14 +165,16 @@ def _first(kernel: Kernel, lam: float, log_r: Array, log_c: Array) -> tuple[Arra
         return top, xp.sum(exponential(L), axis=0)
 
     top, sums = kernel.zeros(m) - xp.inf, kernel.zeros(m)
-    for its_top, its_sums in kernel.exponents(first, zero, log_c):
+    for its_top, its_sums in kernel.exponents(first, zero, start):
         higher = xp.maximum(top, its_top)
         sums = sums * xp.exp(top - higher) + its_sums * xp.exp(its_top - higher)
         top = higher
-    log_sums = top + xp.log(sums) - log_c  # of exp(u + A/ε) over rows
+    log_sums = top + xp.log(sums) - start  # of exp(u + A/ε) over rows
     v = log_c - lam * log_sums
     half = 0.5 * _log_sum(xp, v + log_sums)
-    return u - half, v - half, half
+    t = _shift(xp, ratio, u - log_r, v - log_c, log_r, log_c)
+    kernel.rebase(u + (t - half), v - (t + half))
+    return half
 
 
 def _shift(xp: ArrayNamespace, ratio: float, f: Array, g: Array, log_r: Array, log_c: Array) -> float:
