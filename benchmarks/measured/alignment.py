@@ -159,13 +159,13 @@ def unbalanced(results: list[Any]) -> str:
         kept = [line for line in scores if line["encoders"] == encoders and line["method"] == method]
         return np.array([line["recall"][0] for line in kept if all(line[key] == v for key, v in given.items())])
 
-    def cell(encoders: str, start: str, share: float, rho: float | None, converged: bool) -> str:
-        found = values(encoders, start, overlap=share, rho=rho, converged=converged)
+    def cell(encoders: str, start: str, share: float, rho: float | None, short: bool) -> str:
+        found = values(encoders, start, overlap=share, rho=rho, short=short)
         gap = found - values(encoders, "linear")
         words = f"{found.mean():.1f} ({minus(f'{gap.mean():+.1f} ± {gap.std(ddof=1):.1f}')})"
         return f"{words} *" if rho == chosen[encoders][start] else words
 
-    ways = list(dict.fromkeys((line["rho"], line["converged"]) for line in scores if "rho" in line))
+    ways = list(dict.fromkeys((line["rho"], line["short"]) for line in scores if "rho" in line))
     rows = [
         [f"{100 * share:.0f} %", _strength(*way), *(cell(side, start, share, *way) for side in chosen for start in chosen[side])]
         for share in dict.fromkeys(line["overlap"] for line in scores if "overlap" in line)
@@ -199,8 +199,8 @@ def unbalanced_plans(results: list[Any]) -> str:
     return table(["common", "ρ", *header], rows)
 
 
-def _strength(rho: float | None, converged: bool = False) -> str:
-    return ("balanced" if rho is None else f"{rho:g}") + ", converged" * converged
+def _strength(rho: float | None, short: bool = False) -> str:
+    return ("balanced" if rho is None else f"{rho:g}") + ", 30 iterations" * short
 
 
 BLOCKS = {
