@@ -213,6 +213,9 @@ JOBS = {
         Job("sotalign-images", "minutes", tuple(
             f"python benchmarks/sotalign_images.py {SHARED} --settings {name} --json OUT" for name in ("imagenet", "emoji", "caltech", "lvis-minilm", "lvis-clip")
         )),
+        Job("sotalign-unbalanced", "minutes", tuple(
+            f"python benchmarks/sotalign_unbalanced.py {CALTECH} --encoders {encoders} --json OUT" for encoders in ("photos", "texts")
+        )),
         Job("sotalign-why", "minutes", (f"python benchmarks/sotalign_why.py {IMAGENET} --json OUT",)),
         Job("train-cost", "minutes", (f"{_SPEED}train.py --cpu --threads 1 --unpaired 2048 --pairs 512 --steps 2 --json OUT",), timing=True),
         Job("klot-2000", "minutes", (f"{_SPEED}klot.py --rows 2000 --repeat 1 --json OUT",), timing=True),
