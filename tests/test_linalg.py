@@ -54,6 +54,38 @@ def test_half_the_digits_leave_out_what_is_below_them():
     assert half_svd(np.zeros((3, 2))).rank == 0
 
 
+@pytest.mark.parametrize("shape", [(60, 60), (60, 90), (90, 60)])
+@pytest.mark.parametrize("size", [1.0, 1e-200, 1e200])
+def test_a_sketch_of_a_low_rank_is_lapacks_decomposition_to_rounding(shape, size):
+    rng = np.random.default_rng(0)
+    (U, _), (V, _) = (np.linalg.qr(rng.standard_normal((d, 9))) for d in shape)
+    s = np.geomspace(1.0, 1e-6, 9)
+    M = U * s @ V.T * size
+    quick = cross_svd(M, max_rank=12, complete=False)
+    assert (quick.U.shape, quick.s.shape, quick.Vt.shape) == ((shape[0], 12), (60,), (12, shape[1]))
+    assert quick.rank == 9
+    lapack = scipy.linalg.svd(M, full_matrices=False)
+    np.testing.assert_allclose(quick.s / size, lapack[1] / size, atol=1e-14)
+    np.testing.assert_allclose((quick.U * (quick.s[:12] / size)) @ quick.Vt, M / size, atol=1e-14)
+    whole = lapack[0][:, :9] @ lapack[2][:9]
+    np.testing.assert_allclose(
+        quick.U[:, :9] @ quick.Vt[:9], whole, atol=1e-8
+    )  # 1e-15 of the first in the direction of the last
+    np.testing.assert_allclose(quick.U.T @ quick.U, np.eye(12), atol=1e-13)
+
+
+def test_a_rank_that_proves_higher_than_was_said_is_decomposed_whole():
+    M = np.random.default_rng(0).standard_normal((60, 60))
+    found = cross_svd(M, max_rank=5, complete=False)
+    assert found.U.shape == (60, 60)
+    assert found.rank == 5
+    np.testing.assert_array_equal(found.s, cross_svd(M).s)
+
+
+def test_a_zero_matrix_has_a_sketch_of_rank_zero():
+    assert cross_svd(np.zeros((60, 60)), max_rank=5, complete=False).rank == 0
+
+
 def test_the_slow_driver_is_used_when_the_fast_one_gives_up(monkeypatch):
     real = scipy.linalg.svd
 

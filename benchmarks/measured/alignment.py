@@ -150,8 +150,81 @@ def overlap(results: list[Any]) -> str:
     return table(["R@1 of 1,000", *header], rows)
 
 
+def overlap_shift(results: list[Any]) -> str:
+    """How far the pools of the overlap table lie from the pairs, with what samples of one collection are apart."""
+    lines = [line for result in results for line in result["results"]["shifts"]]
+    sides = list(dict.fromkeys(line["encoders"] for line in lines))
+    rows = []
+    for share, every in dict.fromkeys((line["overlap"], line["all"]) for line in lines):
+        of = {side: [x for x in lines if (x["encoders"], x["overlap"], x["all"]) == (side, share, every)] for side in sides}  # fmt: skip
+        words = " or ".join(f"{n:,}" for n in dict.fromkeys(mine[0]["rows"] for mine in of.values()))
+        cells = []
+        for mine in of.values():
+            for key in ("shift", "floor"):
+                values = np.array([line[key] for line in mine])
+                cells.append(f"{values.mean():.4f} ± {values.std(ddof=1):.4f}")
+        rows.append([f"{words} unpaired, {100 * share:.0f} % common", *cells])
+    return table(["from 50 pairs, in turns", *(words for side in sides for words in (side, "floor"))], rows)
+
+
+def unbalanced(results: list[Any]) -> str:
+    """R@1 by overlap and by strength of the marginals of the teacher's plan, as a lead over the best validated linear map."""
+    scores = [line for result in results for line in result["results"]["scores"]]
+    chosen = {side: of for result in results for side, of in result["results"]["chosen"].items()}
+
+    def values(encoders: str, method: str, **given: object) -> np.ndarray:
+        kept = [line for line in scores if line["encoders"] == encoders and line["method"] == method]
+        return np.array([line["recall"][0] for line in kept if all(line[key] == v for key, v in given.items())])
+
+    def cell(encoders: str, start: str, share: float, rho: float | None, short: bool) -> str:
+        found = values(encoders, start, overlap=share, rho=rho, short=short)
+        gap = found - values(encoders, "linear")
+        words = f"{found.mean():.1f} ({minus(f'{gap.mean():+.1f} ± {gap.std(ddof=1):.1f}')})"
+        return f"{words} *" if rho == chosen[encoders][start] else words
+
+    ways = list(dict.fromkeys((line["rho"], line["short"]) for line in scores if "rho" in line))
+    rows = [
+        [f"{100 * share:.0f} %", _strength(*way), *(cell(side, start, share, *way) for side in chosen for start in chosen[side])]
+        for share in dict.fromkeys(line["overlap"] for line in scores if "overlap" in line)
+        for way in ways
+    ]  # fmt: skip
+    header = [f"{side}: {start} start" for side in chosen for start in ("random", "teacher's")]
+    return table(["common", "ρ", *header], rows)
+
+
+def unbalanced_plans(results: list[Any]) -> str:
+    """What the teacher's plan of all unpaired rows is like, mean over splits."""
+    plans = [line for result in results for line in result["results"]["plans"]]
+    sides = list(dict.fromkeys(line["encoders"] for line in plans))
+    rows = []
+    for share, rho in dict.fromkeys((line["overlap"], line["rho"]) for line in plans):
+        cells = []
+        for side in sides:
+            kept = [x for x in plans if (x["encoders"], x["overlap"], x["rho"]) == (side, share, rho)]
+            means = {key: np.mean([x[key] for x in kept]) for key in kept[0] if isinstance(kept[0][key], float)}
+            ratio = means.get("with_over_without")
+            cells += [
+                f"{100 * means['on_partners']:.0f} %" if share else "",
+                "" if ratio is None else f"{ratio:.1f}",
+                f"{100 * means['effective_rows']:.0f} %",
+                f"{means['largest_column']:.1f}",
+            ]
+        rows.append([f"{100 * share:.0f} %", _strength(rho), *cells])
+    header = [
+        f"{side}: {what}" for side in sides for what in ("on partners", "with / without", "rows", "largest column")
+    ]
+    return table(["common", "ρ", *header], rows)
+
+
+def _strength(rho: float | None, short: bool = False) -> str:
+    return ("balanced" if rho is None else f"{rho:g}") + ", 30 iterations" * short
+
+
 BLOCKS = {
+    "sotalign-unbalanced": Block(unbalanced, JOBS["sotalign-unbalanced"]),
+    "sotalign-unbalanced-plans": Block(unbalanced_plans, JOBS["sotalign-unbalanced"]),
     "sotalign-overlap": Block(overlap, JOBS["sotalign-overlap"]),
+    "sotalign-overlap-shift": Block(overlap_shift, JOBS["sotalign-overlap-shift"]),
     "alignment-imagenet": Block(imagenet, JOBS["alignment-imagenet"]),
     "alignment-leads": Block(leads, JOBS["alignment-imagenet"]),
     "alignment-caltech": Block(caltech, JOBS["alignment-caltech"]),

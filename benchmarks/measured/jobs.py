@@ -209,6 +209,13 @@ JOBS = {
         Job("sotalign-overlap", "minutes", tuple(
             f"python benchmarks/sotalign_overlap.py {CALTECH} --encoders {encoders} --json OUT" for encoders in ("photos", "texts")
         )),
+        Job("sotalign-overlap-shift", "minutes", (f"python benchmarks/sotalign_overlap.py {CALTECH} --shift --json OUT",)),
+        Job("sotalign-images", "minutes", tuple(
+            f"python benchmarks/sotalign_images.py {SHARED} --settings {name} --json OUT" for name in ("imagenet", "emoji", "caltech", "lvis-minilm", "lvis-clip")
+        )),
+        Job("sotalign-unbalanced", "minutes", tuple(
+            f"python benchmarks/sotalign_unbalanced.py {CALTECH} --encoders {encoders} --json OUT" for encoders in ("photos", "texts")
+        )),
         Job("sotalign-why", "minutes", (f"python benchmarks/sotalign_why.py {IMAGENET} --json OUT",)),
         Job("train-cost", "minutes", (f"{_SPEED}train.py --cpu --threads 1 --unpaired 2048 --pairs 512 --steps 2 --json OUT",), timing=True),
         Job("klot-2000", "minutes", (f"{_SPEED}klot.py --rows 2000 --repeat 1 --json OUT",), timing=True),
@@ -265,11 +272,14 @@ JOBS = {
         Job("performance-threads", "minutes", tuple(
             f"{_SPEED}performance.py --tables forward{beside} --json OUT" for beside in ("", " --spinners 1")
         ), timing=True),
-        Job("performance-plans", "minutes", (
-            f"{_SPEED}performance.py --tables transport --most 1000 --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
+        Job("performance-plans", "minutes", tuple(
+            f"{_SPEED}performance.py --tables transport {which} --rounds 2 --python .venv-peers/bin/python --json OUT"
+            for which in ("--threads 1 2", "--threads 2 --most 1000 --spinners 1")
         ), timing=True),
+        Job("performance-neighbors", "minutes", (f"{_SPEED}performance.py --tables neighbors --json OUT",), timing=True),
+        Job("performance-certify", "minutes", (f"{_SPEED}performance.py --tables certify --json OUT",), timing=True),
         Job("performance-maps", "minutes", (
-            f"{_SPEED}performance.py --tables maps --threads 2 --rounds 2 --python .venv-peers/bin/python --json OUT",
+            f"{_SPEED}performance.py --tables maps --threads 1 2 --rounds 3 --python .venv-peers/bin/python --json OUT",
         ), timing=True),
         Job("klot-5000", "hours", (f"{_SPEED}klot.py --rows 5000 --repeat 1 --ways plain implicit pot geomloss dense features --json OUT",), timing=True),
         Job("klot-10000", "hours", (

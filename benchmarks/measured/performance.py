@@ -25,6 +25,9 @@ _WORDS = {
     "drift.adapter:DriftAdapter": "drift-spark, Procrustes",
     "OrthogonalMap": "`OrthogonalMap`",
     "LinearMap": "`LinearMap`",
+    "mutual_knn": "`mutual_knn`, k = 10",
+    "full matrices": "whole matrices",
+    "certify": "`certify`",
 }
 
 
@@ -57,38 +60,53 @@ def threads(results: list[Any]) -> str:
     return table(["machine", "2,500 × 2,500 float32", "one thread", "two", "two ÷ one"], rows)
 
 
-def _columns(results: list[Any]) -> list[str]:
+def _beside(results: list[Any], names: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of threads and the rows of these tables, each way's ratio beside its seconds."""
+    counts = sorted({n for one in results for n in one["arguments"]["threads"]})
     named = {1: "one thread", 2: "two threads"}
-    return [head for n in results[0]["arguments"]["threads"] for head in (named[n], "÷ the first")]
-
-
-def _beside(results: list[Any], names: tuple[str, ...]) -> list[list[str]]:
     rows = []
     for one in results:
         for part in one["results"]["tables"][1:]:
             if part["table"] not in names:
                 continue
-            size = f"{part['rows']:,} rows" + (f", {part['iterations']} iterations" if "iterations" in part else "")
+            size = f"{part['rows']:,} rows" + (f" of {part['dim']:,}" if "dim" in part else "")
+            size += f", {part['iterations']} iterations" if "iterations" in part else ""
             for who in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
                 ours = who == part["first"]
                 cells = []
-                for n in one["arguments"]["threads"]:
-                    runs = part["seconds"][f"{who}, {n}"]
-                    cells += [_seconds(runs), "1" if ours else _ratio(runs, part["seconds"][f"{part['first']}, {n}"])]
+                for n in counts:
+                    runs = part["seconds"].get(f"{who}, {n}")
+                    ratio = "1" if ours else _ratio(runs, part["seconds"][f"{part['first']}, {n}"]) if runs else ""
+                    cells += [_seconds(runs) if runs else "", ratio if runs else ""]
                 accuracy = [f"{part['values'][who]:.3f}"] if "maps" in names else []
-                rows.append([size if ours else "", _WORDS[who], *cells, *accuracy])
-    return rows
+                rows.append(
+                    [_machine(one["results"]) if ours else "", size if ours else "", _WORDS[who], *cells, *accuracy]
+                )
+    return [head for n in counts for head in (named[n], "÷ the first")], rows
 
 
 def plans(results: list[Any]) -> str:
     """Value and gradients of KLOT, and single plans, beside other solvers."""
-    return table(["size", "way", *_columns(results)], _beside(results, ("transport", "plans")))
+    columns, rows = _beside(results, ("transport", "plans"))
+    return table(["machine", "size", "way", *columns], rows)
+
+
+def neighbors(results: list[Any]) -> str:
+    """Mutual neighbors beside whole matrices, or a certificate."""
+    columns, rows = _beside(results, ("neighbors", "certify"))
+    return table(["machine", "size", "way", *columns], rows)
 
 
 def maps(results: list[Any]) -> str:
     """Fit and transform beside the peers, with what the rows held out find."""
-    return table(["pairs", "map", *_columns(results), "found first"], _beside(results, ("maps",)))
+    columns, rows = _beside(results, ("maps",))
+    return table(["machine", "pairs", "map", *columns, "found first"], rows)
 
 
-#: ``plans`` and ``maps`` stand on no page before their jobs, ``performance-plans`` and ``performance-maps``, have records.
-BLOCKS = {"performance-threads": Block(threads, JOBS["performance-threads"])}
+BLOCKS = {
+    "performance-threads": Block(threads, JOBS["performance-threads"]),
+    "performance-plans": Block(plans, JOBS["performance-plans"]),
+    "performance-neighbors": Block(neighbors, JOBS["performance-neighbors"]),
+    "performance-certify": Block(neighbors, JOBS["performance-certify"]),
+    "performance-maps": Block(maps, JOBS["performance-maps"]),
+}

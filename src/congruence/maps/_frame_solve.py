@@ -161,7 +161,7 @@ def make_leg(
     InputError
         The rows do not vary together with those of other models.
     """
-    found = cross_svd(evidence, max_rank=most, scale=size)
+    found = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
     if not found.rank:
         raise InputError(
             f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one common item with each); "
@@ -174,7 +174,7 @@ def make_leg(
         svd, gains = found, np.ones(len(found.s))
     kept = len(svd.s) if used == "full" else svd.rank
     isometry = svd.U[:, :kept] @ svd.Vt[:kept]
-    return Leg(isometry, gains, (svd.U * np.sqrt(gains)) @ svd.Vt, svd.rank, used)
+    return Leg(isometry, gains, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank, used)
 
 
 def means_of(

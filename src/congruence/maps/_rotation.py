@@ -258,8 +258,10 @@ class RotationMap(AffineMap):
 
     def _probed_basis(self) -> np.ndarray:
         if self.gains_[self.rank_ :].any() and self.moments_:  # "full": the rotation hides what was probed
-            return cross_svd(pooled_cross(list(self.moments_.values()), center=self.center)).U[:, : self.rank_]
-        return np.linalg.svd(self.rotation_, full_matrices=False)[0][:, : self.rank_ + self.mean_directions_]
+            whole, count = pooled_cross(list(self.moments_.values()), center=self.center), self.n_pairs_
+        else:
+            whole, count = self.rotation_, self.rank_ + self.mean_directions_
+        return cross_svd(whole, max_rank=count, complete=False).U[:, : self.rank_ + self.mean_directions_]
 
     def _measure(self, shrinkage: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, object]:
         d_source, d_target = shape

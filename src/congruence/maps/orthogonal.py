@@ -320,7 +320,8 @@ class OrthogonalMap(ContinuedMap):
         size = pooled_size(moments, center=self.center)
         # Equal rows less their mean leave the mean's own rounding error, which is no direction.
         error = np.finfo(np.float64).eps * pooled_size(moments, center=False)
-        svd = cross_svd(cross, max_rank=most, scale=max(size, error))
+        full = self._shrinkage() == "full"  # which fills the other directions as well
+        svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=full)
         if svd.rank == 0:
             raise InputError(
                 f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that "

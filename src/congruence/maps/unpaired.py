@@ -342,7 +342,7 @@ def _summary(X: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
 
 def _rotation(U: np.ndarray, V: np.ndarray) -> np.ndarray:
     """Return the partial isometry of the directions that so many pairs can determine."""
-    svd = cross_svd(U.astype(np.float64).T @ V.astype(np.float64), max_rank=max(1, len(U) - 1))
+    svd = cross_svd(U.astype(np.float64).T @ V.astype(np.float64), max_rank=max(1, len(U) - 1), complete=False)
     return np.asarray((svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]).astype(U.dtype))
 
 

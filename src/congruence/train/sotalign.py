@@ -24,6 +24,7 @@ from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
 from congruence.transport.convergence import GRADIENT_ERROR, warn_unconverged
 from congruence.transport.klot import Side
+from congruence.transport.unbalanced import check_rho
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,6 +68,9 @@ class SOTAlign(HeadTrainer):
         The most Sinkhorn iterations for a plan. If they are too few in any step recorded, one warning is given after the training.
     tol : float, optional
         Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
+    rho_teacher : float, optional
+        Strength of the marginals of the teacher's plan, in units of its affinities, where unpaired rows may have no partner on the other side: see
+        :func:`congruence.transport.klot`. Of KLOT only. Balanced by default, as in the paper.
     teacher_n_components : int, optional
         Width d′ of the teacher's space; by default as wide as the pairs support.
     ridge : float or "auto", default="auto"
@@ -106,6 +110,7 @@ class SOTAlign(HeadTrainer):
     epsilon_teacher: float = 0.01
     max_iter: int = 100
     tol: float | None = None
+    rho_teacher: float | None = None
     teacher_n_components: int | None = None
     ridge: float | str = "auto"
     pairs_too: bool = False
@@ -170,6 +175,13 @@ class SOTAlign(HeadTrainer):
             check_positive(self.divergence_weight, "divergence_weight", zero=True)
         for name in ("epsilon", "epsilon_teacher"):
             check_positive(getattr(self, name), name)
+        if self.rho_teacher is not None:
+            check_rho(self.rho_teacher, "rho_teacher")
+            if self.divergence != "klot":
+                raise ParameterError(
+                    f"Got rho_teacher={self.rho_teacher} with divergence={self.divergence!r}; expected divergence='klot', the one "
+                    "between transport plans. Pass that, or leave out rho_teacher=…."
+                )
 
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
         return _Objective(self, data, schedule)
@@ -242,7 +254,14 @@ class _Objective(HeadsObjective):
             return teachers, None
         plan, trainer = None, self.trainer
         if trainer.divergence == "klot":
-            plan = solve_teacher(teachers[0], teachers[1], trainer.epsilon_teacher, trainer.max_iter, trainer.tol)
+            plan = solve_teacher(
+                teachers[0],
+                teachers[1],
+                trainer.epsilon_teacher,
+                trainer.max_iter,
+                trainer.tol,
+                rho_teacher=trainer.rho_teacher,
+            )
         self.taught = teachers, plan
         return self.taught
 
@@ -273,6 +292,7 @@ class _Objective(HeadsObjective):
             trainer.epsilon_teacher,
             trainer.max_iter,
             trainer.tol,
+            rho_teacher=trainer.rho_teacher,
             teacher=plan,
             return_info=True,
         )

@@ -5,17 +5,20 @@ from congruence.transport.klot import klot, klot_features, solve_teacher
 from congruence.transport.shift import Distance, DistributionShift, distribution_shift
 from congruence.transport.sinkhorn import SinkhornResult, sinkhorn
 from congruence.transport.sliced import random_frames, sliced_wasserstein_sphere
+from congruence.transport.unbalanced import UnbalancedResult, sinkhorn_unbalanced
 
 __all__ = [
     "Convergence",
     "Distance",
     "DistributionShift",
     "SinkhornResult",
+    "UnbalancedResult",
     "distribution_shift",
     "klot",
     "klot_features",
     "random_frames",
     "sinkhorn",
+    "sinkhorn_unbalanced",
     "sliced_wasserstein_sphere",
     "solve_teacher",
 ]

@@ -16,11 +16,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Side:
-    """Affinities and the potentials of their plan."""
+    """Affinities, the potentials of their plan, and the marginals that it has if they are converged."""
 
     affinity: Affinity
     epsilon: float
     potentials: Potentials
+    marginals: tuple[Array, Array]
 
     def exponent(self, part: slice, out: Array) -> Array:
         """Write log P of some rows into ``out``, and return it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, overload
@@ -11,11 +12,13 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import DtypeError, ShapeError
 from congruence.transport._comparison import Side
-from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
+from congruence.transport._inputs import LEAST, check_epsilon, computing_dtype, products, same_library, weights
 from congruence.transport._kernel import Affinity, Dense
-from congruence.transport._scaling import iterate
+from congruence.transport._relaxed import relax
+from congruence.transport._scaling import Potentials, iterate
 from congruence.transport.convergence import Convergence, warn_unconverged
 from congruence.transport.sinkhorn import CONVERGED, MASSES, MEMORY, check_options
+from congruence.transport.unbalanced import check_rho
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +36,7 @@ def klot(
     tol: float | None = None,
     *,
     mass: str = "unit",
+    rho_teacher: float | None = None,
     return_info: Literal[False] = False,
 ) -> Tensor: ...
 @overload
@@ -45,6 +49,7 @@ def klot(
     tol: float | None = None,
     *,
     mass: str = "unit",
+    rho_teacher: float | None = None,
     return_info: bool,
 ) -> Tensor | tuple[Tensor, Convergence]: ...
 def klot(
@@ -56,6 +61,7 @@ def klot(
     tol: float | None = None,
     *,
     mass: str = "unit",
+    rho_teacher: float | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
     """KL(P* ‖ P): how far the student's entropic plan P is from the teacher's P*, with its explicit gradient.
@@ -75,7 +81,10 @@ def klot(
     mass : {"unit", "bistochastic"}, default="unit"
         Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a loss weight α on
         the first acts as α/n on the second.
-
+    rho_teacher : float, optional
+        Strength ρ of the marginals of the teacher's plan, in units of its affinities, where some rows have no partner: see
+        :func:`sinkhorn_unbalanced`. P* is then the unbalanced plan divided by its mass, and P has the marginals of P*, so that rows of which the
+        teacher knows no partner count little. Balanced, with uniform marginals, by default. This is ours and not the paper's.
     return_info : bool, default=False
         Return how far the iterations got as well.
 
@@ -90,7 +99,7 @@ def klot(
     ------
     ShapeError, DtypeError, NotFiniteError
     ParameterError
-        An ``epsilon`` too small for the precision, or an option out of its range.
+        An ``epsilon`` too small for the precision, ``rho_teacher`` not above 0, or an option out of its range.
     MissingExtraError
         Without torch.
 
@@ -142,7 +151,10 @@ def klot(
             "affinities of the same items. Compute both on one batch."
         )
     dtype = computing_dtype(A, T)
-    sides = _solve((Dense(A, dtype), Dense(T, dtype)), (epsilon, epsilon_teacher), max_iter, tol, A.numel() * 8)
+    memory = A.numel() * 8
+    check_epsilon(Dense(A, dtype), epsilon, "epsilon")
+    taught = _solve_teacher(Dense(T, dtype), epsilon_teacher, rho_teacher, max_iter, tol, memory)
+    sides = _solve_student(Dense(A, dtype), epsilon, taught, max_iter, tol, memory), taught
     tracked = student if isinstance(student, torch.Tensor) else A
     size: list[float] = []
     value = _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)), size)
@@ -160,6 +172,7 @@ def klot_features(
     tol: float | None = None,
     *,
     mass: str = "unit",
+    rho_teacher: float | None = None,
     memory: int = MEMORY,
     teacher: Side | None = None,
     return_info: bool = False,
@@ -175,13 +188,13 @@ def klot_features(
     TX : tensor, shape (n, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
     TY : tensor, shape (m, e)
-    epsilon, epsilon_teacher, max_iter, tol, mass
+    epsilon, epsilon_teacher, max_iter, tol, mass, rho_teacher
         As in :func:`klot`.
     memory : int, default=2**30
         Bytes of a kernel that are held while solving; the rest is computed anew in each iteration, in strips of some 50 MB.
     teacher : optional
-        The teacher's plan for these very rows, from :func:`solve_teacher`, where they come again and again. ``TX``, ``TY`` and
-        ``epsilon_teacher`` are then those it was solved for, and are not looked at.
+        The teacher's plan for these very rows, from :func:`solve_teacher`, where they come again and again. ``TX``, ``TY``,
+        ``epsilon_teacher`` and ``rho_teacher`` are then those it was solved for, and are not looked at.
     return_info : bool, default=False
         As in :func:`klot`.
 
@@ -229,16 +242,16 @@ def klot_features(
     check_same_rows(len(A), n, "X", "TX")
     check_same_rows(len(B), m, "Y", "TY")
     dtype = computing_dtype(A, B, *taught)
+    own = products(A, B, ("X", "Y"), dtype)
+    check_epsilon(own, epsilon, "epsilon")
     if teacher is None:
-        pair = products(A, B, ("X", "Y"), dtype), products(taught[0], taught[1], ("TX", "TY"), dtype)
-        sides = _solve(pair, (epsilon, epsilon_teacher), max_iter, tol, memory)
+        its = products(taught[0], taught[1], ("TX", "TY"), dtype)
+        teacher = _solve_teacher(its, epsilon_teacher, rho_teacher, max_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
         raise DtypeError(
             f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. Convert X and Y to that of the teacher."
         )
-    else:
-        (student,) = _solve((products(A, B, ("X", "Y"), dtype),), (epsilon,), max_iter, tol, memory)
-        sides = student, teacher
+    sides = _solve_student(own, epsilon, teacher, max_iter, tol, memory), teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     size: list[float] = []
     value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), memory, size)
@@ -252,13 +265,14 @@ def solve_teacher(
     max_iter: int = 100,
     tol: float | None = None,
     *,
+    rho_teacher: float | None = None,
     memory: int = MEMORY,
 ) -> Side:
     """Solve for a teacher's plan once, for :func:`klot_features` on rows that do not change.
 
     Parameters
     ----------
-    TX, TY, epsilon_teacher, max_iter, tol, memory
+    TX, TY, epsilon_teacher, max_iter, tol, rho_teacher, memory
         As there.
 
     Returns
@@ -283,15 +297,8 @@ def solve_teacher(
     torch = require("torch", extra="train")
     check_options(max_iter, tol, memory)
     A, B = _tensors(torch, {"TX": TX, "TY": TY})
-    (side,) = _solve(
-        (products(A, B, ("TX", "TY"), computing_dtype(A, B)),),
-        (epsilon_teacher,),
-        max_iter,
-        tol,
-        memory,
-        ("epsilon_teacher",),
-    )
-    return side
+    affinity = products(A, B, ("TX", "TY"), computing_dtype(A, B))
+    return _solve_teacher(affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
 
 
 def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
@@ -317,21 +324,27 @@ def _scale(mass: str, n: int) -> float:
     return float(n) if mass == "bistochastic" else 1.0
 
 
-def _solve(
-    affinities: tuple[Affinity, ...],
-    epsilons: tuple[float, ...],
-    max_iter: int,
-    tol: float | None,
-    memory: int,
-    names: tuple[str, ...] = ("epsilon", "epsilon_teacher"),
-) -> tuple[Side, ...]:
-    """Solve for the potentials of each, one after the other, so that one kernel is held at a time."""
-    chosen = list(zip(affinities, epsilons, names, strict=False))
-    for affinity, epsilon, name in chosen:
-        check_epsilon(affinity, epsilon, name)
-    n, m = affinities[0].shape
-    r, c = weights(None, n, "row", affinities[0]), weights(None, m, "column", affinities[0])
-    return tuple(
-        Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, max_iter, tol, memory))
-        for affinity, epsilon, _ in chosen
-    )
+def _solve_teacher(
+    affinity: Affinity, epsilon: float, rho: float | None, max_iter: int, tol: float | None, memory: int
+) -> Side:
+    """Solve for a plan with uniform marginals, held or preferred with strength ``rho``."""
+    check_epsilon(affinity, epsilon, "epsilon_teacher")
+    n, m = affinity.shape
+    r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
+    if rho is None or math.isinf(check_rho(rho, "rho_teacher")):
+        return Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, max_iter, tol, memory), (r, c))
+    found = relax(affinity, float(epsilon), float(rho), r, c, max_iter, tol, memory)
+    # A row that the teacher gives less than this cannot be told from none, but the student's solver needs some.
+    xp, least = affinity.xp, LEAST[8 if affinity.dtype == affinity.xp.float64 else 4]
+    raised = (xp.clip(sums, least, 1.0) for sums in (found.rows, found.columns))
+    rows, columns = (xp.astype(sums / xp.sum(sums), affinity.dtype) for sums in raised)
+    return Side(affinity, float(epsilon), Potentials(found.u, found.v, found.n_iter, found.error), (rows, columns))
+
+
+def _solve_student(
+    affinity: Affinity, epsilon: float, teacher: Side, max_iter: int, tol: float | None, memory: int
+) -> Side:
+    """Solve for the plan that has the teacher's marginals, once the teacher's kernel is gone."""
+    r, c = teacher.marginals
+    found = iterate(affinity, float(epsilon), r, c, max_iter, tol, memory)
+    return Side(affinity, float(epsilon), found, teacher.marginals)

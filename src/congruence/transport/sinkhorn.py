@@ -15,7 +15,16 @@ from congruence.transport._kernel import Affinity, Dense, exponential
 from congruence.transport._scaling import iterate
 from congruence.transport._scaling import marginals as plan_marginals
 
-__all__ = ["CONVERGED", "MASSES", "MEMORY", "SinkhornResult", "check_options", "sinkhorn"]
+__all__ = [
+    "CONVERGED",
+    "MASSES",
+    "MEMORY",
+    "SinkhornResult",
+    "check_marginals",
+    "check_options",
+    "choose_affinity",
+    "sinkhorn",
+]
 
 MASSES = ("unit", "bistochastic")
 #: The L1 error of the marginals at which the paper calls a plan converged (SOTAlign, figure 6).
@@ -146,33 +155,10 @@ def sinkhorn(
     """
     check_choice(mass, MASSES, "mass")
     check_options(max_iter, tol, memory)
-    if (affinity is None) == (X is None) or (X is None) != (Y is None):
-        given = [
-            name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
-        ]
-        raise ParameterError(
-            f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or X=… and Y=…."
-        )
-    held: Affinity
-    if affinity is not None:
-        (A,) = same_library({"affinity": affinity})
-        held, memory = Dense(A, computing_dtype(A)), 8 * A.shape[0] * A.shape[1]
-    else:
-        assert X is not None
-        assert Y is not None
-        A, B = same_library({"X": X, "Y": Y})
-        held = products(A, B, ("X", "Y"), computing_dtype(A, B))
+    held, memory = choose_affinity(affinity, X, Y, memory)
     check_epsilon(held, epsilon, "epsilon")
-    n, m = held.shape
-    given_marginals = (None, None) if marginals is None else tuple(marginals)
-    if len(given_marginals) != 2:
-        raise ParameterError(
-            f"Got {len(given_marginals)} marginals; expected two, of rows and of columns. Pass both as a tuple."
-        )
-    r, c = (
-        weights(weight, size, name, held)
-        for weight, size, name in zip(given_marginals, (n, m), ("row", "column"), strict=True)
-    )
+    r, c = check_marginals(marginals, held)
+    n = held.shape[0]
     found = iterate(held, float(epsilon), r, c, max_iter, tol, memory)
     xp = held.xp
     rows, columns = plan_marginals(held, float(epsilon), found.u, found.v, memory)
@@ -181,6 +167,49 @@ def sinkhorn(
     return SinkhornResult(
         u, found.v, float(epsilon), mass, error, found.n_iter, error <= (CONVERGED if tol is None else tol), held
     )
+
+
+def choose_affinity(
+    affinity: RowsLike | None, X: RowsLike | None, Y: RowsLike | None, memory: int
+) -> tuple[Affinity, int]:
+    """Return the affinities that were given in one of the two ways, and the bytes of a kernel to hold.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    ParameterError
+        Not exactly one way.
+    """
+    if (affinity is None) == (X is None) or (X is None) != (Y is None):
+        given = [
+            name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
+        ]
+        raise ParameterError(
+            f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or X=… and Y=…."
+        )
+    if affinity is not None:
+        (A,) = same_library({"affinity": affinity})
+        return Dense(A, computing_dtype(A)), 8 * A.shape[0] * A.shape[1]
+    assert X is not None
+    assert Y is not None
+    A, B = same_library({"X": X, "Y": Y})
+    return products(A, B, ("X", "Y"), computing_dtype(A, B)), memory
+
+
+def check_marginals(
+    marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None, affinity: Affinity
+) -> tuple[Array, Array]:
+    """Return the marginals of rows and of columns, each adding up to 1.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ParameterError
+    """
+    given = (None, None) if marginals is None else tuple(marginals)
+    if len(given) != 2:
+        raise ParameterError(f"Got {len(given)} marginals; expected two, of rows and of columns. Pass both as a tuple.")
+    n, m = affinity.shape
+    return weights(given[0], n, "row", affinity), weights(given[1], m, "column", affinity)
 
 
 def check_options(max_iter: int, tol: float | None, memory: int) -> None:

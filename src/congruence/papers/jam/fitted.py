@@ -20,7 +20,8 @@ from congruence.train.captions import Captions
 __all__ = ["Fitted", "fit_method", "fit_towers"]
 
 #: Of the contrastive towers: linear, so that they keep what the encoders tell apart; steps and rate are chosen for hundreds of pairs.
-_TOWERS: dict[str, Any] = {"head": "linear", "optimizer": "adamw", "learning_rate": 1e-3, "max_steps": 300}
+_TOWERS: dict[str, Any] = {"head": "linear", "optimizer": "adamw", "learning_rate": 1e-3}
+_TOWER_STEPS = 300
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed:
     parts : JAMParts
         Trained on the training items; the step kept is the one with the best recall on the validation items.
     training : mapping, optional
-        Parameters of :class:`congruence.train.JAM`, of which ``latent``, the width, and ``device`` are heeded.
+        Parameters of :class:`congruence.train.JAM`, of which ``latent``, the width, and ``device`` are heeded, and the number of steps of fewer epochs.
     seed : int, default=5
 
     Returns
@@ -119,12 +120,14 @@ def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed:
     given = training or {}
     train = parts.train
     images, captions, _, groups, *_ = parts.validation
+    epochs = given.get("max_epochs", 100) * -(-len(train.source) // given.get("batch_size", 32))
     towers = Contrastive(
         n_components=min(given.get("latent", 256), train.source.shape[1], train.target.shape[1]),
         device=given.get("device", "auto"),
         random_state=seed,
         validate_every=25,
         **_TOWERS,
+        max_steps=min(_TOWER_STEPS, epochs),
     )
     labels = np.asarray(groups).astype(str)
     return towers.fit(train.source, train.target, validation=(images, captions, labels, labels), verbose=False)

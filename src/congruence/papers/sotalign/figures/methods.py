@@ -6,6 +6,7 @@ from congruence.papers.job import Job
 from congruence.papers.sotalign.baselines import choose
 from congruence.papers.sotalign.data import SOTAlignData
 from congruence.papers.sotalign.protocol import TUNING_SEEDS, add_chance, measure_baseline, size, split, training, tuned
+from congruence.papers.sotalign.shift import add_shift
 
 __all__ = ["run_methods", "run_sweep", "run_teachers"]
 
@@ -24,6 +25,7 @@ def run_methods(job: Job[SOTAlignData]) -> None:
                 parts = split(job, data, seed, pairs)
                 what = {"part": f"{pairs} pairs"}
                 add_chance(job, data, parts, what)
+                add_shift(job, data, parts, seed, what)
                 for name in job["methods"]:
                     measure_baseline(job, data, name, parts, seed, what, chosen[name])
                     job.tick()
@@ -33,6 +35,8 @@ def run_teachers(job: Job[SOTAlignData]) -> None:
     """Fit every teacher alone and with every divergence (table 1)."""
     for data in job.data:
         pairs = size(job, data, "pairs")
+        for seed in job.seeds:
+            add_shift(job, data, split(job, data, seed), seed, {"pair": f"{pairs} pairs"})
         for teacher in job["teachers"]:
             for divergence in job["divergences"]:
                 name = _ALONE[teacher] if divergence == "none" else "sotalign"
@@ -62,6 +66,8 @@ def run_sweep(job: Job[SOTAlignData]) -> None:
                 chosen = tuned(job, data, job["methods"], pairs)
                 for seed in job.seeds:
                     parts = split(job, data, seed, pairs, unpaired=unpaired)
+                    what = {"part": axes[over], "x": step}
+                    add_shift(job, data, parts, seed, what)
                     for name in job["methods"]:
-                        measure_baseline(job, data, name, parts, seed, {"part": axes[over], "x": step}, chosen[name])
+                        measure_baseline(job, data, name, parts, seed, what, chosen[name])
                         job.tick()

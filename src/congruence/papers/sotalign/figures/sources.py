@@ -13,7 +13,7 @@ from congruence.papers.sotalign.baselines import BASELINES
 from congruence.papers.sotalign.data import Parts, SOTAlignData, check_sources
 from congruence.papers.sotalign.metrics import encoder_agreement
 from congruence.papers.sotalign.protocol import measure_baseline, size, split, tuned
-from congruence.transport import DistributionShift, distribution_shift
+from congruence.papers.sotalign.shift import add_distances, add_shift, distance, shift_of
 
 __all__ = ["run_encoders", "run_paired_sources", "run_source_distances", "run_unpaired_sources"]
 
@@ -33,19 +33,18 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
                 measure_baseline(job, data, name, split(job, data, seed), seed, {}, chosen[name])
                 job.tick()
         for images, texts in _combinations(data, job["vary"]):
-            shift = _shift(job, split(job, data, job.seeds[0], unpaired_sources=(images, texts)))
-            distance = {"images": shift.image, "texts": shift.text or shift.total, "both": shift.total}[job["vary"]]
+            shift = shift_of(job, split(job, data, job.seeds[0], unpaired_sources=(images, texts)))
+            far = {"images": shift.image, "texts": shift.text or shift.total, "both": shift.total}[job["vary"]]
             where = f"{data.sources[images]} images, {data.sources[texts]} texts"
-            what: dict[str, object] = {"part": where, "x": round(distance.value, 4) if job["scatter"] else None}
+            what: dict[str, object] = {"part": where, "x": round(far.value, 4) if job["scatter"] else None}
             scores = []
             for seed in job.seeds:
                 parts = split(job, data, seed, unpaired_sources=(images, texts))
                 found = measure_baseline(job, data, "sotalign", parts, seed, what, chosen["sotalign"])
                 scores.append(found["mean_r1"])
+                add_shift(job, data, parts, seed, {"part": where})
                 job.tick()
-            points.append((distance.value, float(np.mean(scores))))
-            if not job["scatter"]:
-                _add_shift(job, {"data": data.name, "part": where}, shift)
+            points.append((far.value, float(np.mean(scores))))
         _add_correlation(job, data, points)
 
 
@@ -63,8 +62,8 @@ def run_source_distances(job: Job[SOTAlignData]) -> None:
                     half = len(order) // 2
                     other = order[half:] if i == j else _half(np.flatnonzero(source == j), seed)
                     clouds += [rows[order[:half]], rows[other]]
-                shift = _distance(job, *clouds, seed=seed)
-                _add_shift(job, {"data": data.name, "part": f"{data.sources[i]} – {data.sources[j]}"}, shift)
+                part = f"{data.sources[i]} – {data.sources[j]}"
+                add_distances(job, {"data": data.name, "part": part}, distance(job, *clouds, seed=seed))
                 job.tick()
 
 
@@ -76,7 +75,9 @@ def run_paired_sources(job: Job[SOTAlignData]) -> None:
         for number, source in enumerate(data.sources):
             for seed in job.seeds:
                 parts = split(job, data, seed, pair_source=number)
-                _add_gains(job, data, parts, seed, {"part": f"pairs of {source}"}, chosen)
+                what = {"part": f"pairs of {source}"}
+                add_shift(job, data, parts, seed, what)
+                _add_gains(job, data, parts, seed, what, chosen)
 
 
 def run_encoders(job: Job[SOTAlignData]) -> None:
@@ -92,7 +93,9 @@ def run_encoders(job: Job[SOTAlignData]) -> None:
             what: dict[str, object] = {"pair": pair, "x": round(agreement, 4) if job["scatter"] else None}
             scores = []
             for seed in job.seeds:
-                found = _add_gains(job, data, split(job, data, seed, encoders=encoders), seed, what, chosen)
+                parts = split(job, data, seed, encoders=encoders)
+                add_shift(job, data, parts, seed, {"pair": pair})
+                found = _add_gains(job, data, parts, seed, what, chosen)
                 scores.append(found[job["methods"][-1]]["mean_r1"])
             points.append((agreement, float(np.mean(scores))))
             if not job["scatter"]:
@@ -110,23 +113,6 @@ def _combinations(data: SOTAlignData, vary: str) -> list[tuple[int, int]]:
 
 def _half(rows: np.ndarray, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 6]).permutation(rows)[: len(rows) // 2]
-
-
-def _shift(job: Job[SOTAlignData], parts: Parts) -> DistributionShift:
-    return _distance(job, parts.unpaired_images, parts.images, parts.unpaired_texts, parts.texts)
-
-
-def _distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
-    return distribution_shift(
-        *clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, random_state=seed
-    )
-
-
-def _add_shift(job: Job[SOTAlignData], what: Mapping[str, object], shift: DistributionShift) -> None:
-    for metric, distance in (("image_shift", shift.image), ("text_shift", shift.text), ("shift", shift.total)):
-        if metric in job.config.metrics and distance is not None:
-            job.results.add({**what, "metric": metric, "quantity": "after"}, distance.value)
-            job.results.add({**what, "metric": metric, "quantity": "floor"}, distance.floor)
 
 
 def _add_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:

@@ -1,0 +1,86 @@
+"""Equation 14 as a column of the results: how far unpaired rows lie from the pairs they are used with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from congruence.papers.job import Job
+from congruence.papers.sotalign.data import Parts, SOTAlignData
+from congruence.transport import DistributionShift, distribution_shift
+
+__all__ = ["SHIFTS", "add_distances", "add_shift", "distance", "shift_of"]
+
+#: The metrics that a configuration names to get the columns.
+SHIFTS = ("shift", "image_shift", "text_shift")
+
+
+def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
+    """Measure equation 14 between unpaired images, paired images, unpaired texts and paired texts, on one draw of circles.
+
+    Parameters
+    ----------
+    job : Job
+    *clouds : ndarray
+        In the order of :func:`congruence.transport.distribution_shift`.
+    seed : int, default=0
+
+    Returns
+    -------
+    DistributionShift
+    """
+    return distribution_shift(
+        *clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, random_state=seed
+    )
+
+
+def shift_of(job: Job[SOTAlignData], parts: Parts, seed: int = 0) -> DistributionShift:
+    """Measure how far the unpaired rows of a split lie from its pairs.
+
+    Parameters
+    ----------
+    job : Job
+    parts : Parts
+    seed : int, default=0
+
+    Returns
+    -------
+    DistributionShift
+    """
+    return distance(job, parts.unpaired_images, parts.images, parts.unpaired_texts, parts.texts, seed=seed)
+
+
+def add_distances(job: Job[SOTAlignData], what: Mapping[str, object], shift: DistributionShift) -> None:
+    """Add the distances that the configuration names to the results, each with its floor.
+
+    Parameters
+    ----------
+    job : Job
+    what : mapping
+        The other columns of the row.
+    shift : DistributionShift
+    """
+    for metric, found in zip(SHIFTS, (shift.total, shift.image, shift.text), strict=True):
+        if metric in job.config.metrics and found is not None:
+            job.results.add({**what, "metric": metric, "quantity": "after"}, found.value)
+            job.results.add({**what, "metric": metric, "quantity": "floor"}, found.floor)
+
+
+def add_shift(
+    job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, seed: int, what: Mapping[str, object] | None = None
+) -> None:
+    """Measure a split's shift and add it to the results, if the configuration names it among its metrics.
+
+    Parameters
+    ----------
+    job : Job
+    data : SOTAlignData
+    parts : Parts
+    seed : int
+        Of the draw: of the circles, too.
+    what : mapping, optional
+        The other columns of the row but the data.
+    """
+    if set(SHIFTS) & set(job.config.metrics) and len(parts.unpaired_images) and len(parts.unpaired_texts):
+        add_distances(job, {"data": data.name, **(what or {})}, shift_of(job, parts, seed))

@@ -1,0 +1,188 @@
+"""Sinkhorn's iteration for marginals that are only preferred: relaxed by Kullback-Leibler divergences of strength ρ (Chizat et al. 2018).
+
+With P = exp(u_i + A_ij/ε + v_j) and λ = ρ/(ρ + ε), one iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), then the same of columns. As in
+``_scaling`` it is written with scalings a, b of a held kernel K = exp(U_i + A_ij/ε + V_j), but since λ < 1 damps the whole potential and
+not only the scaling, the potential in the kernel takes part: log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h. The scalar h keeps K
+near mass 1, so that neither a far offset of the affinities nor a small plan leaves the range of float32: u = U + log a + h.
+
+Two things are not as in the balanced iteration. (u + t, v − t) gives the same plan but not the same dual value, and the plain iteration finds the
+best t at the rate λ² only; it is known in closed form and put in after every iteration (Séjourné, Vialard and Peyré 2022). And a
+row that has no partner may rightly have a sum far below its marginal, so the rule by which ``_kernel`` leaves entries out does not hold.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from congruence._utils.typing import Array, ArrayNamespace
+from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
+from congruence.transport._scaling import GROWTH, SETTLED, _marginals
+
+#: Largest |log a| + |log b| that an iteration may end with: beyond, entries of K that were raised (see GROWTH) would count, and exp overflow.
+LEAP = 2 * GROWTH
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """Where the iteration ended: exp(u_i + A_ij/ε + v_j) is the optimal plan divided by its mass.
+
+    Attributes
+    ----------
+    u : array, shape (n,)
+    v : array, shape (m,)
+    n_iter : int
+    error : float
+        L1 distance of the sums of rows from those that the potentials ask for, r·exp(−ε(u − log r)/ρ) for the plan that is not normalized, plus
+        the same of columns; as a share of the mass.
+    log_mass : float
+        Logarithm of what the plan adds up to before it is normalized.
+    rows, columns : array of float64, shapes (n,) and (m,)
+        Marginals of the normalized plan.
+    """
+
+    u: Array
+    v: Array
+    n_iter: int
+    error: float
+    log_mass: float
+    rows: Array
+    columns: Array
+
+
+def relax(
+    affinity: Affinity, epsilon: float, rho: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
+) -> Relaxed:
+    """Iterate from v = log c, rows first.
+
+    Parameters
+    ----------
+    affinity : Dense or Products
+    epsilon, rho : float
+        Both finite.
+    r, c : array, shapes (n,) and (m,)
+        Marginals that add up to 1.
+    max_iter : int
+    tol : float, optional
+        Stop once an iteration found the rows' sums this near to what the potentials ask for, as a share of the mass.
+    memory : int
+        Bytes of the kernel that may be held.
+
+    Returns
+    -------
+    Relaxed
+    """
+    with crew_for(affinity, memory) as crew:
+        return _relax(Kernel(affinity, epsilon, memory, crew), epsilon / rho, r, c, max_iter, tol)
+
+
+def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None) -> Relaxed:
+    """Do the work of :func:`relax`, with ``ratio`` = ε/ρ."""
+    xp = kernel.xp
+    lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
+    log_r, log_c = xp.log(r), xp.log(c)
+    h = _in_logarithms(kernel, lam, ratio, log_r, log_c, log_c)
+    log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+    settled = max(tol or 0.0, SETTLED * float(xp.finfo(kernel.affinity.dtype).eps))
+    done = 1
+    while done < max_iter:
+        a, b, sums = xp.exp(log_a), xp.exp(log_b), kernel.zeros(len(c))
+        off = mass = 0.0
+        of_rows = log_r - damp * kernel.u - (1 + lam) * h
+        new_log_a = kernel.zeros(len(r))
+
+        def scale(
+            part: slice,
+            K: Strip,
+            a: Array = a,
+            b: Array = b,
+            of_rows: Array = of_rows,
+            new_log_a: Array = new_log_a,
+        ) -> tuple[Array, Array, Array]:
+            row = K.times(b)
+            new_log_a[part] = of_rows[part] - lam * xp.log(row)
+            new_a = xp.exp(new_log_a[part])
+            return xp.sum(xp.abs(a[part] - new_a) * row), xp.sum(new_a * row), K.transposed_times(new_a)
+
+        for its_off, its_mass, columns in kernel.strips(scale):
+            off, mass, sums = off + float(its_off), mass + float(its_mass), sums + columns
+        new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
+        grown = float(xp.max(xp.abs(new_log_a)) + xp.max(xp.abs(new_log_b)))
+        done += 1
+        if (
+            not grown <= LEAP
+        ):  # potentials may move by thousands in an early iteration: this one again, as the first was done
+            h = _in_logarithms(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
+            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+            continue
+        log_a, log_b = new_log_a, new_log_b
+        t = _shift(xp, ratio, kernel.u + log_a - log_r + h, kernel.v + log_b - log_c + h, log_r, log_c)
+        kernel.u, kernel.v = kernel.u + t, kernel.v - t  # of which the kernel knows the sum only
+        # An update moves a potential by λ of what the sum is off by, in logarithms.
+        if off <= lam * settled * mass:
+            break
+        if done < max_iter and grown > GROWTH:
+            half = 0.5 * math.log(float(xp.sum(xp.exp(log_b) * sums)))
+            h += half
+            kernel.rebase(kernel.u + (log_a - half), kernel.v + (log_b - half))
+            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+    return _ended(kernel, kernel.u + log_a, kernel.v + log_b, h, ratio, log_r, log_c, done)
+
+
+def _ended(
+    kernel: Kernel, u: Array, v: Array, h: float, ratio: float, log_r: Array, log_c: Array, done: int
+) -> Relaxed:
+    """Normalize the plan and measure how far it is from its conditions of optimality."""
+    xp = kernel.xp
+    rows, columns = _marginals(kernel, u, v)
+    log_mass = math.log(float(xp.sum(rows)))
+    h += 0.5 * log_mass
+    u, v = u - 0.5 * log_mass, v - 0.5 * log_mass
+    rows, columns = _marginals(kernel, u, v)
+    error = 0.0
+    for potential, log_weight, sums in ((u, log_r, rows), (v, log_c, columns)):
+        log_weight = xp.astype(log_weight, xp.float64)
+        wanted = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
+        # Far from convergence that may be beyond all bounds, and says no more than that.
+        error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(wanted, -700.0, 700.0)))))
+    return Relaxed(u, v, done, error, 2 * h, rows, columns)
+
+
+def _in_logarithms(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
+    """Do an iteration from the columns' potentials ``start`` in logarithms, and rebase the kernel to mass 1. Return the new h."""
+    xp, (n, m) = kernel.xp, kernel.affinity.shape
+    u, zero = kernel.zeros(n), kernel.zeros(n)
+    scratch = Scratch(kernel.affinity)
+
+    def first(part: slice, L: Array) -> tuple[Array, Array]:
+        largest = xp.max(L, axis=1)
+        spare = scratch.rows(len(L))
+        xp.subtract(L, largest[:, None], out=spare)
+        u[part] = log_r[part] - lam * (largest + xp.log(xp.sum(exponential(spare), axis=1)))
+        L += u[part][:, None]
+        top = xp.max(L, axis=0)
+        L -= top
+        return top, xp.sum(exponential(L), axis=0)
+
+    top, sums = kernel.zeros(m) - xp.inf, kernel.zeros(m)
+    for its_top, its_sums in kernel.exponents(first, zero, start):
+        higher = xp.maximum(top, its_top)
+        sums = sums * xp.exp(top - higher) + its_sums * xp.exp(its_top - higher)
+        top = higher
+    log_sums = top + xp.log(sums) - start  # of exp(u + A/ε) over rows
+    v = log_c - lam * log_sums
+    half = 0.5 * _log_sum(xp, v + log_sums)
+    t = _shift(xp, ratio, u - log_r, v - log_c, log_r, log_c)
+    kernel.rebase(u + (t - half), v - (t + half))
+    return half
+
+
+def _shift(xp: ArrayNamespace, ratio: float, f: Array, g: Array, log_r: Array, log_c: Array) -> float:
+    """Return the t for which (f + t, g − t) has the largest dual value; f and g are potentials over ε."""
+    return (_log_sum(xp, log_r - ratio * f) - _log_sum(xp, log_c - ratio * g)) / (2 * ratio)
+
+
+def _log_sum(xp: ArrayNamespace, L: Array) -> float:
+    wide = xp.astype(L, xp.float64)
+    top = float(xp.max(wide))
+    return top + math.log(float(xp.sum(xp.exp(wide - top))))

@@ -1,0 +1,74 @@
+"""benchmarks/sotalign_images.py: pools and cuts are of the rows they should be, and a teacher's lesson is what POT's plan gives."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import sotalign_images as benchmark
+from congruence.embeddings import normalize_rows
+from congruence.papers import SOTAlignData
+from congruence.synthetic import unimodal_problem
+
+
+def world(noise: float = 0.3) -> SOTAlignData:
+    made = unimodal_problem(300, 24, 20, latent=8, noise=noise, nuisance=0.3, random_state=1)
+    items = np.arange(300)
+    return SOTAlignData("world", {"look": made.images}, {"read": made.texts}, items, items, sizes={"test": 60, "validation": 40})  # fmt: skip
+
+
+def drawn(data: SOTAlignData, pairs: int = 30) -> benchmark.Drawn:
+    return benchmark.Drawn(data, pairs, seed=0, width=16)
+
+
+def test_the_cut_is_scikit_learn_s_projection_of_rows_that_are_not_measured_on():
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    one = drawn(world())
+    known = normalize_rows(np.concatenate([one.everything.images, one.everything.unpaired_images]).astype(float))
+    fitted = decomposition.PCA(16).fit(known)
+    wanted = fitted.transform(normalize_rows(one.everything.test.images.astype(float)))
+    found = one.parts.test.images
+    np.testing.assert_allclose(np.abs(found), np.abs(wanted), atol=1e-4)  # up to the signs of directions
+
+
+@pytest.mark.parametrize(("overlap", "rows"), [(1.0, 170), (0.0, 85)])
+def test_pools_have_the_partners_they_should(overlap, rows):
+    one = drawn(world())
+    pool = one._split(overlap, None)
+    texts, images = one.data.texts["read"], one.data.images["look"]
+    items = [
+        {int(np.flatnonzero((side == row).all(1))[0]) for row in of}
+        for side, of in ((images, pool.unpaired_images), (texts, pool.unpaired_texts))
+    ]
+    assert len(items[0]) == len(items[1]) == rows
+    assert len(items[0] & items[1]) == round(overlap * rows)
+
+
+def test_a_lesson_is_the_mass_of_pot_s_plan_on_partners():
+    ot = pytest.importorskip("ot")
+    one = drawn(world())
+    teacher = benchmark.best_linear(one)
+    found = benchmark.lesson(one, teacher)
+    (images, a), (texts, b) = one.everything.partners
+    image, text = one.cuts
+    X, Y = normalize_rows(teacher.transform(image(images[a]))), normalize_rows(teacher.transform_target(text(texts[b])))
+    n = len(a)
+    plan = ot.sinkhorn(np.full(n, 1 / n), np.full(n, 1 / n), 1 - X @ Y.T, reg=0.01, method="sinkhorn_log", numItermax=5000, stopThr=1e-4)  # fmt: skip
+    assert found["plan"] == pytest.approx(
+        100 * np.trace(plan), abs=1.5
+    )  # which converges; ours stops after 30 iterations
+    assert found["nearest"] == pytest.approx(50 * sum((K.argmax(1) == np.arange(n)).mean() for K in (X @ Y.T, Y @ X.T)), abs=1e-3)  # fmt: skip
+
+
+def test_the_bar_is_the_best_of_closed_forms_for_any_number_of_pairs():
+    for pairs in (8, 30):
+        one = drawn(world(), pairs)
+        best = benchmark.best_linear(one)
+        every = [one.on_validation(one.fit(method)) for method in benchmark.linear_maps(pairs, one.width)]
+        assert one.on_validation(best) == max(every)
