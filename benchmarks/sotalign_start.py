@@ -46,6 +46,8 @@ def main() -> None:
                 rng = np.random.default_rng(seed)
                 test, held, paired, loose = np.split(rng.permutation(len(X)), [200, 300, 300 + n])
                 other = rng.permutation(loose)
+                if isinstance(method, SOTAlign):
+                    method.set_params(divergence_weight=1 / n)
                 heads = method.fit(
                     X[paired], Y[paired], unpaired=(X[loose], Y[other]), validation=(X[held], Y[held]), verbose=False
                 )

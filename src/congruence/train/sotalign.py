@@ -61,7 +61,8 @@ class SOTAlign(HeadTrainer):
         under plans of mass n, as the paper writes them, the same weight is α/n. The paper takes 1e-4, give or take a factor of ten, with
         10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not say, its published code has KLOT
         only, and SigLIP's own loss is a sum over n² logits divided by n, under which α would be n times as large. The gradient of a mean over n² logits, of which n are of pairs,
-        falls as 1/n, so the same balance with n pairs is 1/n, which ``"auto"`` is (1 for InfoNCE, a mean over rows).
+        falls as 1/n, so the same balance with n pairs is 1/n. ``"auto"`` is ten times that, 10/n, which retrieves better with few pairs
+        (docs/training.md), and 1 for InfoNCE, a mean over rows.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         Of the two transport plans, or temperatures of the two softmaxes.
     max_iter : int, default=100
@@ -268,7 +269,7 @@ class _Objective(HeadsObjective):
     def _weight(self, pairs: int) -> float:
         weight = self.trainer.divergence_weight
         if isinstance(weight, str):
-            return 1.0 if self.trainer.pair_loss == "infonce" else 1 / pairs
+            return 1.0 if self.trainer.pair_loss == "infonce" else 10 / pairs
         return weight
 
     def _divergence(
