@@ -43,8 +43,8 @@ LINEAR = [
     *(CCA(ridge=ridge, n_components=d) for ridge in (0.1, 1, 10, 100) for d in (None, 32, 16)),
     *(CSA(ridge=ridge, power=power) for ridge in (0.1, 1, 10, 100) for power in (0.5, 1.0)),
 ]
-SAIL_RATES = (1e-3, 3e-3, 1e-2)
-ALPHAS = (1, 10, 100)
+SAIL_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+ALPHAS = (1, 10, 100, 1000)
 CHOOSING = (1000, 1001)
 #: Share of common items and unpaired rows of either side; None: as many as there are.
 POOLS = [(1.0, 500), (0.5, 500), (0.0, 500), (1.0, None), (0.0, None)]
