@@ -115,7 +115,7 @@ def sinkhorn_unbalanced(
     >>> from congruence.transport import sinkhorn_unbalanced
     >>> A = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     >>> sinkhorn_unbalanced(A, rho=0.1, epsilon=0.05).row_marginal.round(3)
-    array([0.499, 0.499, 0.002])
+    array([0.5  , 0.5  , 0.001])
     """
     check_rho(rho, "rho")
     check_options(max_iter, tol, memory)
