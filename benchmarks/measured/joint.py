@@ -155,12 +155,12 @@ def measures(results: list[Any]) -> str:
     return table(["stand-in images", *header], rows)
 
 
-#: ``item_tests`` stands on no page before its job, ``jam-item-tests``, has a record.
 BLOCKS = {
     "jam-sugarcrepe": Block(sugarcrepe, JOBS["jam-sugarcrepe"]),
     "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
     "jam-imagenet": Block(photos(1, "ImageNet-1000, classes not seen (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
     "jam-text-only": Block(text_only, JOBS["jam-text-only"]),
+    "jam-item-tests": Block(item_tests, JOBS["jam-item-tests"]),
     "jam-precision-cost": Block(step_costs, JOBS["jam-precision-cost"]),
     "jam-precision": Block(precisions, JOBS["jam-precision"]),
     "jam-emoji": Block(emoji, JOBS["jam-emoji"]),
