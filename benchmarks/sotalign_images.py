@@ -186,7 +186,8 @@ def _principal(rows: np.ndarray, width: int) -> Callable[[np.ndarray], np.ndarra
 def linear_maps(pairs: int, width: int) -> list[Any]:
     """The closed forms of which the best on the validation rows is the bar."""
     most = min(pairs - 1, width)
-    some = sorted({most, *(max(2, round(most * share)) for share in (0.75, 0.5, 0.25))}, reverse=True)
+    # As wide as the pairs support, which may be less than there are of them, and narrower.
+    some = [None, *sorted({max(2, round(most * share)) for share in (0.75, 0.5, 0.25)}, reverse=True)]
     return [
         *(Procrustes(n_components=d) for d in some),
         *(CCA(ridge=ridge, n_components=d) for ridge in (0.1, 1, 10, 100) for d in (some[0], some[-2], some[-1])),
