@@ -54,6 +54,10 @@ _TEACHERS = {"teacher": ("cca", "procrustes")}
 #: Everything that can stand in a row of a table. The first combination is taken where nothing is tuned.
 BASELINES: dict[str, Baseline] = {
     "sotalign": Baseline("SOTAlign", "sotalign", {}, {**_ALPHAS, **_TEACHERS}),
+    # Ours: the paper's heads begin at random.
+    "sotalign_teacher": Baseline(
+        "SOTAlign, teacher's start", "sotalign", {"init": "teacher"}, {**_ALPHAS, **_TEACHERS}
+    ),
     "sail": Baseline("SAIL", "sail", {}, _RATES, unpaired=False),
     "sail_all": Baseline("SAIL, all pairs", "sail", {}, _RATES, unpaired=False, every_pair=True),
     "sail_negatives": Baseline("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
