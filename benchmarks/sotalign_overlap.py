@@ -136,6 +136,15 @@ def choose(splits: list[Split]) -> dict[str, Any]:
     return {"chosen": chosen, "trials": trials}
 
 
+def read_sides(file: str, names: list[str]) -> dict[str, list[np.ndarray]]:
+    """Return the rows of both encoders, by the name of the pair."""
+    with np.load(file, allow_pickle=False) as data:
+        return {
+            name: [data[key].astype(np.float32).reshape(-1, data[key].shape[-1]) for key in ENCODERS[name]]
+            for name in names
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", help="caltech101_unimodal.npz")
@@ -148,11 +157,7 @@ def main() -> None:
     if options.quick:
         TRAINING.update(max_steps=2)
     results: dict[str, Any] = {"settings": {}, "scores": []}
-    with np.load(options.file, allow_pickle=False) as data:
-        sides = {
-            name: [data[key].astype(np.float32).reshape(-1, data[key].shape[-1]) for key in ENCODERS[name]]
-            for name in options.encoders
-        }
+    sides = read_sides(options.file, options.encoders)
     if options.shift:
         results = {"shifts": []}
         for encoders, (X, Y) in sides.items():

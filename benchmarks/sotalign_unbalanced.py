@@ -16,7 +16,7 @@ from congruence.splits import unpaired_pools
 from congruence.train import SOTAlign
 from congruence.transport import sinkhorn_unbalanced
 from machine_output import add_json, write_json
-from sotalign_overlap import CHOOSING, ENCODERS, PAIRS, PLANS, STARTS, TRAINING, Split, best_linear, divide
+from sotalign_overlap import CHOOSING, ENCODERS, PAIRS, PLANS, STARTS, TRAINING, Split, best_linear, divide, read_sides
 
 SIZE = 500
 OVERLAPS = (1.0, 0.5, 0.0)
@@ -90,11 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     steps, splits = (2, 1) if options.quick else (None, options.splits)
     results: dict[str, Any] = {"chosen": {}, "trials": [], "scores": [], "plans": []}
-    with np.load(options.file, allow_pickle=False) as data:
-        sides = {
-            name: [data[key].astype(np.float32).reshape(-1, data[key].shape[-1]) for key in ENCODERS[name]]
-            for name in options.encoders
-        }
+    sides = read_sides(options.file, options.encoders)
     for encoders, (X, Y) in sides.items():
         apart = [divide(X, Y, seed) for seed in CHOOSING[: 1 if options.quick else None]]
         teachers = [best_linear(split)[0] for split in apart]

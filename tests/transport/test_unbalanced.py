@@ -8,12 +8,12 @@ import numpy as np
 import ot
 import pytest
 import torch
+from plan_problems import WAYS, clouds, drawn_marginals
 from torch.nn.functional import normalize
 
 from congruence.errors import NotFiniteError, ParameterError, ShapeError
 from congruence.transport import (
     _crew,
-    _kernel,
     _relaxed,
     klot,
     klot_features,
@@ -25,18 +25,6 @@ from congruence.transport import (
 EXACT = {"max_iter": 20_000, "tol": 1e-13}
 
 
-def clouds(n, m, d=8, seed=0, dtype=np.float64):
-    rng = np.random.default_rng(seed)
-    return [
-        (Z / np.linalg.norm(Z, axis=1, keepdims=True)).astype(dtype) for Z in map(rng.standard_normal, [(n, d), (m, d)])
-    ]
-
-
-def drawn_marginals(n, m, seed=0):
-    rng = np.random.default_rng(seed)
-    return tuple(w / w.sum() for w in (rng.random(n) + 0.05, rng.random(m) + 0.05))
-
-
 def log_plan(A, rho, epsilon, r, c):
     """The plain iteration in logarithms, as Chizat et al. write it, until nothing moves."""
     lam, L, g = rho / (rho + epsilon), A.astype(float) / epsilon, np.zeros(A.shape[1])
@@ -46,21 +34,6 @@ def log_plan(A, rho, epsilon, r, c):
         if np.abs(g - before).max() < 1e-13:
             return L + f[:, None] + g + np.log(r)[:, None] + np.log(c)
     raise AssertionError("the reference has not converged")
-
-
-WAYS = {
-    "dense": lambda X, Y: {"affinity": X @ Y.T},
-    "dense, torch": lambda X, Y: {"affinity": torch.tensor(X @ Y.T)},
-    "strips": lambda X, Y: {"X": X, "Y": Y, "memory": 0},
-    "strips, torch": lambda X, Y: {"X": torch.tensor(X), "Y": torch.tensor(Y), "memory": 0},
-    "half held": lambda X, Y: {"X": X, "Y": Y, "memory": len(X) // 2 * len(Y) * 8},
-}
-
-
-@pytest.fixture
-def small_strips(monkeypatch):
-    monkeypatch.setattr(_kernel, "HELD_BYTES", 16 * 30 * 8)
-    monkeypatch.setattr(_kernel, "COMPUTED_BYTES", 16 * 30 * 8)
 
 
 # ------------------------------------------------------------------ the plan

@@ -53,7 +53,7 @@ def cross_svd(
         this. Defaults to the largest singular value.
     complete : bool, default=True
         Whether directions without a singular value are wanted too. Without them a matrix of low ``max_rank`` is decomposed in a sketch of
-        its range, to the same rounding: 18 times as fast at 100 pairs of 1,024 dimensions.
+        its range, to the same rounding.
 
     Returns
     -------

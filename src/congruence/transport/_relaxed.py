@@ -17,21 +17,18 @@ from dataclasses import dataclass
 
 from congruence._utils.typing import Array, ArrayNamespace
 from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
-from congruence.transport._scaling import GROWTH, SETTLED, _marginals
+from congruence.transport._scaling import GROWTH, SETTLED, Potentials, _marginals
 
 #: Largest |log a| + |log b| that an iteration may end with: beyond, entries of K that were raised (see GROWTH) would count, and exp overflow.
 LEAP = 2 * GROWTH
 
 
 @dataclass(frozen=True)
-class Relaxed:
-    """Where the iteration ended: exp(u_i + A_ij/ε + v_j) is the optimal plan divided by its mass.
+class Relaxed(Potentials):
+    """Where the iteration ended: exp(u_i + A_ij/ε + v_j) is the optimal plan divided by its mass; what is not said here is as in :class:`Potentials`.
 
     Attributes
     ----------
-    u : array, shape (n,)
-    v : array, shape (m,)
-    n_iter : int
     error : float
         L1 distance of the sums of rows from those that the potentials ask for, r·exp(−ε(u − log r)/ρ) for the plan that is not normalized, plus
         the same of columns; as a share of the mass.
@@ -41,10 +38,6 @@ class Relaxed:
         Marginals of the normalized plan.
     """
 
-    u: Array
-    v: Array
-    n_iter: int
-    error: float
     log_mass: float
     rows: Array
     columns: Array

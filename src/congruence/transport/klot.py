@@ -15,7 +15,7 @@ from congruence.transport._comparison import Side
 from congruence.transport._inputs import LEAST, check_epsilon, computing_dtype, products, same_library, weights
 from congruence.transport._kernel import Affinity, Dense
 from congruence.transport._relaxed import relax
-from congruence.transport._scaling import Potentials, iterate
+from congruence.transport._scaling import iterate
 from congruence.transport.convergence import Convergence, warn_unconverged
 from congruence.transport.sinkhorn import CONVERGED, MASSES, MEMORY, check_options
 from congruence.transport.unbalanced import check_rho
@@ -338,7 +338,7 @@ def _solve_teacher(
     xp, least = affinity.xp, LEAST[8 if affinity.dtype == affinity.xp.float64 else 4]
     raised = (xp.clip(sums, least, 1.0) for sums in (found.rows, found.columns))
     rows, columns = (xp.astype(sums / xp.sum(sums), affinity.dtype) for sums in raised)
-    return Side(affinity, float(epsilon), Potentials(found.u, found.v, found.n_iter, found.error), (rows, columns))
+    return Side(affinity, float(epsilon), found, (rows, columns))
 
 
 def _solve_student(
