@@ -63,7 +63,7 @@ def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklev
     # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
     warnings.warn(
         f"Got transport plans whose marginals are off by {math.ceil(100 * gradient_error) / 100:.2g} of ‖P − P*‖₁ {where}; expected "
-        f"{GRADIENT_ERROR} at most, since the gradient of KLOT is off by that share or more. Raise n_iter or epsilon{otherwise}.",
+        f"{GRADIENT_ERROR} at most, since the gradient of KLOT is off by that share or more. Raise max_iter or epsilon, or lower tol{otherwise}.",
         ConvergenceWarning,
         stacklevel=stacklevel + 1,
     )
