@@ -207,6 +207,37 @@ def test_while_strips_are_shared_out_nobody_else_is_limited():
     assert other == [torch.get_num_threads()]
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_strips_are_not_differentiated_in_any_thread(mode):
+    """Threads begin with a graph. What two of them write into one tensor would otherwise be in it, and fail now and again."""
+    Y = torch.ones(2, 2, requires_grad=True)
+    found = []
+    with with_threads(3, lambda: _crew.Crew(torch.ones(1), 1)) as crew:
+        gate = threading.Barrier(crew.size, timeout=30)
+
+        def work(part):
+            gate.wait()
+            found.append(((torch.ones(2, 2) @ Y).requires_grad, torch.is_inference_mode_enabled()))
+
+        with mode():
+            list(crew.each(work, [slice(0, 1)] * crew.size))
+    assert found == [(False, mode is torch.inference_mode)] * 3
+
+
+@pytest.mark.parametrize("way", ["dense", "features"])
+def test_under_inference_mode(way, n_threads):
+    X, Y, TX, TY = (side.detach() for side in vectors())
+
+    def ask():
+        if way == "dense":
+            return klot(X @ Y.T, TX @ TY.T, max_iter=FEW, return_info=True)[0]
+        return klot_features(X, Y, TX, TY, max_iter=FEW, return_info=True)[0]
+
+    with torch.inference_mode():
+        found = ask()
+    assert torch.equal(found, ask())
+
+
 def test_numpy_uses_as_many_as_its_blas_may():
     for n in (1, 2):
         with threadpool_limits(n):

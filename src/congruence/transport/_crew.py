@@ -105,7 +105,10 @@ class Crew:
                     then(part, result)
                 yield result
             return
-        yield from _Shared(work, parts, then).run(self._pool, self.size - 1)
+        shared = _Shared(work, parts, then)
+        yield from shared.run(
+            self._pool, _undifferentiated(shared.take) if self._tensors else shared.take, self.size - 1
+        )
 
 
 #: All by the thread that asks, as its library does it.
@@ -123,10 +126,10 @@ class _Shared(Generic[T]):
         self._results: dict[int, T] = {}
         self._turn, self._next, self._failed = threading.Condition(), 0, False
 
-    def run(self, pool: ThreadPoolExecutor, helpers: int) -> Iterator[T]:
-        asked: list[Future[None]] = [pool.submit(self._take) for _ in range(min(helpers, len(self._left) - 1))]
+    def run(self, pool: ThreadPoolExecutor, helps: Callable[[], None], helpers: int) -> Iterator[T]:
+        asked: list[Future[None]] = [pool.submit(helps) for _ in range(min(helpers, len(self._left) - 1))]
         try:
-            self._take()
+            self.take()
         finally:
             # A helper that has not begun is not waited for; one that has is in its last part.
             begun = [helper for helper in asked if not helper.cancel()]
@@ -136,7 +139,7 @@ class _Shared(Generic[T]):
                 raise error
         return iter([self._results[number] for number in range(len(self._results))])
 
-    def _take(self) -> None:
+    def take(self) -> None:
         try:
             while True:
                 try:
@@ -200,6 +203,23 @@ def _alone() -> None:
     """Let torch compute on this thread alone, for as long as the thread lives."""
     threads(True)  # at the first question in a thread torch sets the number itself
     _openmp().limit(limits=1)
+
+
+def _undifferentiated(take: Callable[[], None]) -> Callable[[], None]:
+    """Return ``take`` for another thread: without a graph, as whoever asks computes, and in its inference mode.
+
+    Both are a thread's own, and a new thread differentiates. Strips of a differentiable function's forward pass would join its graph there, and two
+    threads that write into one tensor then meet an error, now and again.
+    """
+    import torch
+
+    inference = torch.is_inference_mode_enabled()
+
+    def help_() -> None:
+        with torch.inference_mode() if inference else torch.no_grad():
+            take()
+
+    return help_
 
 
 def times_columns(K: Array, b: Array, apart: bool) -> Array:
