@@ -7,9 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
+import pytest
 from commands import CASES
 
 #: Forked from one process that has imported all that commands need: a case costs what the command does, not what importing it does.
@@ -36,6 +38,7 @@ CONTEXT.set_forkserver_preload(
             "congruence.embed",
         ),
         *("congruence.compare.layers", "congruence.negatives", "congruence.datasets"),
+        "warm",
     ]
 )
 
@@ -47,6 +50,11 @@ def run(case: str, folder: Path, *more: str, dies: int | None = None) -> int:
 
 
 def start(case: str, folder: Path, *more: str, dies: int | None = None, barrier: Any = None) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", str(Path(__file__).parent)
+        )  # of the server, which is started once and would not find "warm"
+        ensure_running()
     process = CONTEXT.Process(target=_command, args=(case, str(folder), more, dies, barrier))
     process.start()
     return process

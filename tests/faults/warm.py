@@ -1,0 +1,34 @@
+"""Imported by the server of forks: what a process works out once, so that each case does not work it out again.
+
+That is commands' options, what scikit-learn looks for when it first checks an array, the shapes of letters, and compiled templates. Nothing of it
+leaves a thread or an open file behind, which a fork would not take along.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence import OrthogonalMap
+from congruence.cli import COMMANDS, _program
+from congruence.plotting.look import COLOR, explain, tidy
+from congruence.report.render import templates
+from congruence.report.svg import draw_svg
+
+LETTERS = "".join(map(chr, range(32, 127))) + "–−×κμσ"
+
+
+def draw(ax):
+    for k in range(2):
+        ax.plot([0.1, 0.5, 1.0], [k, 2.0, 1.0], color=COLOR[f"series-{k}"], label=LETTERS[8 * k : 8 * k + 8])
+    ax.set_xlabel(LETTERS[16:64])
+    ax.set_ylabel(LETTERS[64:])
+    tidy(ax)
+    explain(ax, "title")
+
+
+OrthogonalMap().fit(np.eye(3), np.eye(3))
+draw_svg(draw, "title")
+for name in templates().list_templates(["html"]):
+    templates().get_template(name)
+for name in COMMANDS:
+    _program(name)
