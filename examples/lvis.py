@@ -6,6 +6,8 @@ python examples/lvis.py lvis1203_clip.npz: embeddings of 1,203 LVIS classes by t
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 import numpy as np
 
@@ -53,9 +55,15 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--holdout", type=int, default=303)
+    parser.add_argument("--json", type=Path, help="write every split's scores to this file as well")
     options = parser.parse_args()
-    for name, key in TARGETS.items():
-        rows = [measure(options.data, key, options.holdout, seed) for seed in range(options.splits)]
+    found = {
+        name: [measure(options.data, key, options.holdout, seed) for seed in range(options.splits)]
+        for name, key in TARGETS.items()
+    }
+    if options.json:
+        options.json.write_text(json.dumps(found))
+    for name, rows in found.items():
         print(f"OpenAI CLIP ViT-B/32 → {name}: {options.holdout} unseen classes, {options.splits} splits")
         for score, columns in rows[0].items():
             print(f"  {score}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -60,6 +61,11 @@ def values_of(results: dict[str, Any]) -> dict[str, Any]:
         [round(v, 6) for v in row["values"]] for row in results["rows"] if not row["metric"].endswith("_distance")
     ]
     return kept
+
+
+def rounded(results: Any) -> Any:
+    """Keep all numbers, to the sixth digit."""
+    return json.loads(json.dumps(results), parse_float=lambda text: round(float(text), 6))
 
 
 def bridge_scores(results: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +147,7 @@ JOBS = {
     for job in (
         Job("canonical", "minutes", tuple(figure_commands().values()), rows_of),
         Job("canonical-single", "minutes", tuple(f"{_figure(f, 'caltech101')} --evaluation-templates single" for f in ("fig11", "fig34")), rows_of),
+        Job("lvis", "minutes", (f"python examples/lvis.py {LVIS} --json OUT",), rounded),
         Job("few-anchors", "minutes", (f"python benchmarks/bench_few_anchors.py --data {LVIS} --splits 6 --json OUT",)),
         Job("anchors", "minutes", tuple(
             f"python benchmarks/bench_anchors.py --data {SHARED} --splits 5 --only {part} --json OUT" for part in ("EVA-02", "B/16", "ImageNet", "sample", "Caltech")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from measured.blocks import DATA, ROOT, Block, command, minus, shown, table
+from measured.jobs import JOBS
 
 LVIS, IMAGENET = ("lvis1203_clip.npz",), ("imagenet1000_unimodal.npz",)
 
@@ -80,26 +81,19 @@ def bridge_example() -> str:
     return table([head[0], *head[1:]], lines)
 
 
-@cache
-def lvis_scores() -> dict[str, list[dict[str, dict[str, float]]]]:
-    sys.path.insert(0, str(ROOT / "examples"))
-    import lvis
-
-    data = str(DATA / "lvis1203_clip.npz")
-    return {name: [lvis.measure(data, key, 303, seed) for seed in range(5)] for name, key in lvis.TARGETS.items()}
+def lvis_images(results: list[Any]) -> str:
+    return _lvis(results, "images → its text, at 1", ["mapped", "unmapped", "chance", "source model itself"])
 
 
-def lvis_images() -> str:
-    return _lvis("images → its text, at 1", ["mapped", "unmapped", "chance", "source model itself"])
+def lvis_texts(results: list[Any]) -> str:
+    return _lvis(
+        results, "text–text cosine", ["mapped", "constant", "random rotation", "unmapped"], "text → text, at 1"
+    )
 
 
-def lvis_texts() -> str:
-    return _lvis("text–text cosine", ["mapped", "constant", "random rotation", "unmapped"], "text → text, at 1")
-
-
-def _lvis(score: str, columns: list[str], before: str | None = None) -> str:
+def _lvis(results: list[Any], score: str, columns: list[str], before: str | None = None) -> str:
     rows = []
-    for target, splits in lvis_scores().items():
+    for target, splits in results[0].items():
         cells = [target]
         for name, column in [*([(before, "mapped")] if before else []), *((score, c) for c in columns)]:
             values = [split[name][column] for split in splits]
@@ -229,8 +223,8 @@ BLOCKS = {
     "bridge-example": Block(bridge_example),
     "sample-models": Block(sample_models),
     "sample-spectra": Block(sample_spectra),
-    "lvis-images": Block(lvis_images, data=LVIS),
-    "lvis-texts": Block(lvis_texts, data=LVIS),
+    "lvis-images": Block(lvis_images, JOBS["lvis"]),
+    "lvis-texts": Block(lvis_texts, JOBS["lvis"]),
     "zero-shot": Block(zero_shot, data=LVIS),
     "metrics": Block(metrics_table),
     "layers-output": Block(layers_output, data=IMAGENET),
