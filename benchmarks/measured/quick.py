@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import re
-import sys
 from functools import cache
 from typing import Any
 
