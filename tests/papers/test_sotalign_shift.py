@@ -106,8 +106,8 @@ def test_pot_measures_the_same_of_the_same_split():
         }
         for metric, clouds in sides.items():
             X, A = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in clouds)
-            wanted = ot.sliced_wasserstein_sphere(X, A, n_projections=1500, p=2, seed=3)
-            assert found[metric][seed] == pytest.approx(wanted, rel=0.08)  # circles differ
+            wanted = ot.sliced_wasserstein_sphere(X, A, n_projections=400, p=2, seed=3)
+            assert found[metric][seed] == pytest.approx(wanted, rel=0.08)  # circles differ: 0.04 apart
 
 
 def test_rows_of_another_collection_are_further_than_the_floor_and_those_of_the_pairs_are_not():

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -266,6 +267,11 @@ def _pictures(job: Job[DataT]) -> dict[str, bytes]:
 
 def versions() -> dict[str, str]:
     """Return the versions that numbers may depend on."""
+    return {**_installed()}
+
+
+@cache  # of one process: every look goes through the folders of all packages
+def _installed() -> dict[str, str]:
     out = {"congruence": __version__, "python": platform.python_version()}
     for package in ("numpy", "scipy", "scikit-learn", "torch", "open_clip_torch", "transformers"):
         try:

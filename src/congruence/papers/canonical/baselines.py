@@ -115,7 +115,7 @@ def fit_modality_map(
     if kind == "random":
         return ModalityMap(RandomRotation(own, seed), own, means, exchange=True)
     if kind == "mlp":
-        parameters = {"random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
+        parameters = {**parameters, "random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
     with warnings.catch_warnings():
         # Few anchors, and targets narrower than the source, are what some figures are about.
         warnings.simplefilter("ignore", CongruenceWarning)
