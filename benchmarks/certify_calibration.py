@@ -169,7 +169,7 @@ def true_stored(case, mapping, task, depth, population, size, ranking):
         if is_of_lists(task):
             values.append(overlap_of(mapping, held, task, rows, depth, None, ranking))
         else:
-            hits = score(mapping, held, rows, {task: depth}, only="stored", ranking=ranking)
+            hits = score(mapping, held, rows, {task: depth}, only=("stored",), ranking=ranking)
             values.append(hits[f"{task}/stored"].score.mean())
     return float(np.mean(values))
 

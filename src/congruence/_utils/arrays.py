@@ -195,11 +195,13 @@ def normalize_rows(X: Array) -> Array:
     for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
         block = rows[part].astype(np.float64)
         with np.errstate(over="ignore", under="ignore"):
-            norms = np.linalg.norm(block, axis=1, keepdims=True)
-        odd = ~((norms > 1e-140) & (norms < 1e140))[:, 0]
-        if odd.any():  # squares of huge numbers overflow, of tiny ones vanish
+            norms = np.sqrt(np.add.reduce(block * block, axis=1, keepdims=True))
+        if not 1e-140 < norms.min(initial=1) <= norms.max(initial=1) < 1e140:  # nor where one is NaN
+            odd = ~((norms > 1e-140) & (norms < 1e140))[:, 0]  # squares of huge numbers overflow, of tiny ones vanish
             tops = np.abs(block[odd]).max(axis=1, keepdims=True)
             block[odd] /= np.where(tops > 0, tops, 1)
             norms[odd] = np.linalg.norm(block[odd], axis=1, keepdims=True)
-        out[part] = block / np.where(norms > 0, norms, 1)
+            norms = np.where(norms > 0, norms, 1)
+        block /= norms
+        out[part] = block
     return out

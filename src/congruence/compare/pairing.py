@@ -358,9 +358,11 @@ def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random
     Exact as any permutation test, and without the folds that cost the rotation its rows.
     """
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
-    own = float(np.einsum("ij,ij->", K, L))
+    flat = K.ravel()
+    own = float(flat @ L.ravel())
     orders = (rng.permutation(len(K)) for _ in range(permutations))
-    reached = sum(float(np.einsum("ij,ij->", K, L[order][:, order])) >= own - 1e-12 for order in orders)
+    # Two takes read memory in order, unlike an index by rows and columns: two thirds of the time.
+    reached = sum(float(flat @ L.take(order, axis=0).take(order, axis=1).ravel()) >= own - 1e-12 for order in orders)
     return (1 + reached) / (1 + permutations)
 
 

@@ -191,8 +191,9 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
         # A map of congruence.fit never saw column names: those of a frame are then no news to warn of.
-        known = with_names(X, A) if hasattr(self, "feature_names_in_") else A
-        validate_data(self, known, reset=False, skip_check_array=True)
+        # Where neither has names there is nothing left to check, and scikit-learn would take longer than the product of a few rows.
+        if hasattr(self, "feature_names_in_"):
+            validate_data(self, with_names(X, A), reset=False, skip_check_array=True)
         return A
 
     def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:

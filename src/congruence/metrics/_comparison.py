@@ -162,9 +162,13 @@ def exact_similarity(
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return a function that compares queries with gallery rows by sums in float64, copies of a row only once."""
     n, d = G.shape
-    first = _first_copies(G)
-    asked = first if Q is G else _first_copies(Q)
-    copies = any(bool((rows != np.arange(len(rows))).any()) for rows in (first, asked))
+    told = 0
+    known: tuple[np.ndarray, np.ndarray, bool] | None = None
+
+    def look_for_copies() -> tuple[np.ndarray, np.ndarray, bool]:
+        first = _first_copies(G)
+        asked = first if Q is G else _first_copies(Q)
+        return asked, first, any(bool((rows != np.arange(len(rows))).any()) for rows in (first, asked))
 
     def compute(i: np.ndarray, j: np.ndarray) -> np.ndarray:
         if metric == "inner":
@@ -178,6 +182,13 @@ def exact_similarity(
         return out
 
     def exact(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        nonlocal told, known
+        told += len(i)
+        if known is None and told <= len(Q) + n:  # as many products as looking for copies takes, without the sort
+            return compute(i, j)
+        if known is None:
+            known = look_for_copies()
+        asked, first, copies = known
         if not copies:
             return compute(i, j)
         # A row repeated a thousand times makes a million pairs of one value.

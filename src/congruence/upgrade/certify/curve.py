@@ -245,7 +245,7 @@ def measure_curves(
             if "overlap@" in task:
                 points[0, repeat, k] = overlap_of(model, on, task, test, depth, texts, ranking)
             else:
-                hits = score(model, on, test, {task: depth}, only="stored", ranking=ranking)
+                hits = score(model, on, test, {task: depth}, only=("stored",), ranking=ranking)
                 points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
             points[1, repeat, k] = cosines(model, on, shown, other).mean()
         if callback:

@@ -19,7 +19,17 @@ from congruence.upgrade.certify.recipe import TwoWay
 from congruence.upgrade.certify.scoring import Hits
 from congruence.upgrade.certify.tables import Tables
 
-__all__ = ["Search", "compare_lists", "depth", "overlap_of", "ranked", "searches_of", "similarity_in"]
+__all__ = [
+    "Search",
+    "Side",
+    "compare_lists",
+    "depth",
+    "overlap_of",
+    "ranked",
+    "searches_of",
+    "sides_in",
+    "similarity_in",
+]
 
 #: Text queries, at most.
 _MOST_TEXTS = 2000
@@ -186,27 +196,47 @@ def similarity_in(
     -------
     ndarray or None
     """
-    ours, theirs = tables.source[search.store], search.target
-    store = queried = None
-    if strategy == "re-embed":
-        store_rows, asked_rows = tables.target[search.store], theirs
-    elif strategy == "stored":
-        store_rows, asked_rows, store = ours, theirs, model.to_target(search.store)
-    elif search.source is None:
+    sides = sides_in(strategy, model, tables, search)
+    if sides is None:
         return None
-    elif strategy == "keep":
-        store_rows, asked_rows = ours, search.source
-    else:
-        store_rows, asked_rows, queried = ours, theirs, model.to_source(search.modality)
+    return np.asarray(sides[0].unit(queries, ranking) @ sides[1].unit(rows, ranking).T)
 
-    def side(whole: np.ndarray, some: np.ndarray, mapped: AffineMap | None) -> np.ndarray:
-        moved = whole[some] if mapped is None else mapped.transform(whole[some])
-        mean = whole.mean(axis=0, keepdims=True) if ranking.center else None
-        if mean is not None and mapped is not None:
-            mean = mapped.transform(mean)  # the map is affine
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Queries or a store, as a strategy compares them.
+
+    Attributes
+    ----------
+    whole : ndarray, shape (n, d)
+    mapped : AffineMap or None
+        None where they are compared as they are.
+    """
+
+    whole: np.ndarray
+    mapped: AffineMap | None = None
+
+    def unit(self, some: np.ndarray, ranking: Ranking) -> np.ndarray:
+        """Return some rows, mapped, at unit norm."""
+        moved = self.whole[some] if self.mapped is None else self.mapped.transform(self.whole[some])
+        mean = self.whole.mean(axis=0, keepdims=True) if ranking.center else None
+        if mean is not None and self.mapped is not None:
+            mean = self.mapped.transform(mean)  # the map is affine
         return unit_rows(moved, ranking, mean)
 
-    return np.asarray(side(asked_rows, queries, queried) @ side(store_rows, rows, store).T)
+
+def sides_in(strategy: str, model: TwoWay, tables: Tables, search: Search) -> tuple[Side, Side] | None:
+    """Return the queries and the store that a strategy compares, or None if they cannot be had."""
+    ours, theirs = tables.source[search.store], search.target
+    if strategy == "re-embed":
+        return Side(theirs), Side(tables.target[search.store])
+    if strategy == "stored":
+        return Side(theirs), Side(ours, model.to_target(search.store))
+    if search.source is None:
+        return None
+    if strategy == "keep":
+        return Side(search.source), Side(ours)
+    return Side(theirs, model.to_source(search.modality)), Side(ours)
 
 
 def overlap_of(

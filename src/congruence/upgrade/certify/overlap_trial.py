@@ -11,7 +11,7 @@ from congruence.maps import OrthogonalMap
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.overlap import Search, compare_lists, depth, ranked, similarity_in
+from congruence.upgrade.certify.overlap import Search, compare_lists, depth, ranked, sides_in, similarity_in
 from congruence.upgrade.certify.ranking import PLAIN, unit_rows
 from congruence.upgrade.certify.recipe import Recipe, TwoWay
 from congruence.upgrade.certify.tables import Tables
@@ -196,7 +196,8 @@ def _unseen(
         where = of_store if search.role in ("items", "captions") else part
         seen.append(where[queries] if fitted_on else np.full(len(queries), -1))
     out: list[dict[str, np.ndarray]] = [{} for _ in searches]
-    everything = np.arange(len(rows))
+    places = of_store[rows]
+    still: dict[tuple[int, str, int], np.ndarray] = {}  # sides that no map moves, of all rows
     for a in range(parts):
         for b in range(a + 1, parts):
             train = np.flatnonzero((part != a) & (part != b))
@@ -216,18 +217,30 @@ def _unseen(
                         near = similarity_in(strategy, model, tables, search, asked[number], rows, ranking)
                         if near is not None:
                             out[number][strategy] = near
-                for of_query, of_row in cells:
-                    queries = np.flatnonzero(seen[number] == of_query)
-                    columns = everything[of_store[rows] == of_row]
-                    if not len(queries) or not len(columns):
+                wanted = np.isin(seen[number], [cell[0] for cell in cells]), np.isin(places, (a, b))
+                if not all(some.any() for some in wanted):
+                    continue
+                for strategy in ("stored", "queries"):
+                    sides = sides_in(strategy, model, tables, search)
+                    if sides is None:
                         continue
-                    for strategy in ("stored", "queries"):
-                        near = similarity_in(
-                            strategy, model, tables, search, asked[number][queries], rows[columns], ranking
-                        )
-                        if near is not None:
-                            whole = out[number].setdefault(strategy, np.empty((len(asked[number]), len(rows))))
-                            whole[np.ix_(queries, columns)] = near
+                    whole = out[number].setdefault(strategy, np.empty((len(asked[number]), len(rows))))
+                    units = []
+                    for which, (side, numbers, some) in enumerate(
+                        zip(sides, (asked[number], rows), wanted, strict=True)
+                    ):
+                        if side.mapped is None:
+                            key = (number, strategy, which)
+                            if key not in still:
+                                still[key] = side.unit(numbers, ranking)
+                            units.append(still[key])
+                        else:
+                            moved = side.unit(numbers[some], ranking)
+                            units.append(np.empty((len(numbers), moved.shape[1]), moved.dtype))
+                            units[-1][some] = moved
+                    for of_query, of_row in cells:
+                        queries, columns = np.flatnonzero(seen[number] == of_query), np.flatnonzero(places == of_row)
+                        whole[np.ix_(queries, columns)] = units[0][queries] @ units[1][columns].T
     return out
 
 

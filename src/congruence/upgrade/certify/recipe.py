@@ -41,6 +41,7 @@ class TwoWay:
         self.forward = forward
         self._backward, self._anchors = backward, anchors
         self._fitted_backward: LinearMap | None = None
+        self._inverses: dict[str | None, AffineMap] = {}
 
     @property
     def d_source(self) -> int:
@@ -61,7 +62,9 @@ class TwoWay:
     def to_source(self, modality: str | None) -> AffineMap:
         """Return the map for the target model's queries of a modality."""
         if isinstance(self.forward, OrthogonalMap):
-            return self.forward.for_modality(modality).inverse()
+            if modality not in self._inverses:
+                self._inverses[modality] = self.forward.for_modality(modality).inverse()
+            return self._inverses[modality]
         if self._fitted_backward is None:
             assert self._backward is not None
             self._fitted_backward = self._backward()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -34,6 +34,9 @@ PULL = 0.6
 #: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
 SHARED_FOLDS = 1.2
 
+#: Strategies whose scores depend on the map.
+_MAPPED = ("stored", "queries")
+
 
 def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
     """Return what can be measured on these tables, the one to decide by first, with how deep each looks."""
@@ -49,7 +52,7 @@ def score(
     tables: Tables,
     test: np.ndarray,
     tasks: Mapping[str, int],
-    only: str | None = None,
+    only: Collection[str] | None = None,
     seen: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
     corrections: Mapping[str, Correction] | None = None,
@@ -64,8 +67,8 @@ def score(
     test : ndarray of int
         Stored rows.
     tasks : mapping of str to int
-    only : str, optional
-        Measure this strategy alone.
+    only : collection of str, optional
+        Measure these strategies alone.
     seen : ndarray, shape (n, d_source), optional
         The store as mapped queries see it (:func:`~congruence.upgrade.certify.ranking.part_seen`); by default the unit rows.
     ranking : Ranking, optional
@@ -79,7 +82,7 @@ def score(
         By ``"<task>/<strategy>"``, for test rows.
     """
     stored, asked = tables.stored, tables.asked
-    strategies = [strategy for strategy in strategies_of(tables) if only in (None, strategy)]
+    strategies = [strategy for strategy in strategies_of(tables) if only is None or strategy in only]
     out = {}
     for strategy in strategies:
         store, queries = compared(strategy, model, tables, ranking)
@@ -197,6 +200,7 @@ def cross_fit(
                 tables,
                 test,
                 tasks,
+                (None, _MAPPED)[k],
                 seen=seen[k],
                 ranking=ranking,
                 corrections=corrections[k],
@@ -207,7 +211,8 @@ def cross_fit(
         )
         for name, hits in more.items():
             values = out.scores.setdefault(name, np.zeros(tables.n))
-            values[test] = hits.score + ahead * (hits.score - less[name].score)
+            fewer = less.get(name, hits)  # the other strategies are the same without a map
+            values[test] = hits.score + ahead * (hits.score - fewer.score)
             pulls[name] = pulls.get(name, 0.0) + hits.pull if len(hits.pull) == tables.n else np.zeros(tables.n)
         for modality in tables.target:
             where = of_store if modality == tables.stored else of_other
