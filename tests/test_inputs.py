@@ -334,3 +334,16 @@ def test_means_and_queries_take_arrays():
         congruence.certify(X[:30], Y[:30], queries=(pd.DataFrame(X)[30:], pd.DataFrame(Y)[30:]), **quick).n_queries
         == 30
     )
+
+
+def test_columns_of_a_frame_that_a_map_was_not_fitted_on_are_refused():
+    names = [f"c{k}" for k in range(X.shape[1])]
+    frame = pd.DataFrame(X, columns=names)
+    mapping = OrthogonalMap().fit(frame, Y)
+    np.testing.assert_array_equal(mapping.transform(frame), OrthogonalMap().fit(X, Y).transform(X))
+    with pytest.raises(ValueError, match="Feature names must be in the same order"):
+        mapping.transform(frame[names[::-1]])
+    with pytest.raises(ValueError, match="Feature names unseen at fit time"):
+        mapping.transform(frame.rename(columns={"c0": "other"}))
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        mapping.transform(X)

@@ -208,6 +208,19 @@ def test_the_agreement_of_all_pairs_is_an_exact_test():
     assert pairing._agreement_p(*same, 39, rng) == 1 / 40
 
 
+def test_the_agreement_is_that_of_items_shuffled_in_both_axes():
+    """The definition written out; shuffling rows alone, or columns alone, gives other p-values."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((24, 6))
+    sides = pairing._Side.of(X, rng), pairing._Side.of(0.25 * X + rng.standard_normal((24, 6)), rng)
+    K, L = (pairing._centered_gram(side.directions.astype(np.float64)) for side in sides)
+    draws = np.random.default_rng(7)
+    shuffled = [(K * L[np.ix_(order, order)]).sum() for order in (draws.permutation(24) for _ in range(499))]
+    expected = (1 + np.count_nonzero(np.array(shuffled) >= (K * L).sum())) / 500
+    assert 0.02 < expected < 0.9
+    assert pairing._agreement_p(*sides, 499, np.random.default_rng(7)) == expected
+
+
 @pytest.mark.parametrize("seed", [19, 65, 837, 1844])
 def test_many_shuffled_pairs_are_not_called_paired(seed):
     """Of 2,000 sets twelve pass the folds' test, these best: none stands out from its null as pairs do."""

@@ -86,3 +86,30 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
     # With the anchors' own rows in the gallery, mapped queries would score 0.25 and 0.57 too low.
     assert abs(np.mean(wrong["queries"])) < 0.06, wrong
     assert abs(np.mean(wrong["stored"])) < 0.06, wrong
+
+
+def test_the_way_back_is_that_of_each_modality():
+    """The ways back are kept: that of one modality is not given for another, in whatever order they are asked for."""
+    p = upgrade_problem(40, 8, random_state=0)
+    model = Recipe(["image", "text"], "orthogonal").fit(tables(p, np.arange(40)), np.arange(40))
+    for name, rows in (("image", p.target_images), ("text", p.target_texts), ("image", p.target_images)):
+        expected = model.forward.for_modality(name).inverse().transform(rows)
+        np.testing.assert_array_equal(model.to_source(name).transform(rows), expected)
+
+
+@pytest.mark.parametrize("folds", [3, 10])
+def test_what_the_anchors_left_out_would_have_added_is_added(folds):
+    """What falls as one over the anchors is exact: a + b/n of maps without one fold and two gives that of the map of all."""
+    p = upgrade_problem(40, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=0)
+    t = tables(p, np.arange(40))
+    got = cross_fit(t, Recipe(["image", "text"], "orthogonal"), {"recall@1": 1}, folds=folds, random_state=0)
+    of_all, more, less = (2 - 3 / (1 - left / folds) for left in (0, 1, 2))
+    assert more + got.ahead * (more - less) == pytest.approx(of_all)
+    own = normalize_rows(t.target["image"])
+    one, two = ((normalize_rows(rows) * own).sum(axis=1) for rows in (got.mapped, got.mapped_by_fewer))
+    assert np.abs(one - two).max() > 0.01
+    np.testing.assert_allclose(got.scores["cosine/image"], one + got.ahead * (one - two))
+    # A hit of either map counts 1, and the correction leads beyond: found with more anchors only, or with fewer only.
+    hits = np.unique(got.scores["recall@1/stored"].round(9))
+    assert set(hits) <= set(np.round([0, 1, 1 + got.ahead, -got.ahead], 9))
+    assert {0, 1} < set(hits)

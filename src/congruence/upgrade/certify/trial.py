@@ -211,7 +211,7 @@ def cross_fit(
         )
         for name, hits in more.items():
             values = out.scores.setdefault(name, np.zeros(tables.n))
-            fewer = less.get(name, hits)  # the other strategies are the same without a map
+            fewer = less[name] if name.split("/")[1] in _MAPPED else hits  # the others are the same for either map
             values[test] = hits.score + ahead * (hits.score - fewer.score)
             pulls[name] = pulls.get(name, 0.0) + hits.pull if len(hits.pull) == tables.n else np.zeros(tables.n)
         for modality in tables.target:
