@@ -156,7 +156,7 @@ def test_a_file_holds_one_idea():
 
 def test_every_package_is_shown_to_contributors():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    house = page.partition("## The house")[2].partition("\n## ")[0]
+    house = page.partition("## Packages")[2].partition("\n## ")[0]
     shown = set(re.findall(r"^\|[^|]*\| `(\w+)(?:/|\.py)` \|", house, flags=re.M))
     there = {path.stem for path in SOURCES.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert shown == there - {"__init__", "_version"}

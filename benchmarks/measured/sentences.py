@@ -290,27 +290,27 @@ def _quality(results: list[Any]) -> dict[str, Any]:
 
 SENTENCES = (
     Sentence("docs/exposure.md", "left {least:.0f} % of the texts or more readable from a hundred pairs", _protected, JOBS["exposure"]),
-    Sentence("docs/means.md", "no more was lost in any line below than {loss[100][1]:.3f}. Thirty cost {loss[30][0]:.3f} at the median and {loss[30][1]:.3f} at most, ten "
-             "{loss[10][0]:.3f} and {loss[10][1]:.3f}.", _means, JOBS["means-rows"]),
+    Sentence("docs/means.md", "the largest loss in any line below is {loss[100][1]:.3f}. With thirty rows the median loss is {loss[30][0]:.3f} and the largest {loss[30][1]:.3f}, "
+             "with ten {loss[10][0]:.3f} and {loss[10][1]:.3f}.", _means, JOBS["means-rows"]),
     Sentence("docs/sample.md", "the cosine is {before:.2f} unmapped, {constant:.2f} for a constant and {turned:.2f} for a random rotation", _demo),
-    Sentence("docs/similarity.md", "SVCCA's {s[value]:.3f} between photos and captions is {s[null_mean]:.3f} by chance and {s[held_out]:.3f} on rows not fitted.",
+    Sentence("docs/similarity.md", "SVCCA's {s[value]:.3f} between photos and captions is {s[null_mean]:.3f} by chance and {s[held_out]:.3f} on held-out rows.",
              lambda results: {"s": next(s for s in results[0]["scores"] if s["metric"] == "svcca")}, JOBS["similarity"]),
     Sentence("docs/similarity.md", "the best of four still scores {best:.2f}.", _layers, JOBS["layers"]),
     Sentence("docs/similarity.md", "({least:.1f} standard deviations; the others {next:.1f} to {most:.1f})", _layers, JOBS["layers"]),
-    Sentence("docs/match.md", "the first canonical correlation of COCO, {first[match]:.3f}, is {first[other]:.2f} where nothing belongs together, and {drawn:.2f} with half the rows; "
-             "the mean scores {low:.2f} to {high:.2f} on noise, so that its {photos:.2f} between photos and prompts", _matching, JOBS["match"]),
+    Sentence("docs/match.md", "the first canonical correlation is {first[match]:.3f} for the matching pairs but {first[other]:.2f} for texts re-paired at random, and {drawn:.2f} for those with half of the rows; "
+             "the mean canonical correlation scores {low:.2f} to {high:.2f} on noise, so its {photos:.2f} between photos and prompts", _matching, JOBS["match"]),
     Sentence("docs/match.md", "it is at chance (p = {ours[p_value]:.2f}), although the AUC over halves is {ours[auc]:.2f}; on whole embeddings (`--components 0`) it is "
              "{whole[match]:.3f} against {whole[other]:.3f}, p = {whole[p_value]:.3f}.", _matching, JOBS["match"]),
     Sentence("docs/match.md", "({hard[match]:.3f} and {hard[other]:.3f} for its CCA, {cka[match]:.3f} and {cka[other]:.3f} for its CKA on COCO)", _matching, JOBS["match"]),
-    Sentence("docs/theory.md", "C.21 promises {b[promised]:.0f} (sharp: {b[sharp]:.0f}) with ε = {epsilon:.2f} and σ_min = {sigma:.2f}; measured is {b[measured]:.2f}. "
-             "The singular values of A run from {low:.4f} to {high:.1f}, where a rotation has ones, and the text half is off by {texts:.0f} (median).", _theory, JOBS["theory"]),
+    Sentence("docs/theory.md", "C.21 guarantees an error of at most {b[promised]:.0f} (sharp: {b[sharp]:.0f}), with ε = {epsilon:.2f} and σ_min = {sigma:.2f}; the measured error is {b[measured]:.2f}. "
+             "The singular values of A run from {low:.4f} to {high:.1f}, where those of a rotation are all 1, and the error of the second half, on texts, is {texts:.0f} (median).", _theory, JOBS["theory"]),
     Sentence("docs/files.md", "({share:.0f} % of those found instead of 50 %)", _mixed, JOBS["mixed-store"]),
-    Sentence("docs/reproducing.md", "in all three worlds from details of {least:.2f} on, and in none up to {most:.2f};", _quality, JOBS["few-classes"]),
+    Sentence("docs/reproducing.md", "in all three worlds for details of {least:.2f} and above, and in none of them for details up to {most:.2f};", _quality, JOBS["few-classes"]),
     Sentence("docs/reproducing.md", "details of {sample:.2f} (sample) and {caltech101:.2f} (caltech101).", _quality, JOBS["few-classes"]),
-    Sentence("docs/reproducing.md", "do tell: {fitted:.3f} against {random:.3f} on the sample.", _canonical, JOBS["canonical"]),
-    Sentence("docs/reproducing.md", "has a text–text cosine of {turned:.3f} on LVIS, the target's mean in place of every row {constant:.3f}", _canonical, JOBS["canonical"]),
-    Sentence("docs/reproducing.md", "LVIS images return at {image:.3f} only, below the constant control ({image_constant:.3f}), texts at {text:.3f}.", _canonical, JOBS["canonical"]),
-    Sentence("docs/reproducing.md", "still classified at {class:.3f} ({alone:.3f} before).", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "do distinguish the two: {fitted:.3f} against {random:.3f} on the sample.", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "has a text–text cosine of {turned:.3f} on LVIS; replacing every row by the target's mean gives {constant:.3f}", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "the cosine of LVIS images with themselves is only {image:.3f}, below the constant control ({image_constant:.3f}), while that of texts is {text:.3f}.", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "still classified with an accuracy of {class:.3f} ({alone:.3f} before).", _canonical, JOBS["canonical"]),
     Sentence("docs/reproducing.md", "Caltech-101 does not ({by_texts:.3f} against {by_images:.3f}).", _canonical, JOBS["canonical"]),
     Sentence("docs/reproducing.md", "figure 4 *{fig4_sample}* on both", _canonical, JOBS["canonical"]),
     Sentence("docs/reproducing.md", "figure 5 *{fig5_sample}*, figure 34 *{fig34_sample}* on the sample and *{fig34_caltech101}* on Caltech-101, figure 53 *{fig53_sample}*",
@@ -329,18 +329,19 @@ SENTENCES = (
     Sentence("docs/anchors.md", "(the source itself classifies them at {source:.3f})", _text_pairs, JOBS["text-anchors"]),
     Sentence("docs/spanning.md", "{few:.3f} for the 32 strongest image directions of 64, {more:.3f} for 48.", _spanning, JOBS["spanning"]),
     Sentence("docs/spanning.md", "with singular values from {most:.1f} down to {least:.4f}.", _spanning, JOBS["spanning"]),
-    Sentence("docs/progressive.md", "4 % of the photos re-embedded give {share:.1f} % of the new model's accuracy", lambda results: _reembedded(results, 2), JOBS["progressive-caltech"]),
-    Sentence("docs/progressive.md", "45 % of the pictures give {share:.1f} % of its recall@10", lambda results: _reembedded(results, 5), JOBS["progressive-emoji"]),
-    Sentence("docs/progressive.md", "Over all {stages:.0f} stages it is {agreement:.3f} for the agreement, {overlap:.3f} for the overlap, {cosine:.3f} for the cosine and {weighted:.3f} for "
+    Sentence("docs/progressive.md", "re-embedding 4 % of the photos gives {share:.1f} % of the new model's accuracy", lambda results: _reembedded(results, 2), JOBS["progressive-caltech"]),
+    Sentence("docs/progressive.md", "re-embedding 45 % of the pictures gives {share:.1f} % of its recall@10", lambda results: _reembedded(results, 5), JOBS["progressive-emoji"]),
+    Sentence("docs/progressive.md", "Over all {stages:.0f} stages, coverage is {agreement:.3f} for agreement, {overlap:.3f} for overlap, {cosine:.3f} for the cosine and {weighted:.3f} for "
              "weighted scores", _coverage, JOBS["progressive-coverage"]),
-    Sentence("docs/progressive.md", "the target was truly reached in {estimate:.3f} of {stops[0]:.0f} cases where the estimate had reached it first, and in {end:.3f} of {stops[1]:.0f} where "
-             "the lower end had", _coverage, JOBS["progressive-coverage"]),
-    Sentence("docs/progressive.md", "plain cosines find {none[1]:.3f} of the native ones and {none[2]:.3f} of the others, `factor` {factor[1]:.3f} and {factor[2]:.3f}", _halves, JOBS["progressive-halves"]),
-    Sentence("docs/progressive.md", "it starts at {names[0]:.3f} and passes the new model at 11 %. Without them a rotation refitted on all re-embedded photos is ahead of random photos by the map above at 7 and 11 % "
-             "({rotation[1]:.3f} and {random[1]:.3f}, {rotation[2]:.3f} and {random[2]:.3f})", _pairs, JOBS["progressive-pairs"]),
-    Sentence("docs/progressive.md", "their names find {texts[0]:.3f} of them at the start and {none[0]:.3f} by a plan without texts, {texts[1]:.3f} and {none[1]:.3f} at 4 %, {texts[2]:.3f} and {none[2]:.3f} at 8 %, "
-             "{texts[3]:.3f} and {none[3]:.3f} at 16 %; the old model finds {old:.3f}", _unseen, JOBS["progressive-unseen"]),
-    Sentence("docs/certify.md", "The interval of n held what the run needed in {held} of {said} runs", _in_runs, JOBS["certify-progressive"]),
-    Sentence("docs/progressive.md", "Of {runs} verdicts for .95 {t95[right]} were right, and {t95[said]} of the {t95[short]} runs that fell short were told so; for .99 {t99[right]}, and {t99[said]} of {t99[short]}", _verdicts,
+    Sentence("docs/progressive.md", "The store had truly reached the target in {estimate:.3f} of {stops[0]:.0f} cases in which a run stopped when the estimate reached it, and in "
+             "{end:.3f} of {stops[1]:.0f} in which it stopped when the lower end did", _coverage, JOBS["progressive-coverage"]),
+    Sentence("docs/progressive.md", "plain cosines find {none[1]:.3f} of the native photos and {none[2]:.3f} of the mapped ones; `factor` finds {factor[1]:.3f} and {factor[2]:.3f}", _halves, JOBS["progressive-halves"]),
+    Sentence("docs/progressive.md", "accuracy starts at {names[0]:.3f} and passes the new model's at 11 %. Without them, and with random photos, a rotation refitted on all re-embedded photos is ahead of the "
+             "plan's own refit at 7 and 11 % ({rotation[1]:.3f} against {random[1]:.3f}, and {rotation[2]:.3f} against {random[2]:.3f})", _pairs, JOBS["progressive-pairs"]),
+    Sentence("docs/progressive.md", "their names find {texts[0]:.3f} of these photos at the start ({none[0]:.3f} with a plan without texts), {texts[1]:.3f} ({none[1]:.3f}) at 4 %, {texts[2]:.3f} ({none[2]:.3f}) at 8 % "
+             "and {texts[3]:.3f} ({none[3]:.3f}) at 16 %; the old model finds {old:.3f}", _unseen, JOBS["progressive-unseen"]),
+    Sentence("docs/certify.md", "The interval of n contained the share that the run needed in {held} of {said} runs", _in_runs, JOBS["certify-progressive"]),
+    Sentence("docs/progressive.md", "For the target .95, {t95[right]} of {runs} verdicts were right, and {t95[said]} of the {t95[short]} runs that fell short got “re-embed everything”; for .99, {t99[right]} were right, "
+             "and {t99[said]} of {t99[short]} got it", _verdicts,
              JOBS["progressive-verdicts"]),
 )  # fmt: skip

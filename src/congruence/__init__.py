@@ -1,6 +1,6 @@
 """Find the rigid motion between two embedding spaces, and map vectors across it.
 
-Names are loaded when first used, so that ``import congruence`` costs next to nothing and never imports torch.
+Each name is imported when it is first used, so ``import congruence`` is fast and never imports torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What callers pass for embeddings, as embeddings: one array, a column or a table, or several by modality."""
+"""Convert what callers pass as embeddings (one array, a column, a table, or several by modality) to :class:`Embeddings`."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from congruence._utils.validation import as_matrix, check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space, has_unit_rows
 from congruence.errors import IdError, InputError, ModalityError
 
-#: Modality of rows for which none is known, where a table needs a name for them.
+#: Modality name for rows whose modality is unknown, where a table needs a name for them.
 UNNAMED = "other"
 
 
 def as_embeddings(data: RowsLike, name: str, *, ids: Ids | None = None, allow_zero_rows: bool = False) -> Embeddings:
-    """Return embeddings as they are, and anything else that holds vectors as embeddings.
+    """Return the data as :class:`Embeddings`; existing embeddings are returned unchanged.
 
     Parameters
     ----------
     data : Embeddings or array_like, shape (n, d)
         See :func:`congruence._utils.columns.to_rows`. The index of a pandas object becomes the ids, unless it is the default one.
     name : str
-        What the caller calls it, for messages.
+        What the caller calls the data, for error messages.
     ids : sequence of str or int, optional
-        Instead of the index.
+        Used instead of the index.
     allow_zero_rows : bool, default=False
 
     Returns
     -------
     Embeddings
-        Without ids where there are none: rows then pair by position.
+        Without ids if the data has none: its rows are then paired by position.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
+        If the data cannot be used; see :mod:`congruence.errors`.
     """
     if isinstance(data, Embeddings):
         return data
@@ -55,15 +56,15 @@ def as_embeddings(data: RowsLike, name: str, *, ids: Ids | None = None, allow_ze
 def as_pair(
     source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
 ) -> tuple[Embeddings, Embeddings]:
-    """Return two sides as embeddings that :meth:`~congruence.Pairs.join` pairs as their caller means it.
+    """Return both arguments as embeddings, ready for :meth:`~congruence.Pairs.join`.
 
-    Two pandas objects pair by their indexes, as pandas would, if either index is not the default one.
+    Two pandas objects are paired by their indexes, as pandas would do, if either index is not the default one.
 
     Parameters
     ----------
     source, target : Embeddings or array_like
     names : (str, str)
-        What the caller calls them, for messages.
+        What the caller calls them, for error messages.
     allow_zero_rows : bool, default=False
 
     Returns
@@ -73,10 +74,11 @@ def as_pair(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
+        If the data cannot be used; see :mod:`congruence.errors`.
     """
     ids = [index_ids(source), index_ids(target)]
     if any(one is not None for one in ids):
-        # A shuffled frame beside one with row numbers 0, 1, 2, …: by position they would be paired wrongly.
+        # One frame is shuffled and the other has the default index 0, 1, 2, …: pairing by position would be wrong.
         ids = [index_ids(source, default=True), index_ids(target, default=True)]
         if any(one is None for one in ids):
             ids = [index_ids(source), index_ids(target)]
@@ -93,16 +95,16 @@ def by_modality(
     *,
     spaces: tuple[Space, Space] = (Space(), Space()),
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-    """Return both sides as embeddings by modality, whether they came so or as the rows of one.
+    """Return source and target as embeddings by modality, whether they were passed as mappings or as rows of one modality.
 
     Parameters
     ----------
     source, target : Embeddings, array_like, or mapping of str to those
     modality : str, optional
-        Of rows that are not in a mapping; by default what embeddings say of themselves, or else the other side's, or else that of
-        ``spaces``, or else :data:`UNNAMED`.
+        Modality of rows that are not in a mapping. The default is the modality the embeddings declare, else that of the other argument,
+        else that of ``spaces``, else :data:`UNNAMED`.
     spaces : (Space, Space)
-        Where the sides should come from.
+        The spaces that source and target should belong to.
 
     Returns
     -------
@@ -111,11 +113,11 @@ def by_modality(
     Raises
     ------
     ParameterError
-        An unknown modality.
+        If the modality is unknown.
     ModalityError
-        ``modality`` beside a mapping, which says it, or embeddings that say another.
+        If ``modality`` is passed together with a mapping, which already names its modalities, or contradicts the embeddings.
     InputError
-        A mapping on one side only.
+        If only one of the two is a mapping.
     """
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
@@ -149,17 +151,18 @@ def by_modality(
                 f"Got {one} vectors with modality={modality!r}; expected them to agree. Leave modality out."
             )
     meant = [space.modality for space in spaces]
-    joined = meant[0] != meant[1]  # a map that joins two modalities: one side says nothing of the other
+    joined = meant[0] != meant[1]  # a map that joins two modalities: neither side tells the modality of the other
     keys = [modality or said[k] or (meant[k] if joined else None) or said[1 - k] or meant[k] or UNNAMED for k in (0, 1)]
     return {keys[0]: pair[0]}, {keys[1]: pair[1]}
 
 
 def check_order(X: object, Y: object) -> None:
-    """Refuse embeddings as rows paired by position whose ids say otherwise.
+    """Refuse embeddings whose rows would be paired by position although their ids are in a different order.
 
     Raises
     ------
     IdError
+        If the ids of both differ.
     """
     if not (isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids):
         return

@@ -1,4 +1,4 @@
-"""Identity of an embedding space, and the refusal of vectors of another one."""
+"""Identity of an embedding space, and a check that vectors belong to the expected one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from congruence._utils.display import visible
 from congruence._utils.validation import check_choice
 from congruence.errors import DirectionError, ModalityError, SpaceMismatchError
 
-#: Modalities a space may have. ``None`` means "not said".
+#: Modalities a space may have. ``None`` means "not stated".
 MODALITIES = ("image", "text", "audio", "video", "other")
 
 
 @dataclass(frozen=True)
 class Space:
-    """Identity of an embedding space: which model made the vectors, and how.
+    """Identity of an embedding space: the model that made the vectors, its version, and the vectors' modality, width and normalization.
 
     Parameters
     ----------
     model : str, optional
-        Name of the model, for example ``"open_clip:ViT-B-32/openai"``. ``None`` when unknown.
+        Name of the model, e.g. ``"open_clip:ViT-B-32/openai"``. ``None`` if unknown.
     revision : str, optional
         Version of the weights.
     modality : str, optional
@@ -29,7 +29,7 @@ class Space:
     dim : int, optional
         Width of the vectors.
     normalized : bool, optional
-        Whether rows have unit norm.
+        Whether all rows have unit norm.
 
     Raises
     ------
@@ -48,12 +48,12 @@ class Space:
             check_choice(self.modality, MODALITIES, "modality")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the known facts as a plain dictionary (unknown ones are left out)."""
+        """Return the known facts as a plain dictionary (unknown facts are left out)."""
         return {key: value for key, value in self.__dict__.items() if value is not None}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any] | None) -> Space:
-        """Build a space from :meth:`to_dict`'s output; keys of later versions are ignored. Raises TypeError."""
+        """Build a space from the output of :meth:`to_dict`; keys added by later versions are ignored. Raises TypeError."""
         known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
         kinds = {"dim": int, "normalized": bool}
         odd = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]
@@ -75,27 +75,27 @@ class Space:
 
 
 def check_space(data: Space, expected: Space, other: Space, *, modality: bool = True) -> None:
-    """Refuse vectors of another space than the one a map was fitted on.
+    """Raise an error if vectors belong to a different space than the one a map was fitted on.
 
-    Only facts known on both sides are compared. Revisions count only when the model names agree.
+    Only facts known for both spaces are compared. Revisions are compared only when the model names are equal.
 
     Parameters
     ----------
     data : Space
-        Space of the vectors at hand.
+        Space of the vectors to be mapped.
     expected, other : Space
-        The side of the map the vectors should come from, and its far side.
+        The space the vectors should belong to, and the space at the other end of the map.
     modality : bool, default=True
         Compare modalities as well.
 
     Raises
     ------
     DirectionError
-        The vectors come from the far side: the map is applied in the wrong direction.
+        If the vectors belong to the other end: the map is applied in the wrong direction.
     SpaceMismatchError
-        Another model, revision, width or normalization.
+        If the model, revision, width or normalization differs.
     ModalityError
-        Another modality.
+        If the modality differs.
     """
     if data.model and expected.model and data.model != expected.model:
         if data.model == other.model:

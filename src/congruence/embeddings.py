@@ -1,4 +1,4 @@
-"""Vectors that know where they come from: spaces, embeddings with ids, pairs joined by id."""
+"""Embeddings with ids and a known origin, the identity of their space, and pairs matched by id."""
 
 from __future__ import annotations
 
@@ -37,29 +37,40 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embeddings:
-    """A matrix of vectors whose ids and origin travel with it.
+    """A matrix of vectors together with the ids of its rows and the space the vectors belong to.
 
-    Indexing selects rows: ``e["cat"]`` and ``e[3]`` are the vector of one item; a slice, a mask, row numbers or a list of ids give
-    :class:`Embeddings`. An integer is always a row number and a text an id: ``e["7"]`` is the item whose id is 7. NumPy takes the vectors
-    by ``np.asarray(e)``.
+    Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a list of ids return
+    :class:`Embeddings`. An integer is always a row number and a string is always an id: ``e["7"]`` is the item whose id is 7.
+    ``np.asarray(e)`` returns the vectors.
 
     Parameters
     ----------
     vectors : array_like, shape (n, d)
-        float16, float32 or float64; integers widen to float64, bfloat16 tensors to float32. Never modified. Also a list of arrays or
-        tensors; a pandas, polars or Arrow column of lists; a table of numeric columns.
+        float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never modified. A list of
+        arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns are accepted too.
     ids : sequence of str or int, optional
-        One a row, each different, at most 65,536 bytes in UTF-8. Kept as int64, uint64 or an object array of texts. Two ids are the same
-        when their texts are: 7 is ``"7"`` and not ``"07"``. Without ids, rows are named by their number and pair by position. The index of
-        a pandas object is its ids, unless it is the default 0, 1, 2, ….
+        One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of strings. Two ids are
+        equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas object is used as its ids, unless it is
+        the default index 0, 1, 2, …. Without ids, rows are identified by their row number and paired by position.
     space : Space, optional
-        Origin. Width and normalization are filled in from the data when not said.
+        The model and modality the vectors come from. Width and normalization are read from the data if they are not given.
     allow_zero_rows : bool, default=False
-        Accept rows of zeros.
+        Accept rows that consist of zeros.
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, SpaceMismatchError
+    ShapeError
+        If the vectors are not a non-empty 2-D array.
+    DtypeError
+        If the vectors are not real numbers.
+    NotFiniteError
+        If the vectors contain NaN or infinity.
+    ZeroRowError
+        If a row consists of zeros and ``allow_zero_rows`` is False.
+    IdError
+        If the ids are not one per row, are repeated or missing, or are not strings or integers.
+    SpaceMismatchError
+        If ``space.dim`` differs from the width of the vectors.
 
     Examples
     --------
@@ -114,7 +125,7 @@ class Embeddings:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and width, as of ``vectors``."""
+        """Shape of ``vectors``: number of rows and width."""
         n, d = self.vectors.shape
         return n, d
 
@@ -143,11 +154,11 @@ class Embeddings:
         return np.asarray(self.vectors, dtype=dtype)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Iterate over the vectors, as over the rows of an array."""
+        """Iterate over the vectors, row by row."""
         return iter(self.vectors)
 
     def __contains__(self, name: object) -> bool:
-        """Say whether an id is here."""
+        """Return whether an item with this id is present."""
         known = isinstance(name, (str, int, np.integer)) and not isinstance(name, bool)
         return known and bool(id_rows(self.ids, id_texts([name]))[0] >= 0)
 
@@ -171,17 +182,17 @@ class Embeddings:
         return self.take(np.asarray(which) if isinstance(which, bool) else which)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the vectors as a DataFrame, one item a row (extra ``pandas``).
+        """Return the vectors as a DataFrame with one row per item (needs the extra ``pandas``).
 
         Returns
         -------
         pandas.DataFrame, shape (n, d)
-            Its index, named ``id``, holds the ids; without ids it is the default one. A copy.
+            A copy. Its index is named ``id`` and holds the ids; without ids it is the default index.
 
         Raises
         ------
         MissingExtraError
-            Without pandas.
+            If pandas is not installed.
         """
         pd = require("pandas", extra="pandas")
         index = pd.Index(self.ids, name="id", dtype=self.ids.dtype) if self.has_ids else None
@@ -207,12 +218,12 @@ class Embeddings:
         return self.vectors.mean(axis=0, dtype=np.float64)
 
     def take(self, which: Sequence[str] | Sequence[int] | np.ndarray) -> Embeddings:
-        """Return the rows with these ids, in this order.
+        """Return the selected rows, in the order given.
 
         Parameters
         ----------
         which : sequence of str, or boolean or integer array
-            Ids as text; or a mask or row numbers as NumPy would take them.
+            Ids as strings, or a boolean mask or row numbers as for a NumPy array.
 
         Returns
         -------
@@ -221,9 +232,9 @@ class Embeddings:
         Raises
         ------
         IdError
-            If an id is not here.
+            If an id is not present.
         """
-        wanted = which  # of a list not through an array of NumPy's, in which "a\0" would become "a"
+        wanted = which  # a list of strings must not become a NumPy string array, which would turn "a\0" into "a"
         if not isinstance(which, (list, tuple)):
             array = np.asarray(which)
             wanted = array.tolist() if array.dtype.kind in "OTUS" else ()
@@ -238,18 +249,18 @@ class Embeddings:
                 )
         else:
             array = np.asarray(which)
-            if array.size == 0:  # an empty list is float64 to NumPy
+            if array.size == 0:  # NumPy makes an empty list float64
                 array = array.astype(int)
         return self._with(self.vectors[array], self.ids[array])
 
     def normalize(self) -> Embeddings:
-        """Return the same items with unit rows (a new array)."""
+        """Return the same items with rows scaled to unit norm (a new array)."""
         out = self._with(normalize_rows(self.vectors), self.ids)
         object.__setattr__(out, "space", replace(self.space, normalized=True))
         return out
 
     def by_text(self) -> Embeddings:
-        """Return the same rows under the texts of their ids, for lookups in tables whose keys are texts."""
+        """Return the same rows with their ids as strings, for lookups in tables whose keys are strings."""
         return self if self.ids.dtype == object else self._with(self.vectors, id_texts(self.ids))
 
     def _with(self, vectors: np.ndarray, ids: np.ndarray) -> Embeddings:
@@ -257,7 +268,7 @@ class Embeddings:
 
     @classmethod
     def _trusted(cls, vectors: np.ndarray, ids: np.ndarray, space: Space, has_ids: bool) -> Embeddings:
-        """Build without checking again what was checked before."""
+        """Build from values that were already checked, without checking them again."""
         new = object.__new__(cls)
         for key, value in {
             "vectors": vectors,
@@ -274,14 +285,14 @@ class Embeddings:
 class Pairs:
     """Two embeddings of the same items, row by row.
 
-    Build it with :meth:`join`, which pairs by id; the constructor trusts its arguments' order.
+    Build it with :meth:`join`, which pairs by id. The constructor does not look at the ids: it pairs row *i* with row *i*.
 
     Parameters
     ----------
     source, target : Embeddings
-        Equal length; row *i* of one is the same item as row *i* of the other.
+        Equal length. Row *i* of both is the same item.
     only_source, only_target : ndarray
-        Ids that had no partner and were left out.
+        Ids without a partner, which were left out.
 
     Raises
     ------
@@ -311,16 +322,16 @@ class Pairs:
 
     @classmethod
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
-        """Pair two embeddings by id, in the source's order.
+        """Pair two embeddings by id, in the order of the source.
 
-        Ids are the same when their texts are, a whole number's text being its decimal digits. When either side has no ids the rows must
-        be equally many and pair by position.
+        Ids are equal when their text is equal; an integer's text is its decimal digits. If either embedding has no ids, both must have the
+        same number of rows, and rows are paired by position.
 
         Parameters
         ----------
         source, target : Embeddings
         missing : {"drop", "error"}, default="drop"
-            What to do with ids found on one side only. Dropped ids are kept in ``only_source`` and
+            What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in ``only_source`` and
             ``only_target``.
 
         Returns
@@ -330,9 +341,9 @@ class Pairs:
         Raises
         ------
         IdError
-            No id in common, or a lone id under ``missing="error"``.
+            If no id is common to both, or ``missing="error"`` and an id has no partner.
         ShapeError
-            Row counts differ and there are no ids to pair by.
+            If there are no ids to pair by and the numbers of rows differ.
         """
         check_choice(missing, ("drop", "error"), "missing")
         if not (source.has_ids and target.has_ids):

@@ -1,44 +1,44 @@
-"""Everything congruence raises or warns about, in one tree.
+"""Every error and warning of congruence, in one tree.
 
 ::
 
     CongruenceError
-    ├── InputError (ValueError)            the numbers or ids handed in cannot be used
-    │   ├── ShapeError                     1-D, empty, rows or widths that do not fit together
+    ├── InputError (ValueError)            the vectors or ids passed in cannot be used
+    │   ├── ShapeError                     1-D, empty, or rows or widths that do not match
     │   ├── DtypeError (TypeError)         text, objects, complex numbers
     │   ├── NotFiniteError                 NaN or infinity
     │   ├── ZeroRowError                   a row of zeros: a failed encoding
     │   ├── TooFewAnchorsError             fewer than two usable pairs
-    │   ├── IdError                        ids missing, repeated or without a partner
+    │   ├── IdError                        ids are missing, repeated or without a partner
     │   └── UnpairedError                  anchors that do not look paired at all
-    ├── ParameterError (ValueError)        an option has a value it cannot have
-    ├── SpaceMismatchError (ValueError)    a map is used on vectors of another space
-    │   ├── DirectionError                 … on vectors of its own target
-    │   └── ModalityError                  … on a modality it has no means for
+    ├── ParameterError (ValueError)        an option has an invalid value
+    ├── SpaceMismatchError (ValueError)    a map is applied to vectors of another space
+    │   ├── DirectionError                 … to vectors of its own target
+    │   └── ModalityError                  … to a modality whose means it does not know
     ├── FileError (OSError)                a file cannot be read or written
     │   ├── CorruptFileError               truncated, edited, or not what its name says
     │   ├── VersionError                   written by a newer congruence
-    │   ├── OutputExistsError              the output is there already
-    │   └── StorageError                   the disk is full, or refuses
-    ├── OutOfMemoryError (MemoryError)     something is larger than the memory that is free
+    │   ├── OutputExistsError              the output already exists
+    │   └── StorageError                   the disk is full, or a write was refused
+    ├── OutOfMemoryError (MemoryError)     an operation needs more memory than is free
     ├── MissingExtraError (ImportError)    an optional dependency is not installed
-    ├── TrainingError (RuntimeError)       a training run cannot go on
-    ├── DatabaseError (RuntimeError)       a database refuses, or holds something else than expected
+    ├── TrainingError (RuntimeError)       a training run cannot continue
+    ├── DatabaseError (RuntimeError)       a database rejects a request, or has unexpected content
     │   └── DatabaseUnavailableError       … does not answer, or is busy
-    └── MigrationError (RuntimeError)      a step of a migration is not possible from where it stands
+    └── MigrationError (RuntimeError)      a migration step is not possible in the current state
 
     CongruenceWarning (UserWarning)
     ├── PairingWarning                     anchors, or some of them, do not look paired
-    ├── ProjectionWarning                  the map loses dimensions: it is no isometry
-    ├── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── ProjectionWarning                  the map reduces the dimension: it is no isometry
+    ├── DegenerateWarning                  the anchors leave directions uncovered or constant
     ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
-    ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
-    ├── AlignmentWarning                   unpaired rows gave no map, or no better one, by its own evidence
-    ├── ConvergenceWarning                 iterations ended before their result can be relied on
-    ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
-    └── ColumnsWarning                     the output has no room for some of a table's columns
+    ├── TeacherWarning                     trained heads retrieve worse than the linear teacher they learned from
+    ├── AlignmentWarning                   unpaired rows gave no map, or no better one, on held-out evidence
+    ├── ConvergenceWarning                 iterations ended before convergence
+    ├── NormWarning                        whether mapped rows should have unit norm is unknown, or cannot be stored
+    └── ColumnsWarning                     the output cannot hold some of the input table's columns
 
-Every message follows "Got …; expected …. Do this.", where the last sentence names the argument, flag or column to change.
+Every message has the form "Got …; expected …. Do this.", where the last sentence names the argument, flag or column to change.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ __all__ = [
 
 
 class CongruenceError(Exception):
-    """Root of every error raised on purpose by this library."""
+    """Root of all errors that this library raises on purpose."""
 
 
 class InputError(CongruenceError, ValueError):
-    """The numbers or ids handed in cannot be used."""
+    """The vectors or ids passed in cannot be used."""
 
 
 class ShapeError(InputError):
@@ -102,7 +102,7 @@ class NotFiniteError(InputError):
 
 
 class ZeroRowError(InputError):
-    """A row consists of zeros, which is what a failed encoding leaves behind."""
+    """A row consists of zeros, usually because encoding the item failed."""
 
 
 class TooFewAnchorsError(InputError):
@@ -110,15 +110,15 @@ class TooFewAnchorsError(InputError):
 
 
 class IdError(InputError):
-    """Ids are missing, repeated, or have no partner on the other side."""
+    """Ids are missing, repeated, or have no partner in the other embeddings."""
 
 
 class UnpairedError(InputError):
-    """The anchors do not look paired: row i of one side is not row i of the other."""
+    """The anchors do not look paired: row i of the source and row i of the target are not the same item."""
 
 
 class ParameterError(CongruenceError, ValueError):
-    """An option has a value it cannot have."""
+    """An option has an invalid value."""
 
 
 class SpaceMismatchError(CongruenceError, ValueError):
@@ -126,7 +126,7 @@ class SpaceMismatchError(CongruenceError, ValueError):
 
 
 class DirectionError(SpaceMismatchError):
-    """A map is applied to vectors that already live in its target space."""
+    """A map is applied to vectors that are already in its target space."""
 
 
 class ModalityError(SpaceMismatchError):
@@ -149,7 +149,7 @@ class VersionError(FileError):
 
 
 class OutputExistsError(FileError):
-    """The output path is taken and overwriting was not asked for."""
+    """The output path already exists, and overwriting was not requested."""
 
 
 class StorageError(FileError):
@@ -157,7 +157,7 @@ class StorageError(FileError):
 
 
 class OutOfMemoryError(CongruenceError, MemoryError):
-    """Something is larger than the memory that is free; refused before memory for it is asked for."""
+    """An operation needs more memory than is free; raised before the memory is allocated."""
 
 
 class MissingExtraError(CongruenceError, ImportError):
@@ -165,23 +165,23 @@ class MissingExtraError(CongruenceError, ImportError):
 
 
 class TrainingError(CongruenceError, RuntimeError):
-    """A training run cannot go on: its losses are not finite, or its checkpoint is of another run."""
+    """A training run cannot continue: its losses are not finite, or its checkpoint belongs to another run."""
 
 
 class DatabaseError(CongruenceError, RuntimeError):
-    """A database refuses what is asked of it, or holds something else than was expected."""
+    """A database rejects a request, or its content is not what was expected."""
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """A database does not answer, or is busy; it may help to try again."""
+    """A database does not answer, or is busy; trying again may help."""
 
 
 class MigrationError(CongruenceError, RuntimeError):
-    """A step of a migration is not possible from where it stands."""
+    """A step of a migration is not possible in the migration's current state."""
 
 
 class CongruenceWarning(UserWarning):
-    """Root of every warning given by this library."""
+    """Root of all warnings issued by this library."""
 
 
 class PairingWarning(CongruenceWarning):
@@ -189,15 +189,15 @@ class PairingWarning(CongruenceWarning):
 
 
 class ProjectionWarning(CongruenceWarning):
-    """The target has fewer dimensions than the source: the map projects and loses information."""
+    """The target has fewer dimensions than the source: the map is a projection and loses information."""
 
 
 class DegenerateWarning(CongruenceWarning):
-    """The anchors leave directions of the space unprobed or constant."""
+    """Some directions of the space are not covered by the anchors, or are constant in them."""
 
 
 class DuplicateWarning(CongruenceWarning):
-    """Rows have identical vectors, and are kept in one part of a split."""
+    """Rows have identical vectors, and are kept together in one part of a split."""
 
 
 class TeacherWarning(CongruenceWarning):
@@ -205,16 +205,16 @@ class TeacherWarning(CongruenceWarning):
 
 
 class AlignmentWarning(CongruenceWarning):
-    """Unpaired rows gave no map, or no better one, that held-out evidence supports."""
+    """Held-out evidence does not support the map found from unpaired rows, or does not show that it is better."""
 
 
 class ConvergenceWarning(CongruenceWarning):
-    """Iterations ended before their result can be relied on."""
+    """Iterations ended before convergence, so the result may not be reliable."""
 
 
 class NormWarning(CongruenceWarning):
-    """Whether mapped rows should have unit norm is not known, or cannot be said in the file written."""
+    """It is unknown whether mapped rows should have unit norm, or the file format cannot record it."""
 
 
 class ColumnsWarning(CongruenceWarning):
-    """The output has no room for some columns of the table that is read."""
+    """The output cannot hold some columns of the input table."""

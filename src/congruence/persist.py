@@ -1,7 +1,7 @@
-"""A folder on disk: arrays in ``model.safetensors``, everything else in ``config.json``, and a model card.
+"""Save and read a folder: arrays in ``model.safetensors``, everything else in ``config.json``, and a model card.
 
-This file knows the format and nothing about maps, so it stands below them; ``congruence.maps`` turns what is read
-here back into objects through its written table. Nothing read from a folder is ever executed.
+This module knows the file format only, and nothing about maps; :mod:`congruence.maps` builds objects from what is read here.
+Nothing read from a folder is ever executed.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ __all__ = [
 ]
 
 FORMAT = "congruence-map"
-#: Version 1 had one digest of the whole of config.json; its folders are still read, and checked by that.
+#: Version 1 had one digest of the whole config.json; such folders are still read and checked by that digest.
 FORMAT_VERSION = 2
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CARD = "README.md"
 
-#: Longest config.json that is read, in bytes: parsed, JSON takes some ten times the memory of its text.
+#: Largest config.json that is read, in bytes: parsed JSON takes about ten times the memory of its text.
 MOST_CONFIG = 64 * 2**20
 
-#: What of a space is a name: people may correct it by hand, since no vector is mapped otherwise for it.
+#: Entries of a space that are names. Users may correct them by hand, since they do not change how vectors are mapped.
 _NAMES = ("model", "revision")
 
 
 def write_folder(
     path: str | Path, arrays: Mapping[str, np.ndarray], config: Mapping[str, object], card: str, *, force: bool = False
 ) -> Path:
-    """Write arrays, configuration and card as one folder, or nothing at all.
+    """Write arrays, configuration and model card as one folder, atomically.
 
     Parameters
     ----------
     path : path-like
-        The folder to make.
+        The folder to create.
     arrays : mapping of str to ndarray
     config : mapping
-        Plain data (what JSON can hold).
+        Plain data (anything JSON can hold).
     card : str
-        Markdown for ``README.md``.
+        Markdown text of ``README.md``.
     force : bool, default=False
-        Replace a map that is there; nothing else is replaced.
+        Replace an existing map at this path. Nothing other than a map is ever replaced.
 
     Returns
     -------
@@ -68,11 +68,14 @@ def write_folder(
 
     Raises
     ------
-    OutputExistsError, StorageError
+    OutputExistsError
+        If the path exists, and is not a map or ``force`` is False.
+    StorageError
+        If the folder cannot be written.
     """
     import safetensors.numpy
 
-    # safetensors.numpy writes the buffer of a transposed view as it lies and silently scrambles it.
+    # safetensors.numpy writes the buffer of a transposed view in memory order, which silently scrambles the array.
     weights = safetensors.numpy.save({key: np.ascontiguousarray(value) for key, value in arrays.items()})
     whole = {
         "format": FORMAT,
@@ -93,17 +96,17 @@ def write_folder(
 
 
 def check_map_output(path: str | Path, *, force: bool = False) -> None:
-    """Refuse, before the work, a path that :func:`write_folder` would refuse. Raises OutputExistsError."""
+    """Check, before any work is done, that :func:`write_folder` would accept the path. Raises OutputExistsError."""
     check_output(path, force=force, directory=True, foreign=_why_no_map)
 
 
 def find_map(path: str | Path) -> Path:
-    """Return the folder of a saved map; its backup, if a writer was killed while it replaced the map."""
+    """Return the folder of a saved map, or its backup if a process was killed while replacing the map."""
     return find_copy(Path(path), _why_no_map)
 
 
 def _why_no_map(folder: Path) -> str | None:
-    """Say why a folder must not be replaced by a map, or None for a map, of whatever version and in whatever state."""
+    """Return why a folder must not be replaced by a map; None if it is a map, of any version and in any state."""
     return why_foreign(
         folder,
         "a saved map",
@@ -114,9 +117,9 @@ def _why_no_map(folder: Path) -> str | None:
 
 
 def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read a folder written by :func:`write_folder`, and check that nobody changed it.
+    """Read a folder written by :func:`write_folder`, and check that it was not changed.
 
-    While a writer replaces the folder, this reads the old copy or the new one, never a mixture.
+    While another process replaces the folder, this reads either the old or the new content, never a mixture.
 
     Parameters
     ----------
@@ -130,12 +133,12 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     Raises
     ------
     FileError
-        No such folder, or one that cannot be read.
+        If the folder does not exist or cannot be read.
     CorruptFileError
-        A file is missing or truncated, or something in it was edited that decides where vectors go or how good the map is said to
-        be. Names of models and revisions may be edited.
+        If a file is missing or truncated, or if anything was edited that affects where vectors are mapped or how good the map is
+        reported to be. Names of models and revisions may be edited.
     VersionError
-        Written by a newer format.
+        If the folder was written in a newer format.
     """
     failed = None
     while True:
@@ -144,7 +147,7 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
         try:
             return _read_folder(folder)
         except FileError:
-            if read == failed:  # else another folder may have taken its place meanwhile
+            if read == failed:  # otherwise another folder may have replaced it in the meantime
                 raise
             failed = read
 
@@ -154,7 +157,7 @@ def _identity(folder: Path) -> tuple[int, ...] | None:
         facts = folder.stat()
     except OSError:
         return None
-    return facts.st_dev, facts.st_ino, facts.st_mtime_ns  # numbers of removed folders are given again
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns  # inode numbers of removed folders are reused
 
 
 def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -179,7 +182,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         )
     try:
         return safetensors.numpy.load(raw), config
-    except Exception as error:  # the reader has its own exception types for each kind of damage
+    except Exception as error:  # safetensors raises a different exception type for each kind of damage
         raise CorruptFileError(
             f"Got an unreadable {WEIGHTS} in {folder} ({error}); expected safetensors. Fit the map again."
         ) from error
@@ -231,7 +234,7 @@ def _read_config(folder: Path) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Return plain data that strict JSON holds: NumPy scalars become numbers, NaN and infinity become null."""
+    """Return plain data that strict JSON can hold: NumPy scalars become numbers, NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -242,7 +245,7 @@ def _plain(value: object) -> object:
 
 
 def numbers_digest(config: Mapping[str, object]) -> str:
-    """Return the digest of what decides where a map sends vectors and how good it is said to be; names are no part of it.
+    """Return a digest of everything that affects where a map sends vectors and how good it is reported to be; names are excluded.
 
     Parameters
     ----------
@@ -252,7 +255,7 @@ def numbers_digest(config: Mapping[str, object]) -> str:
     Returns
     -------
     str
-        SHA-256 of kind, parameters, facts, scores, the digest of the arrays, and of both spaces what is no name.
+        SHA-256 of the kind, parameters, facts, scores, the digest of the arrays, and all entries of both spaces that are not names.
     """
     told = {key: config.get(key) for key in ("kind", "parameters", "facts", "scores", "weights_sha256")}
     for side in ("source_space", "target_space"):
@@ -285,16 +288,16 @@ def download_folder(repo_id: str, *, revision: str | None = None, token: str | N
     Raises
     ------
     MissingExtraError
-        Without the ``hub`` extra.
+        If the ``hub`` extra is not installed.
     FileError
-        The repository cannot be reached.
+        If the repository cannot be reached.
     """
     hub = require("huggingface_hub", extra="hub")
     try:
         return Path(
             hub.snapshot_download(repo_id, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG, CARD])
         )
-    except Exception as error:  # the hub client raises many kinds for offline, missing and forbidden
+    except Exception as error:  # the hub client raises different types for offline, missing and forbidden
         raise FileError(
             f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__}); "
             "expected one of the two. Check the name, or copy the folder here by hand."
@@ -323,7 +326,7 @@ def upload_folder(
     Raises
     ------
     MissingExtraError
-        Without the ``hub`` extra.
+        If the ``hub`` extra is not installed.
     """
     hub = require("huggingface_hub", extra="hub")
     api = hub.HfApi(token=token)

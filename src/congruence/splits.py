@@ -1,4 +1,4 @@
-"""Held-out items chosen by their ids, so that any command can find them again, and rows that must not be divided."""
+"""Reproducible splits: held-out items are chosen by a hash of their ids, and identical rows are kept together."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooF
 
 __all__ = ["Split", "duplicate_groups", "unpaired_pools", "warn_duplicates"]
 
-#: A further side joins rows only if it has more than the first side's number of different vectors divided by this.
+#: A further side groups rows only if it has more different vectors than the first side's number of different vectors divided by this.
 CLASS_RATIO = 3
 
 
 @dataclass(frozen=True)
 class Split:
-    """A rule that says of every id, alone, whether it is held out.
+    """A rule that decides for each id, independently of the others, whether the item is held out.
 
-    An id is held out when the 64-bit hash of the seed and the id's text lies below a threshold. The rule does not depend on
-    the order or the number of items, so a map can keep it in two numbers and ``evaluate`` finds the same
-    items in any file. Items of one group stand on one side together: those whose own hash says otherwise are exceptions.
+    An id is held out when the 64-bit hash of the seed and the id's text is below a threshold. The rule does not depend on the order or
+    the number of items, so a map can store it as two numbers and ``evaluate`` finds the same items in any file. Items of one
+    group are always on the same side of the split: ids whose own hash would put them on the other side are stored as exceptions.
 
     Attributes
     ----------
     random_state : int
     threshold : int
-        Hashes below it are held out.
+        Ids whose hash is below it are held out.
     exceptions : tuple of int
-        Hashes of ids for which the opposite holds, ascending.
+        Hashes of ids for which the rule is reversed, ascending.
     """
 
     random_state: int
@@ -54,11 +54,11 @@ class Split:
         ----------
         ids : ndarray of str or int, shape (n,)
         holdout : float or int
-            Below 1 a share; from 1 on a number of items.
+            Below 1: share of the items. From 1 on: number of items.
         random_state : int, default=0
         groups : sequence, shape (n,), optional
-            Items with equal labels are held out together or not at all, as :func:`duplicate_groups` finds them. Groups are taken while
-            they fit into the number asked for; if none does, the smallest is taken.
+            Items with equal labels (e.g. from :func:`duplicate_groups`) are held out together or not at all. Groups are added as long as they
+            fit into the requested number; if none fits, the smallest is taken.
 
         Returns
         -------
@@ -67,11 +67,11 @@ class Split:
         Raises
         ------
         ParameterError
-            Negative, or not a whole number from 1 on.
+            If ``holdout`` is negative, or is 1 or more and not a whole number.
         TooFewAnchorsError
-            Fewer than two items, or groups, would be left to fit on.
+            If fewer than two items, or groups, would be left to fit on.
         ShapeError
-            Not one label an item.
+            If ``groups`` does not have one label per item.
         """
         check_seed(random_state)
         n = len(ids)
@@ -104,7 +104,7 @@ class Split:
     def _whole_groups(
         cls, ids: np.ndarray, hashes: np.ndarray, codes: np.ndarray, count: int, random_state: int
     ) -> Split:
-        """Hold out whole groups, in the order of the hash of the first id, as text, of each."""
+        """Hold out whole groups, in the order of the hash of each group's first id as text."""
         sizes = np.bincount(codes)
         by_id = np.argsort(ids, kind="stable")
         keys = hashes[by_id[np.unique(codes[by_id], return_index=True)[1]]]
@@ -130,7 +130,7 @@ class Split:
         return cls(random_state, threshold, tuple(odd.tolist()))
 
     def held_out(self, ids: np.ndarray) -> np.ndarray:
-        """Say which of these ids are held out.
+        """Return a mask of the ids that are held out.
 
         Parameters
         ----------
@@ -147,8 +147,8 @@ class Split:
     def to_dict(self) -> dict[str, object]:
         """Return the rule as plain data.
 
-        The threshold is text, since JSON readers round large integers; exceptions, of which there may be thousands, are the base64 of
-        their little-endian 64-bit hashes.
+        The threshold is stored as text because JSON readers round large integers. Exceptions, of which there may be thousands, are stored
+        as the base64 encoding of their little-endian 64-bit hashes.
         """
         plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
@@ -157,7 +157,7 @@ class Split:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Split:
-        """Read :meth:`to_dict`'s output."""
+        """Build the rule from the output of :meth:`to_dict`."""
         odd = np.frombuffer(base64.b64decode(data.get("exceptions", "")), "<u8")
         return cls(int(data["seed"]), int(data["threshold"]), tuple(odd.tolist()))
 
@@ -169,35 +169,35 @@ def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
 
 
 def duplicate_groups(*sides: RowsLike) -> np.ndarray:
-    """Label the rows of which one must not be trained on and another measured on: those with identical vectors.
+    """Label groups of identical rows, so that copies of a training row do not end up in the held-out part.
 
     Parameters
     ----------
     *sides : Embeddings or array_like, each of shape (n, d)
-        One model's rows, or those of several, paired by position. Equal rows of the first side always form a group. Equal rows of a
-        further side do so too, except where that side describes classes rather than items: where the number of its different vectors is
-        at most a third of the first side's. Of embeddings with modalities, texts never count as the first side beside others.
+        The rows of one model, or of several models paired by position. Equal rows of the first side always form a group. Equal rows of a
+        further side do so too, unless that side describes classes rather than items, i.e. unless it has at most a third as many
+        different vectors as the first side. If the embeddings have modalities, a text side is never used as the first side when there is another.
 
     Returns
     -------
     ndarray of int, shape (n,)
-        0, 1, … in the order of the rows; a label for each connected component, as of an image with two captions one of which is also that
-        of another image.
+        Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to one group if
+        they share a caption.
 
     Raises
     ------
     ShapeError
-        Sides of different lengths.
+        If the sides have different lengths.
 
     Notes
     -----
-    Rows are equal when all their numbers are; −0 equals 0, and float16 rows are compared as float32. Rows that
-    differ by rounding, as copies embedded in different batches may, are not found.
+    Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that differ by
+    rounding, e.g. because they were embedded in different batches, are not found.
 
-    Grouping by a class description, such as one prompt for all photos of a class, would put each class on one side of the split whole,
-    and measure another thing: generalization to new classes. Grouping by an image never does.
+    Grouping by a class description, such as one prompt for all photos of a class, would put each class entirely on one side of the
+    split, and so measure something else: generalization to new classes. Grouping by an image never does this.
 
-    Rows are hashed by a product with random odd integers modulo 2⁶⁴ and compared byte by byte only where hashes are equal: time and
+    Rows are hashed by a product with random odd integers modulo 2⁶⁴, and compared byte by byte only where hashes are equal. Time and
     memory are linear in n · d.
 
     Examples
@@ -221,7 +221,7 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     ]
     if len(joining) < 2:
         codes = joining[0] if joining else np.arange(n)
-    else:  # rows and the different vectors of each side are the nodes of a graph
+    else:  # a graph whose nodes are the rows and the different vectors of each side
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -235,7 +235,7 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
 
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
-    """Say how many rows are kept together because they are identical, and return the numbers; None where there are none.
+    """Warn about rows that are kept together because they are identical, and return their numbers; None if there are no such rows.
 
     Parameters
     ----------
@@ -246,11 +246,12 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
     Returns
     -------
     dict or None
-        ``rows`` and ``groups``, those of more than one row only.
+        ``rows`` and ``groups``: numbers of rows and groups, counting only groups of more than one row.
 
     Warns
     -----
     DuplicateWarning
+        If any rows are identical.
     """
     sizes = np.bincount(groups)
     many = sizes[sizes > 1]
@@ -270,30 +271,30 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
 def unpaired_pools(
     source: Labels, target: Labels, overlap: float = 0.0, size: int | None = None, random_state: int | list[int] = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose rows for two unpaired pools so that exactly a share of their items stands in both.
+    """Choose rows for two unpaired pools such that a given share of their items is in both.
 
-    Rows whose partner stands in the other pool are no fair stand-in for unpaired data, where it mostly does not: how much
-    unpaired rows help depends on it.
+    Rows whose partner is in the other pool are not representative of unpaired data, where most rows have no partner. How much unpaired
+    rows help depends on this share.
 
     Parameters
     ----------
     source, target : sequence, shape (n,) and (m,)
-        The item of each row. Rows with equal labels belong together.
+        The item of each row. Rows with equal labels are the same item.
     overlap : float, default=0.0
-        Share of each pool's items that the other has too: 0 for disjoint pools, 1 for the same items.
+        Share of each pool's items that are also in the other pool: 0 for disjoint pools, 1 for the same items.
     size : int, optional
-        The most items of a pool; as many as there can be by default. Both pools have the same number.
+        Largest number of items in a pool; by default as many as possible. Both pools have the same number of items.
     random_state : int or list of int, default=0
 
     Returns
     -------
     tuple of (ndarray of int, ndarray of int)
-        Positions in ``source`` and in ``target``, each in an order of its own. Of s items a pool, round(overlap · s) are common.
+        Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap · s) are in both.
 
     Raises
     ------
     ParameterError
-        ``overlap`` is not between 0 and 1, ``size`` is not positive, or not one item a pool can be had.
+        If ``overlap`` is not between 0 and 1, ``size`` is not positive, or no item is available for a pool.
 
     Examples
     --------
@@ -312,7 +313,7 @@ def unpaired_pools(
     items = [np.unique(side) for side in sides]
     both: np.ndarray = np.intersect1d(items[0], items[1])
     alone = [np.setdiff1d(own, both) for own in items]
-    # s items a pool, c of them common: the other s − c of either come from items of that side alone as far as there are any.
+    # s items per pool, c of them in both. The other s − c come from items found on that side only, as far as there are any.
     s = np.arange(1, min(len(own) for own in items) + 1)
     c = np.round(overlap * s).astype(int)
     taken = sum(np.maximum(0, s - c - len(own)) for own in alone)
@@ -339,7 +340,7 @@ def unpaired_pools(
 
 
 def _equal_rows(array: np.ndarray) -> np.ndarray:
-    """Return a number below n for each row, the same for equal rows and only these."""
+    """Return an integer below n for each row; rows have the same integer exactly when they are equal."""
     n, width = array.shape
     kind = as_dtype("float32" if array.dtype in (np.float16, np.float32) else "float64")
     words = width * kind.itemsize // 4
@@ -350,14 +351,14 @@ def _equal_rows(array: np.ndarray) -> np.ndarray:
     _, first, codes, counts = np.unique(hashes, return_index=True, return_inverse=True, return_counts=True)
     labels = first[codes.reshape(-1)]
     again = np.flatnonzero(counts[codes.reshape(-1)] > 1)
-    again = again[labels[again] != again]  # what is compared with the first row of its hash
+    again = again[labels[again] != again]  # rows to compare with the first row that has the same hash
     for part in blocks(len(again), 2 * words * 4):
         rows = again[part]
         same = (_bytes(array[rows], kind) == _bytes(array[labels[rows]], kind)).all(axis=1)
-        labels[rows[~same]] = rows[~same]  # unequal rows of one hash: not met in practice, and never one group
+        labels[rows[~same]] = rows[~same]  # different rows with equal hashes: never seen in practice, and never grouped
     return labels
 
 
 def _bytes(rows: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """Return rows of one kind of float in which equal numbers are equal bytes."""
+    """Return rows of one float type such that equal numbers have equal bytes."""
     return np.ascontiguousarray(rows.astype(kind, copy=False) + kind.type(0))  # −0 + 0 is 0

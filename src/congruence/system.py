@@ -1,4 +1,4 @@
-"""What this installation is made of: versions, extras, threads, memory and devices, as a bug report needs them."""
+"""Versions, extras, threads, memory and devices of this installation, as needed in a bug report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SystemInfo", "system_info"]
 
-#: Variables that change how many threads run, which devices are seen, and whether models may be downloaded. Keys and tokens are none of them.
+#: Variables that change the number of threads, the visible devices, or whether models may be downloaded. None of them holds a key or token.
 VARIABLES = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS"),
     *("CUDA_VISIBLE_DEVICES", "PYTORCH_ENABLE_MPS_FALLBACK", "HF_HUB_OFFLINE", "NO_COLOR", "PYTHONUTF8"),
@@ -29,30 +29,30 @@ _DEVELOPMENT = {"test", "docs"}
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """What this installation is made of; nothing in it names a user, a host or a path.
+    """Versions, extras, threads, memory and devices of this installation. Contains no user name, host name or path.
 
     Attributes
     ----------
     version : str
-        Of congruence.
+        Version of congruence.
     python : str
         Implementation and version.
     platform : str
         Operating system, its release and the machine's architecture.
     packages : dict of str to str or None
-        Version of each package that congruence requires; None where it is missing.
+        Version of each package that congruence requires; None if it is not installed.
     outdated : dict of str to str
-        The requirement of each package that is installed in a version it does not allow, extras included.
+        The requirement of each installed package whose version does not satisfy it, including packages required by extras.
     extras : dict of str to list of str
-        What each extra lacks, as requirements; an empty list where it is complete.
+        The missing requirements of each extra; an empty list if it is complete.
     threads : dict of str to int or str
-        ``cpus`` this process may use, and the threads of each native library that is loaded with NumPy and SciPy.
+        ``cpus`` that this process may use, and the number of threads of each native library loaded by NumPy and SciPy.
     memory : int or None
-        Bytes that this process can still take; None where the system does not tell.
+        Bytes of memory that this process can still allocate; None if the system does not report it.
     devices : list of str
-        What torch computes on here: ``cpu``, and each CUDA or MPS device by name. Empty without torch.
+        Devices that torch can compute on: ``cpu``, and each CUDA or MPS device by name. Empty without torch.
     variables : dict of str to str
-        Those of ``VARIABLES`` that are set.
+        Environment variables listed in ``VARIABLES`` that are set.
     """
 
     version: str
@@ -71,7 +71,7 @@ class SystemInfo:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Return lines to paste into a bug report."""
+        """Return the facts as lines to paste into a bug report."""
         complete = [name for name, missing in self.extras.items() if not missing]
         lines = {
             "congruence": self.version,
@@ -96,7 +96,7 @@ def system_info(*, devices: bool = True) -> SystemInfo:
     Parameters
     ----------
     devices : bool, default=True
-        Ask torch, where it is installed, for its devices; importing it takes seconds.
+        List torch's devices, if torch is installed; importing it takes seconds.
 
     Returns
     -------
@@ -130,10 +130,10 @@ def system_info(*, devices: bool = True) -> SystemInfo:
 
 
 def _requirements() -> list[Requirement]:
-    """Return what the installed distribution requires, extras included; nothing where the sources run without being installed."""
+    """Return what the installed distribution requires, extras included; an empty list if the sources run without being installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    from packaging.requirements import Requirement  # which matplotlib requires
+    from packaging.requirements import Requirement  # matplotlib requires it
 
     try:
         return [Requirement(line) for line in requires("congruence") or []]
@@ -146,7 +146,7 @@ def _applies(requirement: Requirement, extra: str) -> bool:
 
 
 def _extras(needed: list[Requirement]) -> dict[str, list[str]]:
-    """Return the requirements that each extra lacks on this platform."""
+    """Return the missing requirements of each extra on this platform."""
     names = {name for one in needed for name in re.findall(r"extra == \"([^\"]+)\"", str(one.marker or ""))}
     return {
         extra: sorted(
@@ -175,8 +175,8 @@ def _version(name: str) -> str | None:
 def _threads() -> dict[str, int | str]:
     """Count the processors that this process may use, and the threads of the native libraries of NumPy and SciPy."""
     import numpy  # noqa: F401  # loads its BLAS
-    import scipy.linalg  # noqa: F401  # which may have one of its own
-    from threadpoolctl import threadpool_info  # which scikit-learn requires
+    import scipy.linalg  # noqa: F401  # SciPy may load a BLAS of its own
+    from threadpoolctl import threadpool_info  # scikit-learn requires it
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found: dict[str, int | str] = {"cpus": usable}
@@ -187,7 +187,7 @@ def _threads() -> dict[str, int | str]:
 
 
 def _devices() -> list[str]:
-    """Name what torch computes on; one that cannot be asked says why, since that is what a bug report is about."""
+    """Name the devices that torch can compute on; a device that fails is listed with its error, which the bug report may be about."""
     if _version("torch") is None:
         return []
     try:
@@ -202,6 +202,6 @@ def _devices() -> list[str]:
         return found
     except (
         Exception
-    ) as error:  # a broken installation of torch fails in many ways, and the rest of the report is still wanted
+    ) as error:  # a broken installation of torch fails in many ways, and the rest of the report is still useful
         print(f"note: torch did not say its devices: {error!r}", file=sys.stderr)
         return [f"torch fails: {type(error).__name__}"]

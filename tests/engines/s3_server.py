@@ -19,6 +19,9 @@ DATE = "Mon, 23 Nov 2026 00:00:00 GMT"
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = (
+        True  # an answer's head and body are two writes, and the second waited 40 ms for the client's word on the first
+    )
 
     def log_message(self, *_):
         pass

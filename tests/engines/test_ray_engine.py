@@ -38,9 +38,25 @@ pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("ray"), pytest.mark.fil
 MAP = make_map()
 
 
+#: A worker imports for two seconds: the cluster keeps those that it has, and starts none before it has work for it.
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "3600000",
+    "RAY_enable_worker_prestart": "0",
+}
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
+        # Workers as a command's, without scikit-learn; those of a program are in a test of their own.
+        patch.setattr("congruence.engines.ray.runs_command", lambda: True)
+        yield from _cluster()
+
+
+def _cluster():
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
@@ -155,7 +171,8 @@ def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_pat
     np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X), rtol=0, atol=2e-6)
 
 
-def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, tmp_path):
+def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr("congruence.engines.ray.runs_command", lambda: False)  # the workers of a program
     vectors = X.copy()
     vectors[-1] = np.nan
     data = open_dataset(str(write_parts(tmp_path / "in", vectors)))

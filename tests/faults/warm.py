@@ -7,6 +7,7 @@ leaves a thread or an open file behind, which a fork would not take along.
 from __future__ import annotations
 
 import numpy as np
+import process  # noqa: F401 - and so pytest, which every fork would import to find its function
 
 from congruence import OrthogonalMap
 from congruence.cli import COMMANDS, _program

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy  # a child process that takes seconds to start, which one worker then starts for all
+
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src" / "congruence"
 sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]

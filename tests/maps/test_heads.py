@@ -453,3 +453,20 @@ def test_no_structure_brings_the_reader_down(structure, part, wrap):
     facts = {**m.facts_, "layers": {**m.facts_["layers"], part: [structure] if wrap else structure}}
     with pytest.raises((KeyError, TypeError, ValueError)):  # the kinds that congruence.load turns into CorruptFileError
         HeadsMap()._restore(m.state(), facts)
+
+
+@pytest.mark.parametrize(("n", "power"), [(30, 0.0), (200, 0.5)])
+def test_ridges_fitted_together_are_those_fitted_one_by_one(n, power):
+    rng = np.random.default_rng(3)
+    X = Embeddings(rng.normal(size=(n, 40)), np.arange(n).astype(str))
+    Y = Embeddings(X.vectors[:, :25] + rng.normal(size=(n, 25)), X.ids)
+    ridges = (0.0, 1.0, 30.0)
+    together = CCAMap(n_components=5, power=power).fit_ridges(X, Y, ridges)
+    for ridge, one in zip(ridges, together, strict=True):
+        alone = CCAMap(n_components=5, power=power, ridge=ridge).fit(X, Y)
+        assert one.get_params() == alone.get_params()
+        assert one.facts_ == alone.facts_
+        for name, array in alone.state().items():
+            np.testing.assert_array_equal(one.state()[name], array)
+    with pytest.raises(ParameterError, match="ridge"):
+        CCAMap().fit_ridges(X, Y, (1.0, -1.0))

@@ -1,1 +1,1 @@
-"""What every package needs and nobody imports from outside: arrays, validation, atomic writes, optional imports."""
+"""Internal helpers for all packages: arrays, validation, atomic writes, optional imports."""

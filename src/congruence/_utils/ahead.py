@@ -1,4 +1,4 @@
-"""An iterator that runs ahead of who reads it, in a thread of its own."""
+"""An iterator that reads ahead in its own thread."""
 
 from __future__ import annotations
 

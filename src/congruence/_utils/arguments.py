@@ -1,4 +1,4 @@
-"""What other users of a machine see of this process's command line."""
+"""Hide secrets in this process's command line from other users of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes that happen whole or not at all, and that replace only what this library wrote."""
+"""Atomic writes that replace only what this library wrote."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Foreign: TypeAlias = Callable[[Path], str | None]
 def atomic_path(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` and move it there when the block ends well.
+    """Yield a temporary path next to ``path`` and move it there if the block ends without an error.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def _is_about(error: OSError, *places: Path) -> bool:
 def check_output(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> None:
-    """Refuse an output path at which something stands that must not be replaced; parameters as of :func:`atomic_path`.
+    """Refuse an output path at which there is something that must not be replaced; parameters as for :func:`atomic_path`.
 
     Raises
     ------

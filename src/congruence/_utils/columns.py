@@ -89,6 +89,7 @@ def refuse_sparse(X: object, name: str) -> None:
     Raises
     ------
     DtypeError
+        If arrays are not real numbers.
     """
     if is_tensor(X):
         remedy = "" if str(getattr(X, "layout", "torch.strided")) == "torch.strided" else "to_dense"

@@ -1,4 +1,4 @@
-"""How objects show themselves: a few lines in a terminal, a small table in a notebook."""
+"""How objects are displayed: a few lines in a terminal, a small table in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of items: what may be one, when two are the same, and where those of one side are on another.
+"""Ids of items: which values are allowed, when two are equal, and how ids of two sides are matched.
 
 An id is a text or a whole number. Two ids are the same when their texts are, a number's text being its decimal digits: 7 of an integer
 column is ``"7"`` of a ``.csv``, and ``"07"`` is another id. Numbers on both sides are compared as numbers, which comes to the same.

@@ -1,4 +1,4 @@
-"""A lock on a folder that the system drops when its process ends, however it ends."""
+"""A lock on a folder that the system releases when its process ends, for whatever reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory there is, so that what cannot fit is refused before it is read."""
+"""Available memory, so that what cannot fit is refused before it is read."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def check_memory(size: int, what: str, remedy: str) -> None:
     Raises
     ------
     OutOfMemoryError
+        If there is not enough memory.
     """
     if size < _SMALL:
         return
@@ -53,7 +54,7 @@ def free_memory() -> int | None:
 
 
 def say_size(size: int) -> str:
-    """Return a number of bytes as people say it: 1.5 GiB."""
+    """Return a number of bytes in readable form: 1.5 GiB."""
     value, unit = float(size), "bytes"
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
         if value < 1024 or unit == "EiB":

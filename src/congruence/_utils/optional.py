@@ -1,4 +1,4 @@
-"""Optional dependencies: one door, one clear message."""
+"""Imports of optional dependencies, with a clear message if one is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from congruence.errors import MissingExtraError, ParameterError
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional dependency, or say which extra brings it.
+    """Import an optional dependency, or raise an error that names the extra to install.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Names of temporary files that say who writes them, so that what a killed process left can be told from what is in work."""
+"""Names of temporary files that identify the process writing them, so that leftovers of killed processes can be recognized."""
 
 from __future__ import annotations
 

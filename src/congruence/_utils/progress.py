@@ -1,4 +1,4 @@
-"""The progress bar of everything that takes long: on standard error, and only where that is a terminal."""
+"""Progress bars for long operations, on standard error and only if that is a terminal."""
 
 from __future__ import annotations
 

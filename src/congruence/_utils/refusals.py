@@ -1,4 +1,4 @@
-"""What the operating system refuses, in words: what happened, what was expected, and what to do about it."""
+"""Messages for errors of the operating system: what happened, what was expected, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The command line: one file a command, reports on standard output, everything else on standard error.
+"""The command line: one module per command; reports go to standard output, everything else to standard error.
 
-Exit codes: 0 fine; 1 a verdict says no; 2 bad input, or a machine that refuses (one sentence); 70 a bug; 74 standard output cannot
-be written; 128 and the number of a signal; 141 the reader of the output went away. See docs/reliability.md.
+Exit codes: 0 success; 1 a negative verdict; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74 standard output
+cannot be written; 128 plus the number of a signal; 141 the reader of the output has closed it. See docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from congruence.cli._streams import OutputLostError, discard_output, guarded
 
 __all__ = ["app", "main"]
 
-#: What a message may hold besides words: those of other libraries have lines.
+#: Line breaks and tabs are kept in messages, because messages of other libraries have several lines.
 LINES = "\n\t"
 
 #: The program with all commands.
@@ -43,10 +43,10 @@ class _Group(PlainValues, TyperGroup):
 
 
 class _Command(PlainValues, TyperCommand):
-    """A command whose errors name its flags where the library names arguments."""
+    """A command whose errors name its flags instead of the library's arguments."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and let errors of this library pass with their messages rewritten."""
+        """Run the command, and re-raise errors of this library with their messages rewritten."""
         from congruence.errors import CongruenceError
 
         running = _running.set(self)
@@ -77,10 +77,10 @@ class _Command(PlainValues, TyperCommand):
 
 
 class _TransformCommand(_Command):
-    """Lets ``--normalize`` alone mean ``--normalize yes``, as it did before it took a value."""
+    """Accepts ``--normalize`` without a value as ``--normalize yes``, as before it took a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the value where there is none."""
+        """Insert the value if it is missing."""
         from congruence.cli.transform import NORMALIZE
 
         given = []
@@ -89,10 +89,10 @@ class _TransformCommand(_Command):
         return super().parse_args(ctx, given)
 
 
-#: The command that is running, for the messages of warnings.
+#: The command that is running, used for the messages of warnings.
 _running: ContextVar[_Command | None] = ContextVar("_running", default=None)
 
-#: Its context, or that of the last one that ran, for what is said when it fails.
+#: Its context, or that of the last command that ran, used for messages about its failure.
 _context: ContextVar[Any] = ContextVar("_context", default=None)
 
 
@@ -107,10 +107,10 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Change the embedding model of a search without encoding everything again. To see it done: congruence demo."""
+    """Switch a search index to another embedding model without re-encoding everything. For a demonstration, run: congruence demo."""
 
 
-#: Commands in the order of the help, by what they are for; the four commands of an upgrade come first. Each is the ``command`` of the module of its name.
+#: Commands in the order of the help, grouped by purpose; the four commands of an upgrade come first. Each is ``command`` in the module of its name.
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
     "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
@@ -123,13 +123,13 @@ _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
 def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typer:
-    """Return the program with some commands, whose modules are imported here."""
+    """Return the program with the given commands, whose modules are imported here."""
     program = typer.Typer(
         name="congruence",
         cls=_Group,
-        help="Change the embedding model of a search without encoding everything again. To see it done: congruence demo.",
+        help="Switch a search index to another embedding model without re-encoding everything. For a demonstration, run: congruence demo.",
         no_args_is_help=True,
-        add_completion=len(names) > 1,  # the whole program completes; a process that runs one command is spared it
+        add_completion=len(names) > 1,  # only the whole program offers completion, not a process that runs one command
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -142,7 +142,9 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
         from congruence.cli import frame
 
         group = typer.Typer(
-            cls=_Group, help="Many models in one frame: fit it, add models, take a map.", no_args_is_help=True
+            cls=_Group,
+            help="Many models in one coordinate frame: fit it, add models, and extract maps.",
+            no_args_is_help=True,
         )
         for name, function in (("fit", frame.fit), ("add", frame.add), ("map", frame.take)):
             group.command(name, cls=_Command)(function)
@@ -151,7 +153,7 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
 
 
 def __getattr__(name: str) -> Any:
-    """Build the program with all commands when it is asked for: a process that runs one of them does without the others."""
+    """Build the program with all commands on request; a process that runs a single command does not need the others."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()["app"] = program = _build()
@@ -160,14 +162,14 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _program(command: str) -> Any:
-    """Return the program as it runs one command, or with all of them for any other word: reading the options of all takes 0.1 s."""
+    """Return the program with this command only, or with all commands if the word is no command: reading the options of all takes 0.1 s."""
     if command in COMMANDS:
         return typer.main.get_command(_build((command,), frames=False))
     return typer.main.get_command(_build(() if command == "frame" else COMMANDS))
 
 
 def main() -> None:
-    """Run the command line; whatever ends it becomes one sentence and an exit code."""
+    """Run the command line; every failure ends with one sentence and an exit code."""
     import warnings
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
@@ -187,7 +189,7 @@ def main() -> None:
                     _program(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:
-                    sys.stdout.flush()  # here, where a failure can still be told
+                    sys.stdout.flush()  # here, while a failure can still be reported
                 raise
         except SystemExit:
             raise

@@ -1,4 +1,4 @@
-"""Reading the two files that ``congruence fit`` pairs, and finding what to pair them by."""
+"""Read the two files that ``congruence fit`` pairs, and find the columns to pair them by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def read_anchors(
     spaces: tuple[Space, Space],
     allow_zero_rows: bool,
 ) -> tuple[tuple[Embeddings, Embeddings], str]:
-    """Read both sides, with ids where they were named or where both files have a column of a usual name.
+    """Read both files, with ids if they were named or if both files have a column with a usual name.
 
     Parameters
     ----------
@@ -30,14 +30,14 @@ def read_anchors(
     -------
     anchors : (Embeddings, Embeddings)
     paired_by : str
-        For the report: ``id``, with the columns' names where they are known, or ``position``.
+        For the report: ``id``, with the names of the columns if known, or ``position``.
 
     Raises
     ------
     InputError
-        Different numbers of rows and nothing to pair them by, or ids that were not named and have nothing in common.
+        If the numbers of rows differ and there are no ids to pair by, or ids that were found automatically have none in common.
     CongruenceError
-        Whatever reading raises.
+        Any error raised while reading.
     """
     from congruence.cli._base import read
     from congruence.errors import InputError
@@ -59,7 +59,7 @@ def read_anchors(
 
 
 def find_ids(spec: str) -> tuple[bool, str | None]:
-    """Say whether a file has ids, and the column to name for them if it is not what reading takes anyway."""
+    """Return whether a file has ids, and the column to name for them if it is not the one read by default."""
     from congruence.stores import open_source, parse_spec
     from congruence.stores.id_columns import usual_id_column
 
@@ -69,7 +69,7 @@ def find_ids(spec: str) -> tuple[bool, str | None]:
 
 
 def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
-    """Return the columns to read ids from: none, unless both sides then have ids."""
+    """Return the columns to read ids from: none, unless both files have ids."""
     from congruence._utils.display import visible
     from congruence.stores import parse_spec
     from congruence.stores.id_columns import id_fault
@@ -92,7 +92,7 @@ def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
 
 
 def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> str:
-    """Say what to pass for files of different lengths, naming the columns that could be meant."""
+    """Return what to pass for files of different lengths, naming the columns that could be meant."""
     from congruence.stores import parse_spec
     from congruence.stores.id_columns import id_columns
 
@@ -112,7 +112,7 @@ def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> str:
 
 
 def _compare(specs: tuple[str, str], one: Embeddings, two: Embeddings) -> None:
-    """Say how far ids that nobody named differ. Raises IdError if they have nothing in common."""
+    """Report how far automatically found ids differ. Raises IdError if they have nothing in common."""
     from congruence._utils.display import visible
     from congruence._utils.ids import is_in
     from congruence._utils.validation import shorten
@@ -125,7 +125,7 @@ def _compare(specs: tuple[str, str], one: Embeddings, two: Embeddings) -> None:
             f"Got ids in {specs[0]} ({shorten(str(one.ids[0]))}, …) and {specs[1]} ({shorten(str(two.ids[0]))}, …) that differ in {most} of {most} "
             "rows; expected the same items on both sides. Pass --ids COLUMN for others, or --ids none to pair by position."
         )
-    if common < most and len(one) == len(two):  # of different lengths the report says how many were left out
+    if common < most and len(one) == len(two):  # if the lengths differ, the report states how many rows were left out
         print(
             f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} rows; the other {common} are "
             "paired by id. Pass --missing error to refuse such files, or --ids none to pair by position.",

@@ -1,4 +1,4 @@
-"""Progress bars, one after the other."""
+"""A sequence of progress bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Bars"]
 
 
 class Bars:
-    """One progress bar after the other; a context manager."""
+    """A sequence of progress bars; a context manager."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet, self._stack = quiet, ExitStack()
@@ -22,20 +22,20 @@ class Bars:
         self.close()
 
     def begin(self, words: str, total: int) -> None:
-        """Show a bar of its own for a walk."""
+        """Show a new bar for a pass over the rows."""
         from congruence.cli._base import progress
 
         self.close()
         self._advance = self._stack.enter_context(progress(words, total, self._quiet))
 
     def advance(self, count: int) -> None:
-        """Move the bar that is shown."""
+        """Advance the current bar."""
         if self._advance is not None:
             self._advance(count)
 
     @contextmanager
     def shown(self, words: str, total: int) -> Iterator[Callable[[int], None] | None]:
-        """Show a bar while the block runs, and give what moves it."""
+        """Show a bar while the block runs, and yield a function that advances it."""
         self.begin(words, total)
         try:
             yield self._advance
@@ -43,6 +43,6 @@ class Bars:
             self.close()
 
     def close(self) -> None:
-        """Remove the bar that is shown."""
+        """Remove the current bar."""
         self._stack.close()
         self._advance = None

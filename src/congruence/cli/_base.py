@@ -1,4 +1,4 @@
-"""What commands share: printing reports, progress bars, and reading inputs as the options say."""
+"""Helpers shared by commands: printing reports, progress bars, and reading inputs according to the options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def print_json(data: object) -> None:
-    """Print plain data as JSON that every reader accepts: NaN and infinity become null."""
+    """Print plain data as JSON that every parser accepts: NaN and infinity become null."""
     from congruence._utils.display import visible_json
     from congruence.cli._streams import knows_unicode
 
@@ -41,22 +41,22 @@ def _plain(data: object) -> object:
 
 
 def say(text: str) -> None:
-    """Print a line in which names and ids may stand: their control characters are escaped."""
+    """Print a line that may contain names and ids; control characters in them are escaped."""
     from congruence._utils.display import visible
 
     print(visible(text))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Write a number for a table; nothing known is a dash."""
+    """Format a number for a table; an unknown value is a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table on standard output; the first columns are text, cells that look like numbers align right.
+    """Print a table on standard output; the first columns are text, and cells that look like numbers are right-aligned.
 
-    Title, columns and cells are data: rich's markup in them is shown and control characters are escaped. In a narrow terminal words go on in
-    the next line, and numbers stay whole.
+    Title, columns and cells are treated as data: rich markup in them is shown literally and control characters are escaped. In a narrow
+    terminal text wraps, and numbers are never broken.
     """
     from rich import box
     from rich.console import Console
@@ -88,7 +88,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     if sys.stdout.isatty():
         Console(highlight=False).print(table)
         return
-    # A pipe has no width of its own: a table that goes to a file is as wide as its longest row, and nothing of it is cut.
+    # A pipe has no width: a table written to a file is as wide as its longest row, and nothing is truncated.
     wide = Console(width=100_000, highlight=False)
     with wide.capture() as captured:
         wide.print(table)
@@ -97,7 +97,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """Show a progress bar on standard error while the block runs; nothing when it is no terminal."""
+    """Show a progress bar on standard error while the block runs, if standard error is a terminal."""
     from congruence._utils.progress import progress_bar
 
     with progress_bar(label, total, quiet=quiet) as bar:
@@ -105,7 +105,7 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
 
 
 def load_map(path: str) -> tuple[Map, Bridge | None]:
-    """Load a saved map; or a bridge, and its map. The process of a command on a map does without what bridges import."""
+    """Load a saved map, or a bridge and its map. Commands on a map do not import the modules that bridges need."""
     from congruence import persist
     from congruence.maps import restore_map
 
@@ -126,7 +126,7 @@ def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool 
 
 
 def read_groups(spec: str | None) -> str | np.ndarray | None:
-    """Read what ``--groups`` names: labels from a file, None for ``none``, and identical rows when it is left out."""
+    """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not given."""
     from congruence.stores import read_column
 
     return "identical" if spec is None else None if spec == "none" else read_column(spec)
@@ -134,7 +134,7 @@ def read_groups(spec: str | None) -> str | np.ndarray | None:
 
 @contextmanager
 def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
-    """Give a folder for checkpoints: the one named, or one beside the output, which goes when the block ends well."""
+    """Yield a folder for checkpoints: the one named, or one next to the output that is removed on success."""
     from pathlib import Path
 
     from congruence.train.places import named_folder, own_folder
@@ -149,7 +149,7 @@ def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
         print(f"note: {place} holds other things than checkpoints and was left.", file=sys.stderr)
 
 
-#: ``name=value`` in a message of the library. A quote, slash, point or # before it belongs to a value or to a path.
+#: ``name=value`` in a message of the library. After a quote, slash, point or # it is part of a value or a path.
 _NAMED = re.compile(
     r"""(?<![\w'"/:#?&.=,<-])(?<!--set\ )(?<!--grid\ )
     (?P<name>[a-z][a-z_]*)=
@@ -157,13 +157,13 @@ _NAMED = re.compile(
     re.VERBOSE,
 )
 
-#: The last resort a message offers after others. Of a command without that option, the others are all there is.
+#: The last of several remedies in a message. It is dropped if the command does not have the option it names.
 _OFFERED = re.compile(r", or pass (?P<name>[a-z][a-z_]*)=(?:[^.]|\.(?!\s|$))*(?=\.(?:\s|$))")
 
-#: Arguments of the library whose option has another name.
+#: Arguments of the library whose options have other names.
 _OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
 
-#: One argument, and the options that commands have for its two sides.
+#: Arguments that correspond to two options, one for each side.
 _TWO_SIDED = {
     "unpaired": (("unpaired_source", "unpaired_target"), ("images", "texts")),
     "background": (("background_old", "background_new"),),
@@ -171,17 +171,17 @@ _TWO_SIDED = {
 
 
 def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = frozenset()) -> str:
-    """Rewrite the arguments that a message of the library names as the flags of the command that was run.
+    """Rewrite the arguments named in a message of the library as the flags of the command that was run.
 
     Parameters
     ----------
     message : str
-        ``Got holdout=2.5; …. Pass force=True to replace it.`` The library names its arguments so.
+        E.g. ``Got holdout=2.5; …. Pass force=True to replace it.``, the form in which the library names its arguments.
     options : iterable of click.Parameter
-        Of the command; names that it has no option for stay as they are, and where one is only a last resort (``…, or pass name=value.``),
-        it is left out.
+        Options of the command. Names without an option are not changed; if such a name is only the last of several remedies
+        (``…, or pass name=value.``), that remedy is dropped.
     settable : set of str
-        Names that the command takes as ``--set NAME=VALUE``.
+        Names that the command accepts as ``--set NAME=VALUE``.
 
     Returns
     -------

@@ -148,7 +148,7 @@ def run(
 
 
 def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
-    """Fit on the images of some classes; of texts only means are used, those of the same classes."""
+    """Fit on the images of some classes; of the texts of these classes only the means are used."""
     import warnings
 
     import congruence
@@ -165,17 +165,17 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
         mapping: OrthogonalMap = congruence.fit(
             source["image"],
             target["image"],
-            "orthogonal",  # what the page explains
+            "orthogonal",  # the method that the page explains
             holdout=n - classes,
             random_state=seed,
             means={"text": (source["text"], target["text"])},
-            check=False,  # right by construction, and the check takes longer than the fit
+            check=False,  # the pairs are correct by construction, and the check takes longer than the fit
         )
     return mapping
 
 
 def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, Any]]:
-    """Measure before, after and oracle on classes the map was fitted on and on the others."""
+    """Score before and after mapping, and of each model alone, on classes the map was fitted on and on the others."""
     from congruence.evaluation import evaluate
     from congruence.splits import Split
 
@@ -229,7 +229,7 @@ def _own_group(
     source: dict[str, Embeddings],
     target: dict[str, Embeddings],
 ) -> dict[str, object]:
-    """Share of items whose nearest other item in the target model belongs to their subgroup."""
+    """Return the share of items whose nearest other item in the target model belongs to their subgroup."""
     import numpy as np
 
     from congruence.evaluation.controls import chance_at_k
@@ -248,7 +248,7 @@ def _own_group(
 
 
 def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dict[str, Any]]:
-    """Compare ways back: the inverse, a map fitted the other way, and one fitted on other anchors.
+    """Compare reverse maps: the inverse, a map fitted in the reverse direction, and one fitted on other anchors.
 
     The third is composition: two maps that share no anchor, one after the other, should be the identity. The last two lines are the
     controls: every vector at the mean it started from, and a random rotation about that mean.

@@ -1,4 +1,4 @@
-"""The photo sample as an application has it: a table of photo vectors, and files of vectors by both models."""
+"""The photo sample in the form an application has it: a table of photo vectors, and files of vectors from both models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["has_lancedb", "library_name", "why_not_replaced", "write_files", "write_library"]
 
-#: File that marks a folder as one of :func:`write_files`, and what it says.
+#: Name and content of the file that marks a folder written by :func:`write_files`.
 MARKER, FORMAT = "sample.json", "congruence-photo-sample"
 
 _NAMES = {
@@ -27,7 +27,7 @@ _NAMES = {
 
 
 def has_lancedb() -> bool:
-    """Say whether the extra ``lancedb`` is installed."""
+    """Return whether the extra ``lancedb`` is installed."""
     return all(find_spec(name) is not None for name in ("lancedb", "lance"))
 
 
@@ -37,18 +37,18 @@ def library_name() -> str:
 
 
 def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
-    """Write the photos with the old model's vectors as an application has them.
+    """Write the photos with the old model's vectors in the form an application has them.
 
     Parameters
     ----------
     sample : Bundle
     path : Path
-        In a folder that exists; its name is :func:`library_name`.
+        In an existing folder; its name is :func:`library_name`.
 
     Returns
     -------
     lancedb.Table or None
-        None for a Parquet file.
+        None if a Parquet file was written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -65,7 +65,7 @@ def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
 
 
 def why_not_replaced(folder: Path) -> str | None:
-    """Say why a folder is not one of :func:`write_files`; None for such a one."""
+    """Return why a folder was not written by :func:`write_files`; None if it was."""
     from congruence._utils.atomic import has_marker
 
     others = sorted(path.name for path in folder.iterdir() if path.name not in _NAMES)
@@ -75,7 +75,7 @@ def why_not_replaced(folder: Path) -> str | None:
 
 
 def write_files(sample: Bundle, folder: str | Path) -> list[str]:
-    """Write the sample as a folder, which may replace one of its own: the library, and both models' vectors of photos and class names as Parquet files.
+    """Write the sample as a folder (it may replace an earlier one): the library, and Parquet files of both models' vectors of photos and class names.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
     Raises
     ------
     OutputExistsError, StorageError
-        A folder of other things is there, or it cannot be written.
+        If the folder holds other files, or cannot be written.
     """
     import json
 
@@ -109,13 +109,13 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
 
 
 def _table(sample: Bundle, rows: Embeddings, kind: str) -> pa.Table:
-    """Return rows with their ids, classes and vectors; the metadata names their model."""
+    """Return rows with their ids, classes and vectors; the metadata contain the name of their model."""
     import json
 
     import numpy as np
     import pyarrow as pa
 
-    vectors = rows.vectors.astype(np.float32)  # as most stores hold them; the sample has float16
+    vectors = rows.vectors.astype(np.float32)  # as in most stores; the sample has float16
     table = pa.table(
         {
             "id": rows.ids.tolist(),

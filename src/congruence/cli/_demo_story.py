@@ -1,4 +1,4 @@
-"""``congruence demo``: a photo library moved to a new model, asked at each step, and moved back."""
+"""``congruence demo``: a photo library is moved to a new model and back, and searched at each step."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["STEPS", "certified_ways", "certify_sample", "fit_on_names", "move_library", "print_story"]
 
-#: Searches that are shown, half of them those that the map alone harms most; photos of each.
+#: Number of searches shown, half of which are those that the map alone degrades most; number of photos per search.
 EXAMPLES, SHOWN = 6, 5
 
-#: Photos that both models encode for the certificate.
+#: Number of photos that both models encode for the certificate.
 ANCHORS = 200
 
-#: Steps of which :func:`move_library` tells its callback.
+#: Steps that :func:`move_library` reports to its callback.
 STEPS = 4
 
 
 def fit_on_names(sample: Bundle) -> Map:
-    """Fit the map on the names of the classes in both models; of photos only the old model's mean is used."""
+    """Fit the map on the names of the classes in both models; of the photos only the old model's mean is used."""
     import congruence
 
     return congruence.fit(
@@ -52,7 +52,7 @@ def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
 
 
 def certified_ways(certificate: Certificate) -> list[CertifiedWay]:
-    """Return what the certificate expects of each way, with its interval."""
+    """Return the quality that the certificate expects of each strategy, with its interval."""
     names = {
         "keep": "keep the old model",
         "map": "map the stored vectors",
@@ -68,7 +68,7 @@ def certified_ways(certificate: Certificate) -> list[CertifiedWay]:
 
 
 class _Step(NamedTuple):
-    """The library at one step, and the photos that each name found."""
+    """State of the library at one step, and the photos that each name found."""
 
     told: SearchedWay
     found: list[list[str]]
@@ -76,7 +76,7 @@ class _Step(NamedTuple):
 
 @dataclass
 class _Library:
-    """A table of photos, as an application has it: written once, then read and searched by the store's own client."""
+    """A table of photos as in an application: written once, then read and searched with the store's own client."""
 
     sample: Bundle
     folder: Path
@@ -91,7 +91,7 @@ class _Library:
         return "LanceDB table" if self.live else "Parquet file"
 
     def vectors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids and vectors as readers see them now."""
+        """Return the ids and vectors that readers currently see."""
         import numpy as np
         import pyarrow.parquet as pq
 
@@ -130,25 +130,25 @@ def move_library(
     Parameters
     ----------
     sample : Bundle
-        The sample ``photos``: the new model's vectors of photos stand for encoding them.
+        The sample ``photos``; its vectors of the new model are used in place of encoding photos.
     mapping : Map
         From the old model to the new one.
     share : float, default=0.1
-        Of the photos to re-embed.
+        Share of the photos to re-embed.
     random_state : int, default=0
-        Chooses random rows of the plan, and half of the searches that are shown.
+        Determines the random rows of the plan, and half of the searches that are shown.
     callback : callable, optional
         Called with 1 after each of :data:`STEPS` steps.
 
     Returns
     -------
     dict
-        As :func:`congruence.report.render_story` takes it, but for ``certificate``.
+        As :func:`congruence.report.render_story` expects it, except for ``certificate``.
 
     Raises
     ------
     MigrationError
-        What was written does not verify.
+        If the new vectors fail verification.
     """
     import numpy as np
 
@@ -180,7 +180,7 @@ def move_library(
             _switch(migration)
             ways.append(search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new"))
             step(1)
-            if not library.live:  # files are complete, so they are re-embedded before they change places
+            if not library.live:  # files must be complete, so rows are re-embedded before the switch
                 migration.rollback()
             stages: list[SearchStage] = [{"share": 0.0, "value": ways[-1].told["accuracy"]}]
             budget = round(share * len(old["image"]))
@@ -246,7 +246,7 @@ def _accuracy(sample: Bundle, names: np.ndarray, queries: np.ndarray, ids: np.nd
 
 
 def _found_first(sample: Bundle, names: np.ndarray, found: list[list[str]]) -> float | None:
-    """Return the share of names that find a photo of theirs first."""
+    """Return the share of names whose first hit is a photo of their class."""
     import numpy as np
 
     classes = sample.classes["image"]
@@ -255,7 +255,7 @@ def _found_first(sample: Bundle, names: np.ndarray, found: list[list[str]]) -> f
 
 
 def _examples(sample: Bundle, names: np.ndarray, ways: list[_Step], random_state: int) -> list[Search]:
-    """Return the searches to show: those that the map alone harms most, and random ones, of classes with enough photos."""
+    """Return the searches to show: those that the map alone degrades most, and random ones, of classes with enough photos."""
     import numpy as np
 
     from congruence.report.examples import data_uri

@@ -1,4 +1,4 @@
-"""The second half of ``congruence demo``: a LanceDB table migrated, searched by text before and after, switched and rolled back."""
+"""The second part of ``congruence demo --sample emoji``: a LanceDB table is migrated, searched by text before and after, switched and rolled back."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 __all__ = ["has_lancedb", "migrate_table", "print_table_searches"]
 
-#: Searches that are shown, and rows of each.
+#: Number of searches shown, and of rows per search.
 EXAMPLES, SHOWN = 6, 5
 
 MEASURES = {"recall@1": 1, "recall@10": 10}
 
 
 def has_lancedb() -> bool:
-    """Say whether the extra ``lancedb`` is installed."""
+    """Return whether the extra ``lancedb`` is installed."""
     return all(find_spec(name) is not None for name in ("lancedb", "lance"))
 
 
 def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: int = 0) -> dict[str, Any]:
-    """Put the old model's vectors of all pictures and captions in one LanceDB table, and move it to the new model and back.
+    """Put the old model's vectors of all pictures and captions in a LanceDB table, and move it to the new model and back.
 
     Parameters
     ----------
@@ -38,22 +38,22 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     mapping : Map
         From the old model to the new one.
     split : Split
-        Texts of its held-out classes are asked.
+        The texts of its held-out classes are used as queries.
     random_state : int
-        Chooses the searches that are shown.
+        Determines the searches that are shown.
 
     Returns
     -------
     dict
-        ``searches`` as of :func:`congruence.report.render_migration`, ``summary`` of the migration at its end, ``identical``: the rollback
-        gave the old vectors back bit for bit, and ``same_lists``: it gave the same results.
+        ``searches`` as for :func:`congruence.report.render_migration`; ``summary`` of the completed migration; ``identical``: whether the rollback
+        restored the old vectors bit for bit; ``same_lists``: whether it restored the search results.
 
     Raises
     ------
     MissingExtraError
-        The extra ``lancedb`` is not installed.
+        If the extra ``lancedb`` is not installed.
     MigrationError
-        What was written does not verify.
+        If the new vectors fail verification.
     """
     import numpy as np
 
@@ -72,7 +72,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
         where = str(Path(folder) / "items.lance")
 
         def search(name: str, note: str, queries: np.ndarray) -> dict[str, Any]:
-            """Ask the table by its own client, as an application does."""
+            """Search the table with its own client, as an application does."""
             table.checkout_latest()
             found = [_ask(table, queries[k], SHOWN) for k in shown]
             pictures = table.search().where("kind = 'image'").select(["id", "embedding"]).to_arrow()
@@ -131,7 +131,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
 
 
 def print_table_searches(moved: dict[str, Any]) -> None:
-    """Print what :func:`migrate_table` found; the pictures are emoji, so that a terminal can show them."""
+    """Print the result of :func:`migrate_table`; the pictures are emoji, so a terminal can show them."""
     from congruence.cli._base import number, print_table, say
     from congruence.cli._streams import knows_unicode
 
@@ -155,12 +155,12 @@ def print_table_searches(moved: dict[str, Any]) -> None:
 
 
 def _glyph(name: str) -> str:
-    """Return the character that an id of the sample names."""
+    """Return the character that an id of the sample stands for."""
     return "".join(chr(int(part, 16)) for part in name.split("-"))
 
 
 def _rows(sample: Bundle) -> pa.Table:
-    """Return the table as an application would have it: one index for pictures and captions."""
+    """Create the table as an application would have it: one index for pictures and captions."""
     import numpy as np
     import pyarrow as pa
 
@@ -190,7 +190,7 @@ def _ask(table: lancedb.table.Table, query: np.ndarray, k: int) -> list[str]:
 
 
 def _score(queries: np.ndarray, vectors: np.ndarray, ids: list[str], asked: np.ndarray) -> dict[str, float]:
-    """Return the share of texts whose own picture is among the first, by exact search."""
+    """Return the share of texts whose own picture is among the first hits, by exact search."""
     import numpy as np
 
     from congruence.metrics import recall_at_k

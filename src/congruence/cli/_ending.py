@@ -1,4 +1,4 @@
-"""How a command ends that does not end well: one sentence on standard error, and an exit code."""
+"""How a failed command ends: one sentence on standard error, and an exit code."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from congruence.cli._signals import Stopped
 from congruence.cli._streams import OutputLostError
 from congruence.errors import CongruenceError
 
-#: Bad input, or a machine that refuses; a bug; an output that cannot be written; a reader of the output that went away, as by SIGPIPE.
+#: Exit codes: invalid input or a machine failure; a bug; output that cannot be written; output whose reader is gone (as for SIGPIPE).
 BAD_INPUT, BUG, LOST, NO_READER, INTERRUPTED = 2, 70, 74, 141, 130
 
-#: Where a bug is to be told: there is no address yet that leads to the project.
+#: Where to report a bug: the project has no public address yet.
 ISSUES = "the project's issue tracker"
 
 _WORDS = r"[\w-]*(?:token|secret|password|passwd|api[_-]?key)[\w-]*"
 
-#: Passwords in addresses, tokens by their looks, and what is given to an option or name that says so: not to be sent to anybody.
+#: Passwords in addresses, strings that look like tokens, and values of options or names that suggest a secret: never to be shared.
 _SECRETS = [
     (re.compile(r"(?<=://)[^/\s@'\"]+@"), "***@"),
     (re.compile(r"\b(?:hf_|ghp_|github_pat_|sk-)\w{6,}"), "***"),
@@ -34,18 +34,18 @@ _SECRETS = [
 
 
 def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
-    """Return what to say about an error that ends a command, and the exit code.
+    """Return the message for an error that ends a command, and the exit code.
 
     Parameters
     ----------
     error : BaseException
     written : list of Path
-        What the command has put into its place before.
+        Files that the command has already put in place.
 
     Returns
     -------
     message : str
-        Empty where there is nobody to tell.
+        Empty if nobody can read it.
     code : int
     """
     names = " and ".join(map(str, written))
@@ -75,8 +75,8 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
 
 
 def _memory_asked(error: BaseException) -> str | None:
-    """Return what an error says of memory that could not be had, or None for another error."""
-    # torch has a RuntimeError of its own for GPUs, and for the host a plain one.
+    """Return a message if the error means that memory could not be allocated, else None."""
+    # torch raises its own RuntimeError for GPU memory, and a plain one for host memory.
     torch_error = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
     if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and torch_error)):
         return None
@@ -86,7 +86,7 @@ def _memory_asked(error: BaseException) -> str | None:
 
 
 def _say_bug(error: BaseException) -> str:
-    """Write down what is needed to find a bug, and return the sentence that asks for it."""
+    """Save what is needed to find a bug, and return a sentence that asks the user to report it."""
     what = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
     details = redact(_details(error))
     try:
@@ -124,7 +124,7 @@ def _details(error: BaseException) -> str:
 
 
 def redact(text: str) -> str:
-    """Return a text without passwords and tokens, as far as they can be told.
+    """Return the text without passwords and tokens, as far as they can be recognized.
 
     Parameters
     ----------
@@ -140,12 +140,12 @@ def redact(text: str) -> str:
 
 
 def named_by(command: Any, written: list[Path]) -> list[Path]:
-    """Return those of the paths written that the user named: not what belongs to them, such as checkpoints.
+    """Return those of the written paths that the user named, without dependent files such as checkpoints.
 
     Parameters
     ----------
     command : click.Context or None
-        Of the command that ran.
+        Context of the command that ran.
     written : list of Path
 
     Returns

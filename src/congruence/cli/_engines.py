@@ -1,4 +1,4 @@
-"""What commands share that can run on more than one machine: their options, and what they say about a finished job."""
+"""Helpers of commands that can run on several machines: their options, and the report of a finished job."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 
-ENGINE_HELP = "local (this process), or ray: a task for each fragment of a Parquet or Lance data set."
-ADDRESS_HELP = "Of a running Ray cluster: auto, host:port or ray://host:port; by default RAY_ADDRESS, or else one on this machine that ends with the command."
-WORKERS_HELP = "Most tasks at a time, with --engine ray."
-GPUS_HELP = "Share of a GPU that each task asks for, with --engine ray."
-SAMPLE_HELP = "Rows to draw, by id and the same from all data sets, with --engine ray."
-BAD_ROWS_HELP = "Parquet file for rows without a usable vector, which are left out; without it the first one ends the command. Data sets only."
+ENGINE_HELP = "Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set."
+ADDRESS_HELP = "Address of a running Ray cluster: auto, host:port or ray://host:port. The default is RAY_ADDRESS, or else a local cluster that ends with the command."
+WORKERS_HELP = "Largest number of tasks at a time, with --engine ray."
+GPUS_HELP = "Share of a GPU that each task requests, with --engine ray."
+SAMPLE_HELP = "Number of rows to sample, by id and the same items from all data sets, with --engine ray."
+BAD_ROWS_HELP = "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option the first such row stops the command. Data sets only."
 
 
 def runs_apart(engine: str, inputs: str, out: str, given: Mapping[str, object]) -> bool:
-    """Say whether work is cut by fragments: for another engine than this process, and for URLs. Raises ParameterError."""
+    """Return whether the work is split by fragments: with another engine than this process, and for URLs. Raises ParameterError."""
     from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
 
@@ -36,7 +36,7 @@ def runs_apart(engine: str, inputs: str, out: str, given: Mapping[str, object]) 
 
 
 def make_engine(engine: str, address: str | None, workers: int | None, gpus: float) -> Engine:
-    """Return the engine that the options name."""
+    """Return the engine selected by the options."""
     from congruence._utils.validation import check_positive
     from congruence.engines import LocalEngine, RayEngine
 
@@ -49,7 +49,7 @@ def make_engine(engine: str, address: str | None, workers: int | None, gpus: flo
 
 
 def print_dataset(title: str, report: DataSetReport, *, as_json: bool) -> None:
-    """Print what became of a data set."""
+    """Print the report of a job on a data set."""
     from congruence.cli._base import number, print_json, print_table
 
     if as_json:
@@ -80,7 +80,7 @@ def embed_apart(
     local_only: list[str],
     as_json: bool,
 ) -> None:
-    """Encode a data set by fragments, and print what became of it. Raises ParameterError for options of the local command."""
+    """Encode a data set by fragments, and print the report. Raises ParameterError for options of the local command only."""
     from dataclasses import replace
 
     from congruence.cli._base import progress
@@ -121,7 +121,7 @@ def fit_apart(
     allow_zero_rows: bool,
     parameters: dict[str, object],
 ) -> Map:
-    """Fit a map from moments of fragments. Raises ParameterError for options that need the rows themselves."""
+    """Fit a map from the moments of fragments. Raises ParameterError for options that need the rows themselves."""
     from congruence.engines import fit_dataset, open_pairs
     from congruence.errors import ParameterError
 
@@ -145,12 +145,12 @@ def read_apart(
     random_state: int,
     needs_rows: list[str],
 ) -> dict[str, dict[str, Embeddings]]:
-    """Read a sample of data sets, of the same items in all of them: by side, then by modality.
+    """Read a sample of the same items from all data sets: by side, then by modality.
 
     Raises
     ------
     ParameterError
-        Options that name rows by their numbers, while the sample is not all of them.
+        If options name rows by their numbers, but the sample does not contain all rows.
     """
     from congruence._utils.validation import check_positive
     from congruence.embeddings import Space

@@ -1,4 +1,4 @@
-"""A migration's plan, verification and state as tables."""
+"""Print a migration's plan, verification and state as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["print_plan", "print_rule", "print_status", "print_verification"]
 
 
 def print_rule(migration: Migration) -> None:
-    """Say how queries must be quantized to be searched among the new vectors."""
+    """Return how queries must be quantized in order to search the new vectors."""
     from congruence.cli._base import say
 
     if words := migration.mapper.new.words():
@@ -23,7 +23,7 @@ def print_rule(migration: Migration) -> None:
 
 
 def print_plan(plan: Plan) -> None:
-    """Print what a run would do and cost, and the checks."""
+    """Print what a run would do and cost, and the results of the checks."""
     from congruence._utils.memory import say_size
     from congruence.cli._base import number, print_table, say
 
@@ -77,14 +77,14 @@ def print_plan(plan: Plan) -> None:
 
 
 def _kept(recall: float | None, where: str) -> str:
-    """Say what storing vectors in fewer bits costs a search."""
+    """Describe how much search quality is lost by storing vectors in fewer bits."""
     if recall is None:
         return "not measured: too few rows"
     return f"{recall:.3f} of the 10 nearest by float32 are among the 10 nearest as stored, {where}"
 
 
 def print_verification(found: Verification) -> None:
-    """Print what a verification found."""
+    """Print the result of a verification."""
     from congruence.cli._base import number, print_table, say
 
     facts = [
@@ -114,7 +114,7 @@ def print_verification(found: Verification) -> None:
 
 
 def print_status(told: dict[str, Any]) -> None:
-    """Print where a migration stands, and its events."""
+    """Print the state of a migration, and its events."""
     from congruence.cli._base import print_table, say
 
     facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]

@@ -1,4 +1,4 @@
-"""The actions of ``migrate``: what each does, asks first, and prints afterwards."""
+"""The actions of ``migrate``: what each does, asks for confirmation, and prints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def typed(where: str, action: str, **options: str | None) -> str:
-    """Return the command of a later step as a shell takes it: the address as it was given, and the options that say which vectors are meant."""
+    """Return the shell command for a later step: the address as it was given, and the options that identify the vectors."""
     import shlex
 
     from congruence.databases import Address
@@ -47,7 +47,7 @@ def typed(where: str, action: str, **options: str | None) -> str:
 def make_walks(
     engine: str, address: str | None, workers: int | None, action: str, *, reembeds: bool
 ) -> EngineWalks | None:
-    """Return the walks of another engine than this process. Raises ParameterError for steps that none makes."""
+    """Return the passes over rows on another engine than this process. Raises ParameterError for steps that no engine can run."""
     from congruence.cli._engines import make_engine, runs_apart
     from congruence.errors import ParameterError
 
@@ -63,7 +63,7 @@ def make_walks(
 
 
 def own_walks(database: Database, *, reembeds: bool) -> EngineWalks | None:
-    """Return walks in this process for a database that takes whole files only. Raises ParameterError."""
+    """Return passes in this process for a database that accepts whole files only. Raises ParameterError."""
     from congruence.databases import Stretched
     from congruence.errors import ParameterError
 
@@ -81,7 +81,7 @@ def own_walks(database: Database, *, reembeds: bool) -> EngineWalks | None:
 def run(
     migration: Migration, bars: Bars, *, certificate: Mapping[str, object] | None, resume: bool, anyway: bool
 ) -> None:
-    """Write the new vectors beside the old ones; say where the journal is if that stops."""
+    """Write the new vectors next to the old ones; if this fails, report where the journal is."""
     try:
         migration.run(
             certificate=certificate,
@@ -100,7 +100,7 @@ def run(
 def verify(
     migration: Migration, bars: Bars, as_json: bool, *, heldout: Embeddings | None, least_recall: float
 ) -> Verification:
-    """Verify the new vectors, and return what was found."""
+    """Verify the new vectors, and return the result."""
     from congruence.cli._migration import print_rule, print_verification
 
     bars.begin("verifying", migration.info.rows)
@@ -113,7 +113,7 @@ def verify(
 
 
 def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]:
-    """Switch, and return what is told of it as plain data, as do the steps below."""
+    """Switch, and return the report as plain data, as the steps below do."""
     from congruence.cli._base import say
 
     bars.begin("comparing", migration.info.rows)
@@ -141,7 +141,7 @@ def rollback(migration: Migration, as_json: bool) -> dict[str, object]:
 
 
 def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
-    """Remove the old vectors, if a person says so."""
+    """Remove the old vectors after confirmation."""
     from congruence.cli._base import say
 
     if not yes:
@@ -153,7 +153,7 @@ def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, obj
 
 
 def discard(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
-    """Remove the new vectors, if a person says so."""
+    """Remove the new vectors after confirmation."""
     from congruence.cli._base import say
 
     if not yes:
@@ -173,7 +173,7 @@ def thresholds(
     queries_old: Embeddings | None,
     among: str | None,
 ) -> None:
-    """Translate cut-offs of the old model, and print what they become."""
+    """Translate thresholds of the old model, and print the results."""
     from congruence.cli._base import print_json
     from congruence.cli._thresholds import print_thresholds
 
@@ -196,12 +196,12 @@ def complain(text: str) -> None:
 
 
 def confirm_plan(plan: Plan) -> None:
-    """Go on with a plan if a person says so. Raises ParameterError where nobody can be asked."""
+    """Ask for confirmation of a plan. Raises ParameterError if nobody can be asked."""
     _ask(f"Write {plan.rows:,} new vectors beside the old ones?")
 
 
 def _ask(question: str) -> None:
-    """Go on if a person says so. Raises ParameterError where nobody can be asked."""
+    """Ask for confirmation. Raises ParameterError if nobody can be asked."""
     import sys
 
     from congruence.errors import ParameterError

@@ -1,4 +1,4 @@
-"""Values of options that need no conversion: typer converts every one with pydantic, whose import is a tenth of a second."""
+"""Skip the conversion of option values that need none: typer converts every value with pydantic, whose import takes a tenth of a second."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["PlainValues"]
 
 
 class PlainValues:
-    """A command, or a group of them, in which values that already are what their option is annotated with pass unchanged.
+    """A command or group in which values that already have the annotated type of their option are passed unchanged.
 
-    These are text, most defaults, and options that were left out. Anything else is converted by typer, with typer's messages.
+    These are strings, most defaults, and options that were left out. All other values are converted by typer, with typer's messages.
     """
 
     params: list[Any]
@@ -37,13 +37,13 @@ def _let_pass(options: Iterable[Any]) -> None:
 
 
 def _reader(option: Any, annotation: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return what takes the place of an option's ``process_value``."""
+    """Return a replacement for an option's ``process_value``."""
     several = option.multiple or option.nargs == -1
 
     def process(ctx: Any, value: Any) -> Any:
         if value is None and not option.required:
             value = () if several else None
-        elif annotation is float and type(value) is int:  # a default; what is typed is text
+        elif annotation is float and type(value) is int:  # a default value; values from the command line are strings
             value = float(value)
         elif annotation not in (str, int, float) or type(value) is not annotation:
             return convert(ctx, value)

@@ -1,4 +1,4 @@
-"""Progressive re-embedding, as ``migrate`` runs it: what encodes, what is printed at each stage, and the forecast before money is spent."""
+"""Progressive re-embedding in ``migrate``: the encoder, the output at each stage, and the forecast before money is spent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wanted:
     force: bool = False
 
     def check(self) -> None:
-        """Refuse what cannot be, before anything is read. Raises ParameterError, OutputExistsError."""
+        """Refuse invalid options before anything is read. Raises ParameterError, OutputExistsError."""
         from congruence._utils.atomic import check_output
         from congruence.errors import ParameterError
         from congruence.report.pictures import check_suffix
@@ -72,14 +72,14 @@ class Wanted:
 
 
 def open_encoder(wanted: Wanted, migration: Migration) -> Encode:
-    """Return what encodes rows, by the form of ``--encode``.
+    """Return the function that encodes rows, according to the form of ``--encode``.
 
     Raises
     ------
     ParameterError
-        None of the three forms.
+        If ``--encode`` has none of the three forms.
     SpaceMismatchError
-        The encoder or the file is of another model than the map's target.
+        If the encoder or the file belongs to another model than the map's target.
     """
     from congruence.embeddings import check_space
     from congruence.errors import ParameterError
@@ -111,7 +111,7 @@ def open_encoder(wanted: Wanted, migration: Migration) -> Encode:
 
 
 def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, object]:
-    """Switch and re-embed; where the new vectors are a complete file, re-embed, verify and switch. Return what is told as plain data."""
+    """Switch and re-embed; if the new vectors are a complete file, re-embed, verify and switch instead. Return the report as plain data."""
     from congruence.cli._base import say
 
     first = migration.database.capabilities.writes_after_switch
@@ -133,7 +133,7 @@ def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) ->
 
 
 def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, object]:
-    """Re-embed, print each stage, and return what is told in the end as plain data."""
+    """Re-embed, print each stage, and return the final report as plain data."""
     from congruence.cli._base import say
     from congruence.stores import read_embeddings
     from congruence.upgrade.migrate.stages import reembed
@@ -171,7 +171,7 @@ def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool)
 
 
 def _told(plan: Progressive, wanted: Wanted) -> tuple[dict[str, object], list[str]]:
-    """Return the last stage, the forecast, and both in words, as plain data; and the words."""
+    """Return the last stage and the forecast as plain data, and both as text."""
     words: list[str] = []
     told: dict[str, object] = {
         "stages": [one.to_dict() for one in plan.history_],

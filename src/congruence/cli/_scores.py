@@ -1,4 +1,4 @@
-"""How commands print scores: retrieval first, and no cosine without its controls."""
+"""Print scores: retrieval first, and every cosine with its controls."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from congruence.evaluation import Scores
     from congruence.evaluation.comparison import Comparison
 
-#: What stands under every table of cosines.
+#: Note printed below every table of cosines.
 CONTROLS = (
     "constant: every mapped row at the target's mean; random rotation: about the right means. A cosine says something about the map "
     "only as far as it is above both."
 )
 
-#: What stands under a comparison.
+#: Note printed below a comparison.
 COMPARED = "Hits: exact McNemar; others: sign flips; Holm over all lines. The result is about these two maps and items like these, not about other draws of anchors."
 
 
 def print_scores(scores: Scores, title: str) -> None:
-    """Print an evaluation: what ranks beside chance, then cosines and distances beside their controls."""
+    """Print an evaluation: ranking scores with chance, then cosines and distances with their controls."""
     ranked = [row for row in scores.rows if row.metric not in ("cosine", "distance")]
     apart = [row for row in scores.rows if row.metric in ("cosine", "distance")]
     if ranked:
@@ -64,7 +64,7 @@ def print_scores(scores: Scores, title: str) -> None:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print paired differences between maps, a table for each map that the first was compared with."""
+    """Print paired differences between maps, one table for each map that the first is compared with."""
     for second in dict.fromkeys(row.second_name for row in comparison.rows):
         rows = [row for row in comparison.rows if row.second_name == second]
         print_table(
@@ -88,7 +88,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
-    """Write the held-out scores of a fit as lines of a table, each beside what it is to be read against."""
+    """Return the held-out scores of a fit as rows of a table, each with its reference value."""
     if "held_out_pairs" not in scores:
         return []
     names = {
@@ -106,7 +106,7 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
     }
     if controls["constant"] in scores:
         rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _beside(scores, controls)])
-    else:  # saved before controls were measured
+    else:  # saved by a version that did not measure controls
         rows.append(["held-out cosine", "without controls; run congruence evaluate"])
     return rows
 

@@ -1,4 +1,4 @@
-"""Signals that ask a command to end: they end it as Ctrl-C does, with nothing half written."""
+"""Signals that ask a command to stop: they end it as Ctrl-C does, with no partial output."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 
 
 class Shielded(Exception):
-    """Brings an error past typer, which takes some for the end of a dialog or of a pipe; the error itself is the cause."""
+    """Carries an error through typer, which would interpret some errors as the end of a dialog or of a pipe; the error is its cause."""
 
 
 class Stopped(BaseException):
-    """A signal asked this process to end.
+    """A signal asked this process to stop.
 
     Attributes
     ----------
     code : int
-        Exit code: 128 and the number of the signal.
+        Exit code: 128 plus the number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -27,10 +27,10 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise :class:`Stopped` while the block runs, unless they are ignored, as under nohup."""
+    """Make SIGTERM and SIGHUP raise :class:`Stopped` while the block runs, unless they are ignored, as under nohup."""
 
     def stop(number: int, _: object) -> None:
-        for other in before:  # a second one does not disturb what the first one has removed
+        for other in before:  # a second signal must not disturb the cleanup started by the first
             signal.signal(other, signal.SIG_IGN)
         raise Stopped(number)
 

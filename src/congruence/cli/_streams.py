@@ -1,4 +1,4 @@
-"""Standard output and standard error of a command: what happens when they are closed or full, or know few characters."""
+"""Standard output and standard error of a command: what happens if they are closed, full, or cannot encode some characters."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-#: What stands for a character that a terminal does not know. Others are written as ``visible`` writes them, ``\u4e2d``.
+#: Replacements for characters that a terminal cannot encode. Others are escaped as by ``visible``, e.g. ``\u4e2d``.
 _PLAIN = {
     "–": "-", "—": "-", "−": "-", "…": "...", "→": "->", "←": "<-", "↔": "<->", "±": "+-", "×": "x", "·": ".", "÷": "/",
     "≥": ">=", "≤": "<=", "≈": "~", "²": "^2", "°": " deg", "“": '"', "”": '"', "‘": "'", "’": "'", "§": "section ",
 }  # fmt: skip
 
-#: Name under which :func:`_spell` is known to Python's codecs.
+#: Name under which :func:`_spell` is registered with Python's codecs.
 _SPELLED = "congruence.spelled"
 
 
 class OutputLostError(Exception):
-    """Standard output cannot be written, so what a command has to say is lost.
+    """Standard output cannot be written, so the output of the command is lost.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class OutputLostError(Exception):
 
 
 class _Output:
-    """Standard output whose failures cannot be taken for those of another file."""
+    """Standard output whose failures can be told apart from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -55,7 +55,7 @@ class _Output:
 
 
 class _Messages(_Output):
-    """Standard error, of which what cannot be written is dropped: a lost message changes no result."""
+    """Standard error that drops what cannot be written, since a lost message changes no result."""
 
     def write(self, text: str) -> int:
         with suppress(OSError):
@@ -69,7 +69,7 @@ class _Messages(_Output):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Let :class:`OutputLostError` tell of a standard output that cannot be written, and spell out what it has no characters for."""
+    """Raise :class:`OutputLostError` if standard output cannot be written, and replace characters that it cannot encode."""
     codecs.register_error(_SPELLED, _spell)
     _open_closed()
     before = sys.stdout, sys.stderr
@@ -84,7 +84,7 @@ def guarded() -> Iterator[None]:
 
 
 def discard_output() -> None:
-    """Send what standard output still holds nowhere, or the interpreter would complain of it once more when it ends."""
+    """Discard the buffered standard output, since the interpreter would otherwise report the failure again at exit."""
     with suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
@@ -92,7 +92,7 @@ def discard_output() -> None:
 
 
 def knows_unicode() -> bool:
-    """Say whether standard output can show every character."""
+    """Return whether standard output can encode every character."""
     with suppress(LookupError):
         return codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name.startswith("utf")
     return False
@@ -101,17 +101,17 @@ def knows_unicode() -> bool:
 def _set_rules(streams: Iterable[object], rules: Iterable[str | None]) -> None:
     for stream, rule in zip(streams, rules, strict=True):
         if hasattr(stream, "reconfigure"):
-            with suppress(OSError):  # it writes out what it holds first
+            with suppress(OSError):  # flushes its buffer first
                 stream.reconfigure(errors=rule)
 
 
 def _open_closed() -> None:
-    """Open standard streams that came closed (``>&-``): the next file would take their number, and others' output with it."""
+    """Open standard streams that were closed (``>&-``): otherwise the next opened file would get their number, and their output."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # Reading where output is written makes every write fail, so that a closed output is noticed.
+            # Opened for reading: every write then fails, so that a closed output is noticed.
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
     if sys.stdout is None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)

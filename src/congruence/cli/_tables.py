@@ -1,4 +1,4 @@
-"""Results with a line an item as a file: a table in CSV or Parquet."""
+"""Write results with one line per item to a CSV or Parquet file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def check_table_name(out: str, flag: str) -> None:
-    """Refuse a name that is neither of a CSV nor of a Parquet file. Raises ParameterError."""
+    """Refuse a name that ends in neither .csv nor .parquet. Raises ParameterError."""
     from congruence.errors import ParameterError
 
     if not out.lower().endswith((".csv", ".parquet")):
@@ -17,13 +17,13 @@ def check_table_name(out: str, flag: str) -> None:
 
 
 def write_table(table: pa.Table, out: str, *, force: bool) -> None:
-    """Write a table whole or not at all, in the format that its name says."""
+    """Write a table atomically, in the format that its name specifies."""
     import pyarrow.csv
     import pyarrow.parquet
 
     from congruence._utils.atomic import atomic_path
 
-    # Opened here, so that a refusal of the system is told in its own words and not in Arrow's.
+    # Opened here, so that errors of the operating system are reported in its own words and not in Arrow's.
     with atomic_path(out, force=force) as temporary, open(temporary, "wb") as file:
         if out.lower().endswith(".csv"):
             pyarrow.csv.write_csv(table, file)

@@ -1,4 +1,4 @@
-"""The table of translated cut-offs, which ``bridge`` and ``migrate`` print."""
+"""The table of translated score thresholds, printed by ``bridge`` and ``migrate``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["print_thresholds"]
 
 
 def print_thresholds(translated: Sequence[Translation]) -> None:
-    """Print what cut-offs become, with their rates before and after; nothing where there are none."""
+    """Print translated thresholds with their rates before and after; print nothing if there are none."""
     from congruence.cli._base import number, print_table
 
     if not translated:

@@ -1,4 +1,4 @@
-"""From the files that ``congruence report`` names to the summary of a two-sided map."""
+"""Compute the summary of a joint-space map from the files named in ``congruence report``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def summarize_files(
     mapping: TwoSidedMap, given: dict[str, str | None], *, held_out: bool | None, seed: int
 ) -> dict[str, Any]:
-    """Read the files and measure; ``given`` holds the options by name."""
+    """Read the files and score the map; ``given`` holds the options by name."""
     from congruence.cli._base import read
     from congruence.embeddings import Embeddings, Space
     from congruence.errors import ParameterError
@@ -21,7 +21,7 @@ def summarize_files(
     from congruence.stores import read_column
 
     X, Y = (read(file, None, Space()) for file in _two(given["pairs"], "--pairs"))
-    if not (X.has_ids and Y.has_ids):  # then position says what belongs together
+    if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given["sugarcrepe"] is None and given["categories"] is not None:
         raise ParameterError(
@@ -74,7 +74,7 @@ def _two(spec: str | None, option: str) -> list[str]:
 
 
 def _items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
-    """Return the items of the captions: by id where these have SugarCrepe's, in the order of its files otherwise."""
+    """Return the items of the captions: by id if the captions have SugarCrepe's ids, otherwise in the order of its files."""
     from congruence._utils.ids import id_rows
     from congruence.datasets import load_sugarcrepe
 

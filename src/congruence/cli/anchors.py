@@ -1,4 +1,4 @@
-"""``congruence anchors``: which items to encode by both models."""
+"""``congruence anchors``: choose which items to encode with both models."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ def command(
     file: Annotated[
         str | None, typer.Argument(help="The store in the source model: a file, file:key, or a folder of parts.")
     ] = None,
-    n: Annotated[int, typer.Option("--count", "-n", help="How many anchors.")] = ...,  # type: ignore[assignment]
+    n: Annotated[int, typer.Option("--count", "-n", help="Number of anchors.")] = ...,  # type: ignore[assignment]
     out: Annotated[
         str,
-        typer.Option(
-            "--out", "-o", help=".txt: an id, a row number or a text a line. Other suffixes: ids and vectors."
-        ),
+        typer.Option("--out", "-o", help=".txt: one id, row number or text per line. Other suffixes: ids and vectors."),
     ] = ...,  # type: ignore[assignment]
     method: Annotated[
-        str, typer.Option(help="variance, facility, volume, kmeans++, leverage, random or balanced.")
+        str, typer.Option(help="How to choose: variance, facility, volume, kmeans++, leverage, random or balanced.")
     ] = "variance",
-    labels: Annotated[str | None, typer.Option(help="file:key with a class a row (balanced).")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids; none for row numbers.")] = None,
-    max_rows: Annotated[int, typer.Option(help="Of a larger store, so many rows are drawn to choose among.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
-    plot: Annotated[str | None, typer.Option(help="Draw the variance covered: .svg, .png or .pdf.")] = None,
+    labels: Annotated[str | None, typer.Option(help="file:key with one class per row (balanced).")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids; none for row numbers.")] = None,
+    max_rows: Annotated[
+        int, typer.Option(help="If the store is larger, choose among a random sample of this many rows.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    plot: Annotated[str | None, typer.Option(help="Plot the variance covered: .svg, .png or .pdf.")] = None,
     texts: Annotated[
-        bool, typer.Option("--texts", help="No FILE: texts that come with congruence, for an index of images.")
+        bool, typer.Option("--texts", help="Instead of FILE: texts that come with congruence, for an index of images.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Choose the items to encode by both models, the most telling first."""
+    """Choose the items to encode with both models, the most informative first."""
     from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json
     from congruence.errors import ParameterError
@@ -48,7 +48,7 @@ def command(
             f"Got {'--texts and ' + repr(file) if texts else 'no FILE'}; expected either a file of vectors or --texts. "
             + ("Leave out one of them." if texts else "Pass the store's file, or --texts.")
         )
-    check_output(out, force=force)  # said before the work, not after it
+    check_output(out, force=force)  # checked before the work starts
     if file is None:
         given = {"method": method != "variance", "labels": labels, "ids": ids, "plot": plot}
         foreign = next((name for name, value in given.items() if value), None)
@@ -95,7 +95,7 @@ def _fit_command(file: str, ids: str | None, found: Anchors, out: str) -> str | 
     if not out.lower().endswith(".txt"):
         return f"congruence fit {shlex.quote(out)} NEW -o map"
     if not found.has_ids:
-        return None  # nothing would say which of the store's rows these are
+        return None  # nothing would identify the store's rows
     named = "" if ids is None else f" --ids {shlex.quote(ids)} --target-ids id"
     return f"congruence fit {shlex.quote(file)} NEW{named} -o map"
 
@@ -134,7 +134,7 @@ def _print(file: str, found: Anchors, out: str, following: str | None) -> None:
 
 
 def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
-    """Write the first of the texts that come with the package."""
+    """Write the first of the texts that are included in the package."""
     from congruence._utils.atomic import atomic_path
     from congruence.cli._base import print_json, say
     from congruence.datasets import anchor_texts

@@ -1,4 +1,4 @@
-"""``congruence bridge``: what queries of a new model find in an untouched index, and a saved bridge."""
+"""``congruence bridge``: evaluate a new model's queries on an unchanged index, and save a bridge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(
     map_path: Annotated[
         str,
         typer.Argument(
-            metavar="MAP", help="Folder of a saved map from the queries' model to the index's, or of a bridge."
+            metavar="MAP", help="Folder of a saved map from the queries' model to the index's model, or of a bridge."
         ),
     ],
     queries: Annotated[str, typer.Option(help="Queries in the new model.")],
@@ -24,60 +24,73 @@ def command(
     queries_old: Annotated[str | None, typer.Option(help="The same queries in the old model.")] = None,
     index_new: Annotated[
         str | None,
-        typer.Option(help="Items of the index in the new model: for two stages, and to compare with re-embedding."),
+        typer.Option(
+            help="Items of the index in the new model, for two-stage search and for comparison with re-embedding."
+        ),
     ] = None,
     qrels: Annotated[
-        str | None, typer.Option(help="Relevance judgments in TREC's format: query 0 document grade.")
+        str | None, typer.Option(help="Relevance judgments in TREC format: query 0 document grade.")
     ] = None,
     query_labels: Annotated[
         str | None,
-        typer.Option(help="file:column with the class of each query; with --index-labels, instead of --qrels."),
+        typer.Option(help="Instead of --qrels, with --index-labels: file:column with the class of each query."),
     ] = None,
     index_labels: Annotated[
         str | None, typer.Option(help="file:column with the class of each row of the index.")
     ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in all files.")] = None,
     modality: Annotated[
         str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")
     ] = None,
     at: Annotated[
-        list[int] | None, typer.Option(help="Where lists are cut for recall; may be repeated. 1 and 10 by default.")
+        list[int] | None, typer.Option(help="Cutoffs k for recall; may be repeated. 1 and 10 by default.")
     ] = None,
     mode: Annotated[
         str,
-        typer.Option(help="What recall counts: any (queries with a relevant row) or share (of relevant rows found)."),
+        typer.Option(
+            help="What recall measures: any (the share of queries with a relevant row) or share (of the relevant rows found)."
+        ),
     ] = "any",
-    candidates: Annotated[int, typer.Option(help="Rows that the first of two stages finds.")] = 100,
+    candidates: Annotated[
+        int, typer.Option(help="Number of rows that the first stage of two-stage search returns.")
+    ] = 100,
     center: Annotated[
-        bool, typer.Option("--center", help="Search with queries and index each less its own mean, on every line.")
+        bool,
+        typer.Option("--center", help="Center queries and index at their own means before searching, for every line."),
     ] = False,
     hubness: Annotated[
         str | None,
-        typer.Option(help="csls or qb_norm: search with hubs corrected for, on every line, the queries as the bank."),
+        typer.Option(
+            help="csls or qb_norm: search with a correction for hubs, for every line, which uses the queries as the query bank."
+        ),
     ] = None,
     bank: Annotated[
         str | None,
-        typer.Option(help="Earlier queries in the new model, for --center and --hubness instead of those measured."),
+        typer.Option(
+            help="Earlier queries in the new model, used for --center and --hubness instead of the measured ones."
+        ),
     ] = None,
     threshold: Annotated[
         list[float] | None,
-        typer.Option(help="A cut-off of the old model's cosine to translate; needs --queries-old. May be repeated."),
+        typer.Option(help="A threshold of the old model's cosine to translate; needs --queries-old. May be repeated."),
     ] = None,
     normalize: Annotated[
         str | None,
         typer.Option(
-            help="Unit norm for bridged queries: auto (as the index's rows at the fit; the default of a map), yes, no."
+            help="Scale bridged queries to unit norm: auto (if the index's rows had unit norm at the fit; the default for a map), yes or no."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Chooses folds and resampled queries of --threshold.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the folds and resampled queries of --threshold.")] = 0,
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", help="Folder to save the bridge in, with thresholds if --queries-old is given."),
+        typer.Option(
+            "--out", "-o", help="Folder to save the bridge to, including thresholds if --queries-old is given."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bridge.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Search an untouched index with a new model's queries: recall and nDCG beside the old model, and translated thresholds."""
+    """Search an unchanged index with a new model's queries: recall and nDCG next to the old model's, and translated thresholds."""
     from congruence import Bridge
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, read, say
@@ -101,7 +114,7 @@ def command(
             "Got one of --query-labels and --index-labels; expected both, or neither. Pass the class of each query and of each row of the index."
         )
     if out is not None:
-        check_map_output(out, force=force)  # said before the work, not after it
+        check_map_output(out, force=force)  # checked before the work starts
     bridge = Bridge.load(map_path)
     if normalize is not None or (modality is not None and modality != bridge.modality):
         unit: bool | str = bridge.normalize

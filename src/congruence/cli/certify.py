@@ -1,4 +1,4 @@
-"""``congruence certify``: what to do about a change of models, from items encoded by both."""
+"""``congruence certify``: recommend how to handle a change of models, from items encoded by both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def command(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Bundle (.parquet) of both models' embeddings, or the name of a bundled sample: photos, emoji."
+            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji."
         ),
     ] = None,
     source_image: Annotated[
@@ -38,68 +38,87 @@ def command(
     source_text: Annotated[str | None, typer.Option(help="Anchor texts in the source model.")] = None,
     target_image: Annotated[str | None, typer.Option(help="The same images in the target model.")] = None,
     target_text: Annotated[str | None, typer.Option(help="The same texts in the target model.")] = None,
-    query_source_image: Annotated[str | None, typer.Option(help="Held-out items, in the form of the anchors.")] = None,
+    query_source_image: Annotated[
+        str | None, typer.Option(help="Held-out images in the source model, as for the anchors.")
+    ] = None,
     query_source_text: Annotated[str | None, typer.Option(help="Held-out texts in the source model.")] = None,
     query_target_image: Annotated[str | None, typer.Option(help="Held-out images in the target model.")] = None,
     query_target_text: Annotated[str | None, typer.Option(help="Held-out texts in the target model.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in all files.")] = None,
     queries_text: Annotated[
         str | None,
-        typer.Option(help="Texts of any items in the target model: do they find the same items in a mapped store?"),
+        typer.Option(
+            help="Texts of any items in the target model, to test whether they find the same items in a mapped store as in a re-embedded one."
+        ),
     ] = None,
     queries_text_source: Annotated[
         str | None,
-        typer.Option(help="The same texts in the source model, in the same order, to compare with keeping it."),
+        typer.Option(
+            help="The same texts in the source model, in the same order, to compare with keeping the source model."
+        ),
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(help="file:column with the class of each image (of each text, if there are no images)."),
+        typer.Option(help="file:column with the class of each image (or of each text, if there are no images)."),
     ] = None,
-    query_labels: Annotated[str | None, typer.Option(help="The same for the held-out items.")] = None,
+    query_labels: Annotated[str | None, typer.Option(help="file:column with the class of each held-out item.")] = None,
     anchors: Annotated[
         str | None,
         typer.Option(
-            help="How many of the items that both models have to take as anchors, at random, or a file of their ids, such as congruence anchors "
-            "writes; the others are the held-out queries."
+            help="Number of items to use as anchors, drawn at random from those that both models have, or a file of their ids, e.g. from congruence anchors. The other items are the held-out queries."
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="The map to certify: auto (the one congruence fit chooses), orthogonal or linear.")
+        str, typer.Option(help="Map to certify: auto (the one that congruence fit chooses), orthogonal or linear.")
     ] = "auto",
     single_modality: Annotated[
         bool,
-        typer.Option("--single-modality", help="Of one modality alone: linear maps may be chosen (auto)."),
+        typer.Option(
+            "--single-modality", help="Only one modality will be mapped, so that linear maps may be chosen (auto)."
+        ),
     ] = False,
     fitted: Annotated[
-        str | None, typer.Option(help="Fit on image, text or both. Default: all that both models have.")
+        str | None,
+        typer.Option(help="Fit on image, text or both. By default, on all modalities that both models have."),
     ] = None,
     retention: Annotated[
-        float, typer.Option(help="Least share of the target's own score that mapped vectors must reach.")
+        float, typer.Option(help="Smallest share of the target's own score that mapped vectors must reach.")
     ] = 0.95,
-    worth: Annotated[float, typer.Option(help="Smallest difference of scores worth acting on.")] = 0.01,
+    worth: Annotated[float, typer.Option(help="Smallest difference of scores that is worth acting on.")] = 0.01,
     tie: Annotated[
-        float, typer.Option(help="Least advantage of mapped queries over a mapped store to leave the store as it is.")
+        float,
+        typer.Option(help="Smallest advantage of mapped queries over a mapped store for keeping the store as it is."),
     ] = 0.03,
-    most_anchors: Annotated[int, typer.Option(help="Most further anchors that could be collected.")] = 5000,
+    most_anchors: Annotated[
+        int, typer.Option(help="Largest number of further anchors that could be collected.")
+    ] = 5000,
     must_move: Annotated[
-        bool, typer.Option("--must-move", help="The source model goes away: keeping it is no choice.")
+        bool,
+        typer.Option("--must-move", help="The source model goes away, so keeping it is not an option."),
     ] = False,
-    n_neighbors: Annotated[int, typer.Option(help="Length of the result lists that overlap compares.")] = 10,
+    n_neighbors: Annotated[int, typer.Option(help="Length of the result lists whose overlap is measured.")] = 10,
     center: Annotated[
-        bool, typer.Option("--center", help="Search with queries and store each less its own mean.")
+        bool, typer.Option("--center", help="Search with queries and store each centered at its own mean.")
     ] = False,
     hubness: Annotated[
-        str | None, typer.Option(help="csls or qb_norm: search with hubs corrected for, the queries as the bank.")
+        str | None,
+        typer.Option(
+            help="csls or qb_norm: search with a correction for hubs, which uses the queries as the query bank."
+        ),
     ] = None,
-    theory: Annotated[str, typer.Option(help="brief, or full: with κ, whose linear programs take minutes.")] = "brief",
-    rows: Annotated[int | None, typer.Option(help="Of the store, for what each way costs.")] = None,
-    encode_rate: Annotated[float | None, typer.Option(help="Items a second that the target model encodes.")] = None,
-    price: Annotated[float | None, typer.Option(help="Of encoding one item.")] = None,
+    theory: Annotated[
+        str, typer.Option(help="brief, or full, which includes κ; its linear programs take minutes.")
+    ] = "brief",
+    rows: Annotated[
+        int | None, typer.Option(help="Number of rows of the store, to estimate what each strategy costs.")
+    ] = None,
+    encode_rate: Annotated[float | None, typer.Option(help="Items per second that the target model encodes.")] = None,
+    price: Annotated[float | None, typer.Option(help="Price of encoding one item.")] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model, for the certificate.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
-    folds: Annotated[int, typer.Option(help="Parts of the anchors that are scored in turn.")] = 10,
-    repeats: Annotated[int, typer.Option(help="Random orders of the anchors for the learning curve.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of folds, orders and draws.")] = 0,
+    folds: Annotated[int, typer.Option(help="Number of parts of the anchors that are scored in turn.")] = 10,
+    repeats: Annotated[int, typer.Option(help="Number of random orders of the anchors for the learning curve.")] = 10,
+    seed: Annotated[int, typer.Option(help="Random seed of folds, orders and draws.")] = 0,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
     address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
@@ -109,14 +128,14 @@ def command(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 unless the verdict is to map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Say whether to map vectors between two models or to re-embed, with the evidence."""
+    """Recommend whether to map vectors between two models or to re-embed, with the evidence."""
     from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json, progress, say
     from congruence.errors import ParameterError
     from congruence.upgrade.certify import Thresholds, certify, choose_anchors
 
     if report is not None:
-        check_output(report, force=force)  # said before the work, not after it
+        check_output(report, force=force)  # checked before the work starts
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
     given = (
         {"image": source_image, "text": source_text},
@@ -208,7 +227,7 @@ def command(
 
 
 def _count_or_ids(anchors: str) -> int | np.ndarray:
-    """Return a number of anchors, or the ids that a file lists."""
+    """Return the number of anchors, or the ids listed in a file."""
     from congruence.cli._base import read
     from congruence.embeddings import Space
     from congruence.errors import IdError
@@ -260,7 +279,7 @@ def _text_queries(
 def _from_bundle(
     data: str, models: tuple[str | None, str | None]
 ) -> tuple[tuple[dict[str, Embeddings], dict[str, Embeddings]], dict[str, str] | None]:
-    """Return both sides of a bundle, and the class of each image where it names them."""
+    """Return both sides of a bundle, and the class of each image if the bundle names it."""
     from dataclasses import replace
 
     from congruence.datasets import open_bundle
@@ -275,7 +294,7 @@ def _from_bundle(
 
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
-    """Join a column of labels to the ids of the stored items by the order of rows."""
+    """Match a column of labels to the ids of the stored items by row order."""
     from congruence._utils.ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
@@ -292,7 +311,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
 
 
 def _print_roads(certificate: Certificate) -> None:
-    """Print what each way is expected to reach, and what it costs."""
+    """Print the expected quality and cost of each strategy."""
     from congruence.cli._base import number, print_table, say
 
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}

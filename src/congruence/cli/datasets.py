@@ -1,4 +1,4 @@
-"""``congruence datasets``: which image data sets are known, which are here, and how to get the others."""
+"""``congruence datasets``: list the known image data sets, which of them are present, and how to get the others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ __all__ = ["command"]
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="One data set; all by default.")] = None,
-    root: Annotated[str, typer.Option(help="Where they are, each in a folder of its own.")] = "data",
-    download: Annotated[bool, typer.Option("--download", help="Fetch what is missing, verify and unpack it.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Name of a data set; all by default.")] = None,
+    root: Annotated[str, typer.Option(help="Folder that contains the data sets, each in a subfolder.")] = "data",
+    download: Annotated[
+        bool, typer.Option("--download", help="Download what is missing, verify and unpack it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """List the known image data sets, or describe and download one."""
@@ -103,7 +105,7 @@ def _source(resource: Resource) -> _Download:
 
 
 def _row(entry: Entry, fact: _Facts) -> list[str]:
-    # DTD's ten official partitions would fill the line
+    # DTD's ten official partitions would not fit on the line
     shown = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
     return [
         entry.name,

@@ -1,4 +1,4 @@
-"""``congruence demo``: a photo library moved to a new model, or the paper's claim on emoji; offline, in seconds."""
+"""``congruence demo``: move a photo library to a new model, or show the paper's claim on emoji; offline, in seconds."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ __all__ = ["command"]
 
 def command(
     sample: Annotated[
-        str, typer.Option(help="photos: a photo library moves to a new model. emoji: one map for pictures and texts.")
+        str,
+        typer.Option(help="photos: move a photo library to a new model. emoji: fit one map for pictures and texts."),
     ] = "photos",
     out: Annotated[
         str | None,
-        typer.Option("--out", "-o", help="Where to write the page; by default demo.html, of emoji report.html."),
+        typer.Option("--out", "-o", help="HTML page to write; by default demo.html, or report.html for emoji."),
     ] = None,
     files: Annotated[
         str | None,
         typer.Option(
-            help="Photos: write the sample as files into this folder, for the commands of an upgrade, and do nothing else."
+            help="Photos: only write the sample as files into this folder, to try the commands of an upgrade on."
         ),
     ] = None,
-    share: Annotated[float | None, typer.Option(help="Photos: share to re-embed, .1 by default.")] = None,
-    classes: Annotated[
-        int | None, typer.Option(help="Emoji: classes whose images the map is fitted on, 800 by default.")
+    share: Annotated[
+        float | None, typer.Option(help="Photos: share of the library to re-embed; .1 by default.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Chooses rows, classes and what is shown.")] = 0,
-    save_map: Annotated[str | None, typer.Option(help="Folder to save the map in.")] = None,
-    report: Annotated[bool, typer.Option(help="Write the page.")] = True,
+    classes: Annotated[
+        int | None, typer.Option(help="Emoji: number of classes whose images the map is fitted on; 800 by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of rows, classes and examples.")] = 0,
+    save_map: Annotated[str | None, typer.Option(help="Folder to save the map to.")] = None,
+    report: Annotated[bool, typer.Option(help="Write the HTML page.")] = True,
     migration: Annotated[
         bool,
-        typer.Option(help="Emoji: then migrate a LanceDB table, search it, and roll it back; needs the extra lancedb."),
+        typer.Option(help="Emoji: also migrate a LanceDB table, search it, and roll it back; needs the extra lancedb."),
     ] = True,
     migration_page: Annotated[
-        str | None, typer.Option(help="Emoji: where to write that in pictures, migration.html by default.")
+        str | None, typer.Option(help="Emoji: file for the report of that migration; migration.html by default.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Move a photo library to a new model: certificate, map, switch, the worst tenth re-embedded, rollback; a page tells it in pictures.
+    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page that shows each step.
 
-    Everything is in the package, and nothing of yours is touched: the library is a LanceDB table (without the extra lancedb a Parquet file) in a temporary folder.
+    All data are packaged; your files are not changed. The library is a LanceDB table (without the extra lancedb, a Parquet file) in a temporary folder.
     """  # fmt: skip
     from congruence._utils.validation import check_choice
     from congruence.datasets import SAMPLES
@@ -86,7 +89,7 @@ def _write_files(folder: str, as_json: bool) -> None:
 
 
 def _move_photos(out: str, share: float, seed: int, save_map: str | None, report: bool, as_json: bool) -> None:
-    from threadpoolctl import threadpool_limits  # which scikit-learn requires
+    from threadpoolctl import threadpool_limits  # scikit-learn requires it
 
     from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json, progress, say
@@ -111,7 +114,7 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     if report:
         check_output(out, force=True)
     photos = load_sample("photos")
-    # Products of 1,500 rows: on a machine that does other work, threads of BLAS wait for each other longer than they compute.
+    # The matrices have only 1,500 rows: on a busy machine, BLAS threads spend more time waiting for each other than computing.
     with threadpool_limits(1), progress("moving the library", 1 + STEPS, as_json) as callback:
         certificate = certify_sample(photos, random_state=seed)
         if callback:

@@ -1,4 +1,4 @@
-"""``congruence doctor``: which model's rows a store holds, and which rows do not belong."""
+"""``congruence doctor``: find out which model a store's rows come from, and which rows do not belong."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Rows that are printed of those that do not belong.
+#: Number of rows printed of those that do not belong.
 _PRINTED = 10
 
-#: Rows that ``--json`` lists of each kind.
+#: Number of rows of each kind listed with ``--json``.
 _LISTED = 1000
 
 
 def command(
-    store: Annotated[str, typer.Argument(help="Vectors to look at: a file, file:key, or a folder of parts.")],
+    store: Annotated[str, typer.Argument(help="Vectors to examine: a file, file:key, or a folder of parts.")],
     known: Annotated[
         list[str] | None,
         typer.Option(
             "--known",
-            help="NAME=FILE: rows of a known model, of the store's modality, some hundreds if there are. May be repeated.",
+            help="NAME=FILE: rows of a known model, of the store's modality, preferably a few hundred. May be repeated.",
         ),
     ] = None,
     maps: Annotated[
         list[str] | None,
-        typer.Option("--map", help="A saved map, whose means tell its two models apart. May be repeated."),
+        typer.Option("--map", help="A saved map, whose means distinguish its two models. May be repeated."),
     ] = None,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of the store's ids.")] = None,
     fdr: Annotated[
-        float, typer.Option(help="Expected share, at most, of rows of known models among those said to belong to none.")
+        float,
+        typer.Option(help="Largest expected share of rows of known models among those reported to belong to none."),
     ] = 0.01,
     rows: Annotated[
         str | None,
         typer.Option("--rows", help="Write each row's model and p-value: .csv or .parquet."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --rows.")] = False,
-    seed: Annotated[int, typer.Option(help="Divides the known rows.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed that splits the known rows.")] = 0,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 unless all rows look like those of one known model.")
+        bool, typer.Option("--exit-code", help="Exit with code 1 unless all rows look like those of one known model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Say from the vectors alone which model's rows a store holds, and find the rows that do not belong."""
+    """Determine from the vectors alone which model's rows a store holds, and find rows that do not belong."""
     from congruence.cli._base import print_json, read, say
     from congruence.cli._tables import check_table_name
     from congruence.compare.origins import OriginDetector
@@ -130,7 +131,7 @@ def _print(store: str, report: OriginReport) -> None:
 
 
 def _write_rows(out: str, source: Source, report: OriginReport, force: bool) -> None:
-    """Write a line a row: its id or number, the model it looks like (empty for none), and its p-value."""
+    """Write one line per row: its id or number, the model it looks like (empty for none), and its p-value."""
     import pyarrow as pa
 
     from congruence.cli._tables import write_table

@@ -1,4 +1,4 @@
-"""``congruence drift``: whether the encoder behind a stream of vectors has changed."""
+"""``congruence drift``: test whether the encoder behind a stream of vectors has changed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ __all__ = ["command"]
 
 
 def command(
-    reference: Annotated[str, typer.Argument(help="Vectors of the unchanged encoder: a file, or file:key.")],
+    reference: Annotated[str, typer.Argument(help="Vectors from before a possible change: a file, or file:key.")],
     stream: Annotated[list[str], typer.Argument(help="Later vectors, oldest first: one or more files.")],
     canaries: Annotated[
-        bool, typer.Option("--canaries", help="The stream is the reference's items, encoded again: compare one by one.")
+        bool,
+        typer.Option(
+            "--canaries", help="The stream holds the reference's items, encoded again: compare them one by one."
+        ),
     ] = False,
     alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole stream.")] = 0.001,
     tolerance: Annotated[
-        float, typer.Option(help="Relative distance that canaries of an unchanged encoder stay below.")
+        float, typer.Option(help="Relative distance that canaries stay below if the encoder has not changed.")
     ] = 0.01,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the canaries' ids, on both sides.")] = None,
-    seed: Annotated[int, typer.Option(help="Divides the reference, and breaks ties.")] = 0,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the encoder has changed.")] = False,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the canaries' ids, in all files.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed that splits the reference and breaks ties.")] = 0,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with code 1 if the encoder has changed.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Notice a changed encoder: by canaries encoded again, or by a stream of unpaired vectors."""
+    """Detect a changed encoder, by canaries encoded again or from a stream of unpaired vectors."""
     from congruence._utils.validation import RowNames, check_rows
     from congruence.cli._anchors import read_anchors
     from congruence.cli._base import number, print_json, print_table, read
@@ -64,10 +69,10 @@ def command(
         for spec in stream:
             row = 0
             for _, block in open_source(spec, ids=False).scan():
-                check_rows(block, spec, ids=RowNames(None, row))  # names the file, and rows of the whole
+                check_rows(block, spec, ids=RowNames(None, row))  # errors name the file and its row numbers
                 report = monitor.update(block)
                 row += len(block)
-        assert report is not None  # no file is empty
+        assert report is not None  # files are never empty
         changed = report.alarm
         if as_json:
             print_json({"reference": reference, "stream": stream, "alpha": alpha, **report.to_dict()})

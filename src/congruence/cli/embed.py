@@ -1,4 +1,4 @@
-"""``congruence embed``: images or texts into a file of vectors."""
+"""``congruence embed``: encode images or texts into a file of vectors."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def command(
         str,
         typer.Argument(metavar="INPUT", help="A folder of images, a .csv, .jsonl, .parquet or .txt, or a data set."),
     ],
-    out: Annotated[str, typer.Option("--out", "-o", help="Where to write; the suffix chooses the format.")],
-    modality: Annotated[str | None, typer.Option(help="image or text, where INPUT leaves it open.")] = None,
-    column: Annotated[str | None, typer.Option(help="Column of texts, or of paths of images.")] = None,
-    id_column: Annotated[str | None, typer.Option(help="Column of ids.")] = None,
-    split: Annotated[str, typer.Option(help="Of a data set; of SugarCrepe: captions or negatives.")] = "test",
-    root: Annotated[str | None, typer.Option(help="Where a data set lies.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Items at a time.")] = 64,
+    out: Annotated[str, typer.Option("--out", "-o", help="File to write; the suffix determines the format.")],
+    modality: Annotated[str | None, typer.Option(help="image or text, if INPUT does not determine it.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column of texts, or of image paths.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column of the ids.")] = None,
+    split: Annotated[str, typer.Option(help="Split of a data set; for SugarCrepe: captions or negatives.")] = "test",
+    root: Annotated[str | None, typer.Option(help="Folder of the data set.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Number of items per batch.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cuda, cuda:1, mps or cpu.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    layer: Annotated[str | None, typer.Option(help="Hidden state to pool, or all.")] = None,
+    layer: Annotated[str | None, typer.Option(help="Hidden layer to pool, or all.")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, mean, cls_mean or last.")] = None,
     normalize: Annotated[
-        bool | None, typer.Option(help="Scale rows to unit norm, or not; as the model by default.")
+        bool | None, typer.Option(help="Scale rows to unit norm, or not; by default as the model does.")
     ] = None,
     torch_weights: Annotated[
         bool, typer.Option("--torch-weights", help="Accept weights that are not in safetensors.")
     ] = False,
-    on_error: Annotated[str, typer.Option(help="fail or skip, for items that cannot be encoded.")] = "fail",
-    cache: Annotated[str | None, typer.Option(help="Folder that keeps vectors by encoder and content.")] = None,
-    shard_size: Annotated[int | None, typer.Option(help="Items of a part of an output folder.")] = None,
+    on_error: Annotated[str, typer.Option(help="What to do with items that cannot be encoded: fail or skip.")] = "fail",
+    cache: Annotated[str | None, typer.Option(help="Folder that caches vectors by encoder and content.")] = None,
+    shard_size: Annotated[int | None, typer.Option(help="Number of items per part of an output folder.")] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
     address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
@@ -48,15 +48,15 @@ def command(
     bad_rows: Annotated[
         str | None,
         typer.Option(
-            help="Parquet file for rows that cannot be encoded, which are left out. Data sets by fragments only."
+            help="Parquet file to write rows that cannot be encoded to; they are left out of the output. Only for data sets processed by fragments."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Encode images or texts; after an interruption the same command goes on.
+    """Encode images or texts; after an interruption, run the same command again to resume.
 
-    With --engine ray, or for URLs, data sets of Parquet and Lance are encoded fragment by fragment, and each worker opens the encoder once.
+    With --engine ray, or for URLs, Parquet and Lance data sets are encoded fragment by fragment, and each worker loads the encoder once.
     """
     from congruence.cli._base import number, print_json, print_table, progress
     from congruence.embed import embed, open_items

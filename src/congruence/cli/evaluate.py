@@ -1,4 +1,4 @@
-"""``congruence evaluate``: before, after and oracle, on embeddings of both models."""
+"""``congruence evaluate``: scores before and after mapping, and of each model alone, on embeddings of both models."""
 
 from __future__ import annotations
 
@@ -28,47 +28,53 @@ def command(
     source_text: Annotated[str | None, typer.Option(help="Texts in the source model.")] = None,
     target_image: Annotated[str | None, typer.Option(help="Images in the target model.")] = None,
     target_text: Annotated[str | None, typer.Option(help="Texts in the target model.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in all files.")] = None,
     labels: Annotated[
-        str | None, typer.Option(help="file:column with the class of each image; its id by default.")
+        str | None, typer.Option(help="file:column with the class of each image; by default its id is its class.")
     ] = None,
     prompt_labels: Annotated[
-        str | None, typer.Option(help="file:column with the class of each text, when several prompts describe one.")
+        str | None, typer.Option(help="file:column with the class of each text, if several prompts describe a class.")
     ] = None,
     center: Annotated[
-        bool, typer.Option("--center", help="Measure retrieval with each side less its own mean too.")
+        bool, typer.Option("--center", help="Also measure retrieval with each side centered at its own mean.")
     ] = False,
     hubness: Annotated[
         str | None,
-        typer.Option(help="csls or qb_norm: measure retrieval with hubs corrected for too, the queries as the bank."),
+        typer.Option(
+            help="csls or qb_norm: also measure retrieval with a correction for hubs, which uses the queries as the query bank."
+        ),
     ] = None,
-    held_out: Annotated[bool, typer.Option("--held-out", help="Only items the map was not fitted on.")] = False,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Evaluate only items that the map was not fitted on.")
+    ] = False,
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder of another map of the same models: test which is better on the same items. May be repeated."
+            help="Folder of another map between the same models, to test which of the two is better on the same items. May be repeated."
         ),
     ] = None,
     fitted_rows: Annotated[
         str,
-        typer.Option(help="With --against, items a map may have been fitted on: refuse, drop (as --held-out), keep."),
+        typer.Option(
+            help="With --against: what to do with items a map may have been fitted on: refuse, drop (as --held-out) or keep."
+        ),
     ] = "refuse",
     groups: Annotated[
         str | None,
         typer.Option(
-            help="With --against, file:column of items that belong together, or none; identical ones by default."
+            help="With --against: file:column with a group label for each item, whose errors may depend on each other, or none. By default identical items are grouped."
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
     address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     sample: Annotated[int, typer.Option(help=SAMPLE_HELP)] = 20_000,
-    seed: Annotated[int, typer.Option(help="Chooses the sample.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the sample.")] = 0,
     report: Annotated[str | None, typer.Option(help="HTML file to write a report to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Measure a map with the paper's metrics, beside chance, controls, and what each model reaches by itself."""
+    """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone."""
     import congruence
     from congruence._utils.atomic import check_output
     from congruence._utils.ids import id_texts
@@ -85,7 +91,7 @@ def command(
             f"Got {'--groups' if groups is not None else '--fitted-rows'} without --against; expected another map to compare with. Pass --against with its folder."
         )
     if report is not None:
-        check_output(report, force=force)  # said before the work, not after it
+        check_output(report, force=force)  # checked before the work starts
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
@@ -129,14 +135,14 @@ def command(
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
         if isinstance(mapping, TwoSidedMap) and mapping.target_space_.modality != fitted:
-            fitted = "image"  # of images and texts that were fitted, images are what has labels
+            fitted = "image"  # if both images and texts were fitted, the labels belong to the images
         for items in sides.values():
             for m in items:
-                # With ids that name classes, a class held out in one modality must be held out in the other too.
+                # If ids name classes, a class held out in one modality must be held out in the other too.
                 if m == fitted or fitted is None or labels is None:
                     names = id_texts(items[m].ids)
                     if m == "text" and text_labels and isinstance(mapping, TwoSidedMap):
-                        names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text goes with its image
+                        names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text belongs to its image
                     items[m] = items[m].take(split.held_out(names))
     comparison = None
     if against:
@@ -179,7 +185,7 @@ def command(
 
 
 def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: str) -> dict[str, str] | None:
-    """Join a column of labels to ids by the order of rows."""
+    """Match a column of labels to ids by row order."""
     from congruence._utils.ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column

@@ -1,4 +1,4 @@
-"""``congruence export``: a map in another library's format."""
+"""``congruence export``: write a map in another library's format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 __all__ = ["command"]
 
-#: Formats, and which options only they have.
+#: Formats, and the options that apply to each of them only.
 FORMATS = {"faiss": ("index",), "onnx": ("side",), "sentence-transformers": ("model", "side")}
 
 
@@ -19,21 +19,22 @@ def command(
         typer.Option(
             "--out",
             "-o",
-            help="File to write, or folder for sentence-transformers. FAISS: .index holds map and norm, any other name the map.",
+            help="File to write, or folder for sentence-transformers. For FAISS, .index writes an index with map and normalization, any other suffix the map alone.",
         ),
     ],
-    to: Annotated[str, typer.Option(help="faiss, onnx or sentence-transformers.")] = "faiss",
+    to: Annotated[str, typer.Option(help="Format: faiss, onnx or sentence-transformers.")] = "faiss",
     index: Annotated[
-        str | None, typer.Option(help="FAISS: file of an index to put the map in front of; its vectors stay.")
+        str | None,
+        typer.Option(help="FAISS: file of an index to put the map in front of; its vectors are not changed."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="sentence-transformers: name or folder of the model to put the map behind.")
+        str | None, typer.Option(help="sentence-transformers: name or folder of the model to append the map to.")
     ] = None,
-    modality: Annotated[str | None, typer.Option(help="Whose means to use: image, text, …")] = None,
+    modality: Annotated[str | None, typer.Option(help="Modality whose means are used: image, text, etc.")] = None,
     side: Annotated[
-        str | None, typer.Option(help="source or target: the head of a two-sided map; source by default.")
+        str | None, typer.Option(help="source or target: which head of a joint-space map to use; source by default.")
     ] = None,
-    inverse: Annotated[bool, typer.Option("--inverse", help="From the map's target back to its source.")] = False,
+    inverse: Annotated[bool, typer.Option("--inverse", help="Map from the map's target back to its source.")] = False,
     normalize: Annotated[
         str,
         typer.Option(
@@ -46,9 +47,9 @@ def command(
 ) -> None:
     """Write a map for another library: FAISS, ONNX or sentence-transformers (each an extra).
 
-    FAISS: an index, new or existing, with the map and the norm in front, or a LinearTransform alone. ONNX: a graph from vectors to mapped.
-    sentence-transformers: a model whose encode gives mapped vectors. PyTorch has no format for modules without pickle: call
-    congruence.load(MAP).to_torch() in Python.
+    FAISS: a new or existing index with the map and normalization in front of it, or a LinearTransform alone. ONNX: a graph that maps vectors.
+    sentence-transformers: a model whose encode method returns mapped vectors. PyTorch has no pickle-free format for modules: call
+    congruence.load(MAP).to_torch() in Python instead.
     """
     import congruence
     from congruence._utils.atomic import check_output

@@ -1,4 +1,4 @@
-"""``congruence exposure``: how many vectors of a store somebody else can read."""
+"""``congruence exposure``: estimate how many vectors of a store an outsider can match to their texts."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ __all__ = ["command"]
 
 def command(
     store: Annotated[str, typer.Argument(help="Stored vectors: a file, or file:key.")],
-    texts: Annotated[str, typer.Option(help="Candidate texts by another model, those of the store among them.")],
+    texts: Annotated[str, typer.Option(help="Candidate texts in another model, including those of the store.")],
     pairs: Annotated[
         list[int] | None,
-        typer.Option(help="Vectors whose texts are known, 0 for none; may be repeated. 10 and 100 by default."),
+        typer.Option(
+            help="Number of vectors whose texts are known, 0 for none; may be repeated. 10 and 100 by default."
+        ),
     ] = None,
     protections: Annotated[
         list[str] | None,
         typer.Option(
             "--protect",
-            help="What is done to the store: none, rotation, noise=0.5, pca=64, int8, binary, or several joined by +. May be repeated.",
+            help="Protection applied to the store: none, rotation, noise=0.5, pca=64, int8, binary, or several joined by +. May be repeated.",
         ),
     ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in both files.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in both files.")] = None,
     labels: Annotated[
-        str | None, typer.Option(help="file:column with the text's id of each vector; its own id by default.")
+        str | None, typer.Option(help="file:column with the id of each vector's text; by default the vector's own id.")
     ] = None,
     queries: Annotated[
-        str | None, typer.Option(help="The owner's queries, to measure search; stored vectors by default.")
+        str | None, typer.Option(help="The owner's queries, to measure search; by default the stored vectors.")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Refits on mutual nearest neighbors; 0 for none.")] = 4,
-    draws: Annotated[int, typer.Option(help="Draws of the known pairs, and of rotations and noise.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    rounds: Annotated[int, typer.Option(help="Number of refits on mutual nearest neighbors; 0 for none.")] = 4,
+    draws: Annotated[
+        int, typer.Option(help="Number of random draws of the known pairs, and of rotations and noise.")
+    ] = 5,
+    seed: Annotated[int, typer.Option(help="Random seed of all draws.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Measure how many stored vectors find their text, given a few known pairs, and what lowers it."""
+    """Measure how many stored vectors can be matched to their text with a few known pairs, and what reduces this."""
     from congruence._utils.ids import id_texts
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.embeddings import Space

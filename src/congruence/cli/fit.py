@@ -1,4 +1,4 @@
-"""``congruence fit``: from two files of anchors to a saved map."""
+"""``congruence fit``: fit a map from two files of anchors and save it."""
 
 from __future__ import annotations
 
@@ -20,67 +20,89 @@ def command(
     target: Annotated[str, typer.Argument(help="The same items in the target model.")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
     method: Annotated[
-        str, typer.Option(help="auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca.")
+        str,
+        typer.Option(
+            help="Kind of map: auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."
+        ),
     ] = "auto",
     center: Annotated[
-        bool, typer.Option(help="Exchange means (orthogonal, linear), remove them (procrustes, cca).")
+        bool,
+        typer.Option(
+            help="Map the source mean to the target mean (orthogonal, linear), or subtract both means (procrustes, cca)."
+        ),
     ] = True,
     shrinkage: Annotated[
-        str | None, typer.Option(help="auto, full (the paper's), probed, wiener, soft or cv (orthogonal).")
+        str | None,
+        typer.Option(
+            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), probed, wiener, soft or cv (orthogonal)."
+        ),
     ] = None,
-    shrinkage_strength: Annotated[float | None, typer.Option(help="Of wiener and soft (orthogonal).")] = None,
+    shrinkage_strength: Annotated[
+        float | None, typer.Option(help="Strength of the wiener and soft shrinkage (orthogonal).")
+    ] = None,
     allow_reflection: Annotated[
-        bool, typer.Option("--allow-reflection/--no-reflection", help="Or a rotation of determinant 1 (orthogonal).")
+        bool,
+        typer.Option(
+            "--allow-reflection/--no-reflection",
+            help="Allow reflections, or require a rotation of determinant 1 (orthogonal).",
+        ),
     ] = True,
     ridge: Annotated[
-        str | None, typer.Option(help="Penalty added to the sums of squares (linear, cca), or cv (linear).")
+        str | None,
+        typer.Option(
+            help="Ridge penalty, added to the sums of squares (linear, cca); or cv, to choose it by cross-validation (linear)."
+        ),
     ] = None,
     n_components: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
     single_modality: Annotated[
         bool,
         typer.Option(
             "--single-modality",
-            help="Only rows of the anchors' modality will be mapped: linear maps may be chosen (auto).",
+            help="Only rows of the anchors' modality will be mapped, so that linear maps may be chosen (auto).",
         ),
     ] = False,
-    modality: Annotated[str | None, typer.Option(help="Modality of the anchors: image, text, …")] = None,
+    modality: Annotated[str | None, typer.Option(help="Modality of the anchors: image, text, etc.")] = None,
     target_modality: Annotated[
         str | None, typer.Option(help="Modality of the target's rows, if it differs (procrustes, cca).")
     ] = None,
     means: Annotated[
         list[str] | None,
         typer.Option(
-            help="MODALITY=SOURCE[,TARGET]: rows of another modality, for its means only. Without a target the "
-            "gap between the modalities is taken from the source. May be repeated."
+            help="MODALITY=SOURCE[,TARGET]: rows of another modality, of which only the means are used. Without TARGET, the gap between the modalities is taken from the source. May be repeated."
         ),
     ] = None,
     unpaired_source: Annotated[
         str | None,
         typer.Option(
-            help="More rows of the source, of the anchors' modality; matches with --unpaired-target refine the map."
+            help="More rows of the source, of the anchors' modality. Matches with --unpaired-target are used to refine the map."
         ),
     ] = None,
     unpaired_target: Annotated[
-        str | None, typer.Option(help="More rows of the target, in any order; they may be other items.")
+        str | None, typer.Option(help="More rows of the target, in any order; they may be different items.")
     ] = None,
     no_pairs: Annotated[
         bool,
-        typer.Option("--no-pairs", help="The files are not paired: look for pairs, and say whether some were found."),
+        typer.Option(
+            "--no-pairs", help="The files are not paired: search for pairs, and report whether the search succeeded."
+        ),
     ] = False,
     ids: Annotated[
         str | None,
         typer.Option(
-            help="Key, column or file of ids, on both sides. By default id, ids or names, if both sides have one; "
-            "none pairs rows by position."
+            help="Key, column or file of the ids, in both files. By default id, ids or names, if both files have one; none pairs rows by position."
         ),
     ] = None,
-    target_ids: Annotated[str | None, typer.Option(help="The same for the target, if it differs.")] = None,
-    holdout: Annotated[float, typer.Option(help="Pairs to keep out of the fit: a share, or a number from 1 on.")] = 0,
-    seed: Annotated[int, typer.Option(help="Chooses the held-out pairs.")] = 0,
+    target_ids: Annotated[
+        str | None, typer.Option(help="Key, column or file of the target's ids, if different.")
+    ] = None,
+    holdout: Annotated[
+        float, typer.Option(help="Pairs to keep out of the fit for evaluation: a share, or a number from 1 on.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed that determines the held-out pairs.")] = 0,
     groups: Annotated[
         str | None,
         typer.Option(
-            help="What is held out together: file:key with a label a source row, or none. By default rows with identical vectors."
+            help="Pairs to hold out together: file:key with one label per source row, or none. By default, rows with identical vectors."
         ),
     ] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
@@ -88,8 +110,8 @@ def command(
     source_revision: Annotated[str | None, typer.Option(help="Revision of the source model.")] = None,
     target_revision: Annotated[str | None, typer.Option(help="Revision of the target model.")] = None,
     check: Annotated[bool, typer.Option(help="Check that the anchors look paired.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 when the pairing check fails.")] = False,
-    missing: Annotated[str, typer.Option(help="Ids on one side only: drop or error.")] = "drop",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 if the pairing check fails.")] = False,
+    missing: Annotated[str, typer.Option(help="What to do with ids found in only one file: drop or error.")] = "drop",
     allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
     address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
@@ -104,7 +126,7 @@ def command(
     from congruence.embeddings import Space
     from congruence.persist import check_map_output
 
-    check_map_output(out, force=force)  # said before the work, not after it
+    check_map_output(out, force=force)  # checked before the work starts
     spaces = (
         Space(source_model, source_revision, modality),
         Space(target_model, target_revision, target_modality or modality),
@@ -164,7 +186,7 @@ def command(
     others = {}
     for entry in means or []:
         name, sides = _parse_means(entry)
-        # Held-out items are left out of the means too, so their rows must go by the ids that the anchors go by.
+        # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
         found = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
         rows = [
             read(spec, False if column == "none" else column, Space(modality=name), allow_zero_rows)
@@ -202,7 +224,7 @@ def command(
 
 
 def _parameters(method: str, center: bool, ridge: str | None, **options: object) -> dict[str, Any]:
-    """Collect the options of the chosen method that were given, refusing those of another."""
+    """Collect the given options of the chosen method; refuse options of other methods."""
     from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
     from congruence.maps import METHODS
@@ -223,7 +245,7 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: object)
     known = METHODS["orthogonal" if method == "auto" else method]().get_params()
     foreign = [name for name in given if name not in known]
     if foreign:
-        off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # given only where switched off
+        off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # passed only when switched off
         flag = off.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
         raise ParameterError(
             f"Got {flag} for method {method!r}, which has no such option; "
@@ -247,7 +269,7 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
 def _read_pools(
     source: str | None, target: str | None, ids: str | None, modality: str | None
 ) -> tuple[Embeddings, Embeddings] | None:
-    """Read both pools, with the ids by which held-out items are left out of them; None where there are none."""
+    """Read both pools, with ids so that held-out items can be left out of them; None if there are no pools."""
     from congruence.cli._anchors import find_ids
     from congruence.cli._base import read
     from congruence.embeddings import Space
@@ -286,7 +308,7 @@ def _save_aligned(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fit a map from no pairs, save it, and print its score; under ``strict`` only if there is one."""
+    """Fit a map without pairs, save it, and print its score; with ``strict`` only if the search succeeded."""
     from dataclasses import replace
 
     from congruence import UnpairedMap

@@ -1,4 +1,4 @@
-"""``congruence frame``: many models in one frame, models added to it, and maps taken from it."""
+"""``congruence frame``: fit many models into one frame, add models, and extract maps."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "fit", "take"]
 
-_MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without a name the key or file gives it."
+_MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without NAME, the name is taken from the key or file."
 
 
 def fit(
     models: Annotated[list[str], typer.Argument(help=f"Anchors of two or more models: {_MODELS}")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the frame to.")],
-    modality: Annotated[str | None, typer.Option(help="Modality of anchors that name none: image, text, …")] = None,
+    modality: Annotated[
+        str | None, typer.Option(help="Modality of anchors without a stated modality: image, text, etc.")
+    ] = None,
     ids: Annotated[
         str | None,
         typer.Option(
-            help="Key or column of ids in every file. By default id, ids or names, if all have one; none matches rows by position."
+            help="Key or column of the ids in every file. By default id, ids or names, if all files have one; none matches rows by position."
         ),
     ] = None,
-    center: Annotated[bool, typer.Option(help="Exchange means.")] = True,
-    shrinkage: Annotated[str, typer.Option(help="auto, wiener, probed or full.")] = "auto",
+    center: Annotated[bool, typer.Option(help="Map means to means.")] = True,
+    shrinkage: Annotated[
+        str,
+        typer.Option(help="How to shrink directions that the anchors determine poorly: auto, wiener, probed or full."),
+    ] = "auto",
     allow_zero_rows: Annotated[
-        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are refused otherwise.")
+        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are otherwise refused.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Fit a frame for many models, whose anchors may overlap in part."""
+    """Fit a frame for many models, whose anchors may overlap only partly."""
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 
@@ -47,15 +52,17 @@ def add(
     frame_path: Annotated[str, typer.Argument(metavar="FRAME", help="Folder of a saved frame.")],
     models: Annotated[list[str], typer.Argument(help=f"Anchors of one or more models: {_MODELS}")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the larger frame to.")],
-    modality: Annotated[str | None, typer.Option(help="Modality of anchors that name none: image, text, …")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key or column of ids in every file, as for fit.")] = None,
+    modality: Annotated[
+        str | None, typer.Option(help="Modality of anchors without a stated modality: image, text, etc.")
+    ] = None,
+    ids: Annotated[str | None, typer.Option(help="Key or column of the ids in every file, as for fit.")] = None,
     allow_zero_rows: Annotated[
-        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are refused otherwise.")
+        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are otherwise refused.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Add models to a frame; maps between the models that it has stay as they are."""
+    """Add models to a frame; maps between models already in it do not change."""
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 
@@ -72,7 +79,7 @@ def take(
     source: Annotated[str, typer.Argument(help="Name of the model to map from.")],
     target: Annotated[str, typer.Argument(help="Name of the model to map to.")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
-    modality: Annotated[str | None, typer.Option(help="Whose means the map uses at first.")] = None,
+    modality: Annotated[str | None, typer.Option(help="Modality whose means the map uses initially.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -99,7 +106,7 @@ def take(
 
 
 def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_rows: bool) -> dict[str, Any]:
-    """Read the models that arguments name, by modality where they say one."""
+    """Read the models named in the arguments, by modality where one is stated."""
     from congruence._utils.validation import check_choice
     from congruence.cli._anchors import find_ids
     from congruence.cli._base import read

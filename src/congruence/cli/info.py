@@ -1,4 +1,4 @@
-"""``congruence info``: what this installation is made of, for a bug report."""
+"""``congruence info``: describe this installation for a bug report."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["command"]
 
 def command(
     devices: Annotated[
-        bool, typer.Option("--devices/--no-devices", help="Ask torch for its devices, which takes seconds.")
+        bool, typer.Option("--devices/--no-devices", help="List torch's devices, which takes seconds.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Show versions, extras, threads, memory and devices; paste it into a bug report. It names no user, host or path."""
+    """Show versions, extras, threads, memory and devices, to paste into a bug report. Contains no user, host or path names."""
     from congruence.cli._base import print_json, say
     from congruence.system import system_info
 

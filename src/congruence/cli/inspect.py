@@ -1,4 +1,4 @@
-"""``congruence inspect``: what a saved map or bridge knows about itself."""
+"""``congruence inspect``: show what is stored in a saved map or bridge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: False-positive rates of the old model whose cut-offs are shown.
+#: False-positive rates of the old model whose thresholds are shown.
 _RATES = (0.1, 0.01, 0.001)
 
 
@@ -20,7 +20,7 @@ def command(
     map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map or bridge.")],
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Show what a map joins, how it was fitted, and how far it can be trusted; of a bridge, its thresholds too."""
+    """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds."""
     from congruence.cli._base import load_map, print_json, print_table
     from congruence.cli._scores import held_out_rows
     from congruence.errors import CorruptFileError
@@ -40,7 +40,7 @@ def command(
         rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
         rows += held_out_rows(mapping.scores_)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # What a map remembers of its training has many forms, and none decides where vectors go: loading does not check them.
+        # The training record of a map has many forms, and none affects where vectors are mapped: loading does not check it.
         raise CorruptFileError(
             f"Got facts or scores in {map_path} of a form that congruence does not write ({error!r}); expected its own. "
             "Pass --json to see them as they are."
@@ -52,7 +52,7 @@ def command(
 
 
 def _of_bridge(bridge: Bridge) -> list[list[str]]:
-    """Say what a bridge adds to its map: which queries it takes, and what became of cut-offs."""
+    """Describe what a bridge adds to its map: the queries it accepts, and the translated thresholds."""
     facts = bridge.describe()
     rows = [["queries", str(bridge.source)], ["index", str(bridge.target)]]
     rows.append(["bridged queries", "unit rows" if facts["unit_rows"] else "as mapped"])
@@ -75,7 +75,7 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
         if key in ("source", "target"):
             continue
         if key in ("parameters", "scores"):
-            # Held-out scores have lines of their own, each beside what it is to be read against.
+            # Held-out scores have lines of their own, each with its reference value.
             told = {n for n in value if n.startswith("held_out_")} if "held_out_pairs" in value else set()
             rows += [
                 (f"{key[:-1]}: {name}", inner)
@@ -103,7 +103,7 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Say where each loss began and ended, and how the validation went."""
+    """Describe the first and last value of each loss, and the course of the validation score."""
     rows = [
         (
             name if name == "loss" or name.endswith(("_error", "_teacher")) else f"loss: {name}",
@@ -124,7 +124,7 @@ def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _differing(method: object, parameters: Mapping[str, object]) -> str:
-    """Write the parameters that are not the method's defaults."""
+    """Return the parameters that differ from the method's defaults, as text."""
     from congruence.train import METHODS
 
     usual = METHODS[method]().get_params() if method in METHODS else {}

@@ -1,4 +1,4 @@
-"""``congruence match``: whether similarity scores tell matching pairs from easy and from hard non-matches."""
+"""``congruence match``: test whether similarity scores separate matching pairs from easy and hard non-matches."""
 
 from __future__ import annotations
 
@@ -13,35 +13,41 @@ def command(
     images: Annotated[str, typer.Argument(help="Images, or any first side: a file, or file:key.")],
     texts: Annotated[str, typer.Argument(help="Their texts.")],
     hard: Annotated[
-        str | None, typer.Option(help="A wrong text for each: a file, or “nearest” to exchange texts for similar ones.")
+        str | None,
+        typer.Option(help="A wrong text for each image: a file, or “nearest” to exchange texts with similar ones."),
     ] = None,
     unrelated: Annotated[
-        str | None, typer.Option(help="Texts about something else; by default the texts re-paired.")
+        str | None, typer.Option(help="Texts about something else; by default the texts, randomly re-paired.")
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="A metric, or all. May be repeated; by default the JAM paper's four.")
+        list[str] | None,
+        typer.Option(help="Name of a metric, or all. May be repeated; by default the four of the JAM paper."),
     ] = None,
     definition: Annotated[
-        str, typer.Option(help="jam: the paper's formulas; congruence: ours; or both, one below the other.")
+        str, typer.Option(help="Formulas: jam (the paper's), congruence (ours), or both, one below the other.")
     ] = "both",
     components: Annotated[
-        int, typer.Option(help="Principal components before scoring (50 for cca); 0 for whole embeddings.")
+        int,
+        typer.Option(
+            help="Number of principal components to keep before scoring (50 for cca); 0 to use the embeddings unchanged."
+        ),
     ] = 10,
     normalize: Annotated[
-        bool, typer.Option("--normalize", help="Scale rows to unit norm before CKNNA, as Huh et al.'s code does.")
+        bool, typer.Option("--normalize", help="Scale rows to unit norm before CKNNA, as in the code of Huh et al.")
     ] = False,
     standardize: Annotated[
-        bool, typer.Option("--standardize", help="Scale columns to unit variance before SVCCA, as that code does.")
+        bool,
+        typer.Option("--standardize", help="Scale columns to unit variance before SVCCA, as in the code of Huh et al."),
     ] = False,
-    draws: Annotated[int, typer.Option(help="Random subsets of rows.")] = 100,
-    rows: Annotated[int | None, typer.Option(help="Rows in each; half by default.")] = None,
-    permutations: Annotated[int, typer.Option(help="Randomisations behind each p-value.")] = 200,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in every file.")] = None,
-    target_ids: Annotated[str | None, typer.Option(help="The same for the texts, if it differs.")] = None,
-    seed: Annotated[int, typer.Option(help="Of draws, noise and re-pairings.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON, all scores included.")] = False,
+    draws: Annotated[int, typer.Option(help="Number of random subsets of rows.")] = 100,
+    rows: Annotated[int | None, typer.Option(help="Rows per subset; by default half.")] = None,
+    permutations: Annotated[int, typer.Option(help="Number of randomizations for each p-value.")] = 200,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in every file.")] = None,
+    target_ids: Annotated[str | None, typer.Option(help="Key, column or file of the texts' ids, if different.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of subsets, noise and re-pairings.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON, including all scores.")] = False,
 ) -> None:
-    """Score matching pairs beside noise, unrelated texts and hard negatives (Yoon et al., section 2)."""
+    """Compare scores of matching pairs with those of noise, unrelated texts and hard negatives (Yoon et al., section 2)."""
     import numpy as np
 
     from congruence._utils.ids import id_rows
@@ -54,7 +60,7 @@ def command(
     pairs = Pairs.join(read(images, ids, Space()), captions)
     wrong: np.ndarray | str | None = hard
     if hard is not None and hard != "nearest":
-        # Paired with the texts, whose rows then say which belong to the images.
+        # Paired with the texts, whose rows then determine the images they belong to.
         beside = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
         wrong = beside[id_rows(captions.ids, pairs.target.ids)]
     others = None if unrelated is None else read(unrelated, None, Space()).vectors

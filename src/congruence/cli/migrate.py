@@ -1,4 +1,4 @@
-"""``congruence migrate``: the vectors of a live database to a new model: plan, write beside, verify, switch, roll back."""
+"""``congruence migrate``: move the vectors of a live database to a new model: plan, write, verify, switch, roll back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def command(
         str,
         typer.Argument(
             metavar="DATABASE",
-            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
+            help="URL or path of the database, as its own clients write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
         ),
     ],
     action: Annotated[
         str,
         typer.Argument(
             metavar="[ACTION]",
-            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, reembed, thresholds, status, drop-old, discard.",
+            help="run (write the new vectors next to the old ones, and verify them; the default), plan, verify, switch, rollback, reembed, thresholds, status, drop-old or discard.",
         ),
     ] = "run",
     map_path: Annotated[
@@ -39,7 +39,7 @@ def command(
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(help="Table or collection, where the address does not name it.", rich_help_panel="Which vectors"),
+        typer.Option(help="Table or collection, if the address does not name it.", rich_help_panel="Which vectors"),
     ] = None,
     column: Annotated[
         str | None, typer.Option(help="Column of the vectors, or the named vector.", rich_help_panel="Which vectors")
@@ -47,7 +47,7 @@ def command(
     ids: Annotated[
         str | None,
         typer.Option(
-            help="Column of the ids; the primary key by default. Of an .npy, a file of them.",
+            help="Column of the ids; by default the primary key. For .npy, a file of ids.",
             rich_help_panel="Which vectors",
         ),
     ] = None,
@@ -58,86 +58,93 @@ def command(
     modality_column: Annotated[
         str | None,
         typer.Option(
-            help="Column (of an .npy or FAISS index, a file) that says it of each row: images and texts then get each their own means.",
+            help="Column with the modality of each row (for an .npy or FAISS index, a file); images and texts are then mapped with their own means.",
             rich_help_panel="Which vectors",
         ),
     ] = None,
     rows: Annotated[
         str | None,
         typer.Option(
-            help="Only these rows: a condition in the database's own language.", rich_help_panel="Which vectors"
+            help="Only these rows: a condition in the database's query language.", rich_help_panel="Which vectors"
         ),
     ] = None,
     journal: Annotated[
         str | None,
         typer.Option(
-            help="Folder of the journal; by default migration-… in the current one.", rich_help_panel="Which vectors"
+            help="Folder of the journal; by default migration-… in the current folder.", rich_help_panel="Which vectors"
         ),
     ] = None,
     certificate: Annotated[
         str | None,
         typer.Option(
-            help="What congruence certify --json printed: shown first, and heeded.", rich_help_panel="Before it runs"
+            help="JSON output of congruence certify; it is shown first, and its verdict is followed.",
+            rich_help_panel="Before it runs",
         ),
     ] = None,
     normalize: Annotated[
         str,
         typer.Option(
-            help="Unit norm for the new vectors: auto (as the target's rows at the fit), yes, no.",
+            help="Scale the new vectors to unit norm: auto (if the target's rows had unit norm at the fit), yes or no.",
             rich_help_panel="How new vectors are stored",
         ),
     ] = "auto",
     element_type: Annotated[
         str | None,
         typer.Option(
-            help="As what the new vectors are stored: float32, float16, int8 or binary (one bit a component), where the database has it; as the old ones by default.",
+            help="Type in which the new vectors are stored: float32, float16, int8 or binary (one bit per component), if the database supports it; by default the type of the old ones.",
             rich_help_panel="How new vectors are stored",
         ),
     ] = None,
     ranges: Annotated[
         str | None,
         typer.Option(
-            help="For int8: .npy of shape (2, components), the smallest and largest value of each of the new vectors; by default one range for all, from a sample.",
+            help="For int8: .npy of shape (2, components) with the smallest and largest value of each component of the new vectors; by default one range for all, from a sample.",
             rich_help_panel="How new vectors are stored",
         ),
     ] = None,
     old_ranges: Annotated[
         str | None,
         typer.Option(
-            help="The same, by which old int8 vectors were quantized.", rich_help_panel="How new vectors are stored"
+            help="The ranges with which old int8 vectors were quantized.", rich_help_panel="How new vectors are stored"
         ),
     ] = None,
     encode_rate: Annotated[
         float | None,
-        typer.Option(help="Items a second that the new model encodes, to compare.", rich_help_panel="Before it runs"),
+        typer.Option(
+            help="Items per second that the new model encodes, to compare with re-embedding.",
+            rich_help_panel="Before it runs",
+        ),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(help="Of encoding one item, to compare.", rich_help_panel="Before it runs")
+        float | None,
+        typer.Option(
+            help="Price of encoding one item, to compare with re-embedding.", rich_help_panel="Before it runs"
+        ),
     ] = None,
     heldout: Annotated[
         str | None,
         typer.Option(
-            help="Vectors of the new model that were not fitted on, with the ids of their rows, for verify.",
+            help="For verify: vectors of the new model that the map was not fitted on, with the ids of their rows.",
             rich_help_panel="verify",
         ),
     ] = None,
     least_recall: Annotated[
         float,
         typer.Option(
-            help="Share of the exact nearest rows that the new index must find, for verify.", rich_help_panel="verify"
+            help="For verify: share of the exact nearest rows that the new index must find.", rich_help_panel="verify"
         ),
     ] = 0.9,
     threshold: Annotated[
         list[float] | None,
         typer.Option(
-            help="For thresholds: a cut-off of the old model's cosine to translate. May be repeated.",
+            help="For thresholds: a threshold of the old model's cosine to translate. May be repeated.",
             rich_help_panel="thresholds",
         ),
     ] = None,
     queries: Annotated[
         str | None,
         typer.Option(
-            help="For thresholds: queries in the new model; without, rows are compared with each other, as in a search for duplicates.",
+            help="For thresholds: queries in the new model. Without them, rows are compared with each other, as in a search for duplicates.",
             rich_help_panel="thresholds",
         ),
     ] = None,
@@ -148,14 +155,14 @@ def command(
     among: Annotated[
         str | None,
         typer.Option(
-            help="Of rows of which modality: those to re-embed, or searched for thresholds.", rich_help_panel="reembed"
+            help="Modality of the rows to re-embed, or of those searched for thresholds.", rich_help_panel="reembed"
         ),
     ] = None,
     progressive: Annotated[
         bool,
         typer.Option(
             "--progressive",
-            help="After run and verify: switch, and reembed the rows the map is least sure of.",
+            help="After run and verify: switch, then reembed the rows that the map is least sure of.",
             rich_help_panel="reembed",
         ),
     ] = False,
@@ -169,39 +176,41 @@ def command(
     items: Annotated[
         str | None,
         typer.Option(
-            help="Table or folder of what an encoder encodes, by the ids of rows; as for embed.",
+            help="Table or folder of the items to encode, by the ids of the rows; as for embed.",
             rich_help_panel="reembed",
         ),
     ] = None,
     texts: Annotated[
         str | None,
         typer.Option(
-            help="A vocabulary, tags or queries in the old model: they say which rows are worth it.",
+            help="A vocabulary, tags or queries in the old model, used to choose the rows that most need re-embedding.",
             rich_help_panel="reembed",
         ),
     ] = None,
-    new_texts: Annotated[str | None, typer.Option(help="The same in the new model.", rich_help_panel="reembed")] = None,
+    new_texts: Annotated[
+        str | None, typer.Option(help="The same texts in the new model.", rich_help_panel="reembed")
+    ] = None,
     batch: Annotated[int, typer.Option(help="Rows to re-embed between two fits.", rich_help_panel="reembed")] = 1000,
-    budget: Annotated[int | None, typer.Option(help="Rows to re-embed in all.", rich_help_panel="reembed")] = None,
+    budget: Annotated[int | None, typer.Option(help="Total rows to re-embed.", rich_help_panel="reembed")] = None,
     share: Annotated[
-        float | None, typer.Option(help="Share of the rows to re-embed in all, such as .1.", rich_help_panel="reembed")
+        float | None, typer.Option(help="Share of the rows to re-embed in total, e.g. .1.", rich_help_panel="reembed")
     ] = None,
     until: Annotated[
         float | None,
         typer.Option(
-            help="Stop where the 95 % interval of the agreement with the new model lies above this, such as .99.",
+            help="Stop when the 95 % interval of the agreement with the new model is above this value, e.g. .99.",
             rich_help_panel="reembed",
         ),
     ] = None,
     plot: Annotated[
         str | None,
-        typer.Option(help="Draw quality by share re-embedded: .svg, .png or .pdf.", rich_help_panel="reembed"),
+        typer.Option(help="Plot quality against the share re-embedded: .svg, .png or .pdf.", rich_help_panel="reembed"),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the plan and change nothing: as plan.", rich_help_panel="Before it runs"),
+        typer.Option("--dry-run", help="The same as plan: change nothing.", rich_help_panel="Before it runs"),
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was stopped.")] = False,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Do not ask before anything is written.", rich_help_panel="Before it runs"),
@@ -209,7 +218,7 @@ def command(
     anyway: Annotated[
         bool,
         typer.Option(
-            "--anyway", help="Although the certificate speaks against mapping.", rich_help_panel="Before it runs"
+            "--anyway", help="Run even if the certificate advises against mapping.", rich_help_panel="Before it runs"
         ),
     ] = False,
     allow_zero_rows: Annotated[
@@ -218,7 +227,7 @@ def command(
     engine: Annotated[
         str,
         typer.Option(
-            help="local (this process), or ray: for run, switch and rollback of Parquet or Arrow files or LanceDB tables that all workers see.",
+            help="local (this process), or ray, for run, switch and rollback of Parquet or Arrow files or LanceDB tables that all workers can reach.",
             rich_help_panel="On many machines",
         ),
     ] = "local",
@@ -228,7 +237,7 @@ def command(
 ) -> None:
     """Migrate a live database to a new model, step by step.
 
-    New vectors are written beside the old ones; readers see nothing of it until switch, and rollback gives them the old ones again, bit for bit.
+    New vectors are written next to the old ones. Readers see them only after switch, and rollback restores the old ones, bit for bit.
     """
     from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
@@ -243,7 +252,7 @@ def command(
     from congruence.maps import load
     from congruence.upgrade.migrate import Migration
 
-    hide_arguments(Address.parse(where).secrets)  # before anything else: every user of the machine can list them
+    hide_arguments(Address.parse(where).secrets)  # first of all: every user of the machine can list the arguments
     check_choice(action, ACTIONS, "ACTION")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     if dry_run:
@@ -304,7 +313,7 @@ def command(
             steps.thresholds(migration, as_json, threshold or [], queries=sides[0], queries_old=sides[1], among=among)
             return
         if reembeds:
-            open_encoder(wanted, migration)  # what cannot be opened is said before anything is written
+            open_encoder(wanted, migration)  # fails here, before anything is written, if it cannot be opened
         told = {}
         with Bars(as_json) as bars:
             if action == "run":
@@ -341,7 +350,7 @@ def command(
 
 
 def read_certificate_file(path: str) -> dict[str, object]:
-    """Return what a file of JSON holds. Raises FileError, CorruptFileError."""
+    """Return the content of a JSON file. Raises FileError, CorruptFileError."""
     import json
 
     from congruence.errors import CorruptFileError, FileError
@@ -361,14 +370,14 @@ def read_certificate_file(path: str) -> dict[str, object]:
 
 
 def _read_ranges(path: str) -> np.ndarray:
-    """Return the array of a file. Raises FileError, CorruptFileError."""
+    """Return the array in a file. Raises FileError, CorruptFileError."""
     import numpy as np
 
     from congruence.errors import CorruptFileError, FileError
 
     try:
         found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):  # an .npz is an archive of them
+        if isinstance(found, np.ndarray):  # an .npz file is an archive of arrays
             return found
     except OSError as error:
         raise FileError(f"Got no ranges at {path} ({error.strerror}); expected a file. Check the path.") from None

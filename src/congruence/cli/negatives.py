@@ -1,4 +1,4 @@
-"""``congruence negatives``: captions into captions that are wrong in a detail."""
+"""``congruence negatives``: change captions so that they are wrong in one detail."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["command"]
 
 def command(
     captions: Annotated[
-        str, typer.Argument(metavar="IN", help="A .csv, .jsonl, .parquet or .txt of English captions.")
+        str, typer.Argument(metavar="IN", help="English captions in a .csv, .jsonl, .parquet or .txt.")
     ],
-    out: Annotated[str, typer.Option("--out", "-o", help="Where to write: .csv, .jsonl or .parquet.")],
-    column: Annotated[str | None, typer.Option(help="Column of captions.")] = None,
-    id_column: Annotated[str | None, typer.Option(help="Column of ids, each different.")] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="File to write: .csv, .jsonl or .parquet.")],
+    column: Annotated[str | None, typer.Option(help="Column with the captions.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column with unique ids.")] = None,
     group_column: Annotated[
-        str | None, typer.Option(help="Column that names the item, an image for example, each caption belongs to.")
+        str | None, typer.Option(help="Column that names the item (e.g. an image) that each caption belongs to.")
     ] = None,
-    kinds: Annotated[str, typer.Option(help="Which, with commas between; or all.")] = "all",
-    per_caption: Annotated[int, typer.Option(help="Of each kind for each caption, at most.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    kinds: Annotated[str, typer.Option(help="Kinds of negatives, separated by commas; or all.")] = "all",
+    per_caption: Annotated[int, typer.Option(help="Largest number of negatives of each kind per caption.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Make hard negatives of captions: replace a word, exchange two, or add something."""
+    """Create hard negatives of captions: replace a word, swap two words, or add something."""
     from congruence._utils.atomic import check_output
     from congruence.cli._base import number, print_json, print_table
     from congruence.embed import open_items
@@ -33,7 +33,7 @@ def command(
     from congruence.negatives import KINDS, count, generate, write_negatives
     from congruence.stores import read_column
 
-    check_output(out, force=force)  # said before the work, not after it
+    check_output(out, force=force)  # checked before the work starts
     chosen = KINDS if kinds == "all" else tuple(kind.strip() for kind in kinds.split(","))
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):

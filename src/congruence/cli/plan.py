@@ -1,4 +1,4 @@
-"""``congruence plan``: what mapping very many rows takes, from rates measured here."""
+"""``congruence plan``: estimate what mapping very many rows takes, from rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -10,27 +10,34 @@ __all__ = ["command"]
 
 
 def command(
-    rows: Annotated[float, typer.Argument(help="Rows, 1e9 for example.")],
+    rows: Annotated[float, typer.Argument(help="Number of rows, e.g. 1e9.")],
     dim: Annotated[int, typer.Argument(help="Width of the vectors.")],
-    dim_out: Annotated[int | None, typer.Option(help="Width of the new vectors; as the old by default.")] = None,
-    dtype: Annotated[str, typer.Option(help="Of the stored numbers: float16, float32 or float64.")] = "float32",
-    payload: Annotated[float, typer.Option(help="Bytes of a row beside its vector.")] = 8.0,
-    where: Annotated[
-        str | None, typer.Option(help="Folder or URL to measure reading and writing in; a temporary folder by default.")
+    dim_out: Annotated[
+        int | None, typer.Option(help="Width of the new vectors; by default that of the old ones.")
     ] = None,
-    machines: Annotated[int, typer.Option(help="Machines.")] = 16,
-    cores: Annotated[int, typer.Option(help="Cores of each, as fast as those here.")] = 16,
-    memory: Annotated[float, typer.Option(help="GB of memory of each.")] = 64.0,
-    network: Annotated[float, typer.Option(help="Gbit a second of each, to the storage.")] = 10.0,
-    driver_memory: Annotated[float, typer.Option(help="GB of memory that the driver may use.")] = 4.0,
-    price: Annotated[float, typer.Option(help="Of a machine for an hour.")] = 0.0,
-    get_price: Annotated[float, typer.Option(help="Of 1,000 reads of the object store.")] = 0.0004,
-    put_price: Annotated[float, typer.Option(help="Of 1,000 writes.")] = 0.005,
-    lost: Annotated[float, typer.Option(help="Share of the work done again, after deaths and preemption.")] = 0.05,
-    fragment_mb: Annotated[float, typer.Option(help="MB of a fragment before it is mapped.")] = 256.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Plan as JSON.")] = False,
+    dtype: Annotated[str, typer.Option(help="Type of the stored numbers: float16, float32 or float64.")] = "float32",
+    payload: Annotated[float, typer.Option(help="Bytes per row in addition to its vector.")] = 8.0,
+    where: Annotated[
+        str | None,
+        typer.Option(help="Folder or URL in which to measure reading and writing; by default a temporary folder."),
+    ] = None,
+    machines: Annotated[int, typer.Option(help="Number of machines.")] = 16,
+    cores: Annotated[int, typer.Option(help="Cores per machine, as fast as those here.")] = 16,
+    memory: Annotated[float, typer.Option(help="Memory per machine, in GB.")] = 64.0,
+    network: Annotated[
+        float, typer.Option(help="Network bandwidth to the storage per machine, in Gbit per second.")
+    ] = 10.0,
+    driver_memory: Annotated[float, typer.Option(help="Memory that the driver may use, in GB.")] = 4.0,
+    price: Annotated[float, typer.Option(help="Price of one machine per hour.")] = 0.0,
+    get_price: Annotated[float, typer.Option(help="Price of 1,000 reads of the object store.")] = 0.0004,
+    put_price: Annotated[float, typer.Option(help="Price of 1,000 writes to the object store.")] = 0.005,
+    lost: Annotated[
+        float, typer.Option(help="Share of the work that is repeated after failures and preemption.")
+    ] = 0.05,
+    fragment_mb: Annotated[float, typer.Option(help="Size of a fragment before it is mapped, in MB.")] = 256.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Measure what one core reads, multiplies and writes here, and plan a job of any size: bytes, hours, cost, and what breaks first."""
+    """Measure how fast one core reads, maps and writes here, and plan a job of any size: bytes, hours, cost, and the first bottleneck."""
     from congruence._utils.validation import check_choice, check_positive
     from congruence.cli._base import print_json, print_table, say
     from congruence.engines.planning import Machines, measure_rates, plan_rows

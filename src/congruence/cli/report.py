@@ -1,4 +1,4 @@
-"""``congruence report``: one self-contained HTML page about a map, or about a migration."""
+"""``congruence report``: a self-contained HTML page about a map or a migration."""
 
 from __future__ import annotations
 
@@ -14,52 +14,59 @@ def command(
         str,
         typer.Argument(
             metavar="MAP",
-            help="Folder of a saved map, of a bridge, whose map is measured, or of a migration's journal.",
+            help="Folder of a saved map, of a bridge (whose map is measured), or of a migration's journal.",
         ),
     ],
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Bundle (.parquet) of both models' embeddings, or the name of a bundled sample: photos, emoji. Two-sided maps take --pairs."
+            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji. Not for joint-space maps, which use --pairs."
         ),
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="HTML file to write.")] = "report.html",
     pairs: Annotated[
-        str | None, typer.Option(help="Two-sided maps: SOURCE,TARGET, the files it was trained on, or others.")
+        str | None, typer.Option(help="Joint-space maps: SOURCE,TARGET, the files it was trained on, or others.")
     ] = None,
-    negatives: Annotated[str | None, typer.Option(help="A wrong caption for each pair, paired as --pairs are.")] = None,
+    negatives: Annotated[
+        str | None,
+        typer.Option(help="Joint-space maps: a wrong caption for each pair, paired in the same way as --pairs."),
+    ] = None,
     groups: Annotated[str | None, typer.Option(help="The image of each pair (file:key), as in training.")] = None,
     tasks: Annotated[str | None, typer.Option(help="The kind of each wrong caption (file:key).")] = None,
     texts: Annotated[
-        str | None, typer.Option(help="CAPTION,WRONG: both in words (file:key,file:key), for the examples.")
+        str | None, typer.Option(help="CAPTION,WRONG: the texts of both (file:key,file:key), for the examples.")
     ] = None,
     sugarcrepe: Annotated[
         str | None, typer.Option(help="Folder of SugarCrepe's files: images, tasks and texts of its items.")
     ] = None,
     categories: Annotated[
-        str | None, typer.Option(help="Which of SugarCrepe's files, by commas; all seven by default.")
+        str | None, typer.Option(help="Which of SugarCrepe's files to use, separated by commas; by default all seven.")
     ] = None,
     pictures: Annotated[
-        str | None, typer.Option(help="Folder in which images have the names in --groups, or SugarCrepe's.")
+        str | None, typer.Option(help="Folder of images named as in --groups, or as in SugarCrepe.")
     ] = None,
-    note: Annotated[str | None, typer.Option(help="A sentence to stand under the title, for two-sided maps.")] = None,
+    note: Annotated[str | None, typer.Option(help="Joint-space maps: a sentence to show below the title.")] = None,
     held_out: Annotated[
         bool | None,
-        typer.Option("--held-out/--all", help="Only items the map was not fitted on (default, if it knows them)."),
+        typer.Option(
+            "--held-out/--all",
+            help="Use only items that the map was not fitted on (the default if the map records them), or all.",
+        ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(help="Chooses examples and anchors; of two-sided maps, other images' captions.")
+        int,
+        typer.Option(help="Random seed of examples and anchors and, for joint-space maps, of other images' captions."),
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
 ) -> None:
-    """Measure a map on both models' embeddings and draw scores, plots and examples."""
+    """Score a map on both models' embeddings, and write a page of scores, plots and examples."""
     from congruence._utils.atomic import check_output
     from congruence.cli._base import load_map, print_json, say
     from congruence.errors import ParameterError
     from congruence.maps import TwoSidedMap
 
-    check_output(out, force=force)  # said before the work, not after it
+    check_output(out, force=force)  # checked before the work starts
     if _is_journal(map_path):
         from congruence.report import read_migration, read_reembedding, write_migration
 
@@ -122,7 +129,7 @@ def command(
 
 
 def _is_journal(folder: str) -> bool:
-    """Say whether a folder is that of a migration; a map's has no journal."""
+    """Return whether a folder belongs to a migration; a map's folder has no journal."""
     from pathlib import Path
 
     return (Path(folder) / "journal.json").is_file()

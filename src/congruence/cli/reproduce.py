@@ -1,4 +1,4 @@
-"""``congruence reproduce``: a figure or table of a paper, on the data at hand."""
+"""``congruence reproduce``: recompute a figure or table of a paper on the data at hand."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["command"]
 def command(
     name: Annotated[
         str | None,
-        typer.Argument(help="fig1 … fig56, table1, table2, jam-table2 …, sotalign-table1 …, or a .yaml of your own."),
+        typer.Argument(help="fig1 … fig56, table1, table2, jam-table2 …, sotalign-table1 …, or your own .yaml."),
     ] = None,
-    out: Annotated[str | None, typer.Option("--out", "-o", help="New folder for numbers and figure.")] = None,
+    out: Annotated[str | None, typer.Option("--out", "-o", help="New folder for the numbers and the figure.")] = None,
     models: Annotated[
         str | None,
         typer.Option(
@@ -26,58 +26,59 @@ def command(
             "paper, or names joined by / (openai-b32/laion400m-b32)."
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Data sets, joined by commas; by default the figure's.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data sets, separated by commas; by default the figure's.")] = None,
     file: Annotated[
         str | None,
         typer.Option(
-            help="The .npz of lvis, caltech101 or imagenet1000, or its folder; of sugarcrepe its folder; of the models of jam-… and sotalign-… that of their embeddings."
+            help="The .npz of lvis, caltech101 or imagenet1000, or its folder. For sugarcrepe, its folder. For the models of jam-… and sotalign-…, the folder of their embeddings."
         ),
     ] = None,
     root: Annotated[
-        str | None, typer.Option(help="Folder of the data sets, for models by name; for jam-… that of SugarCrepe.")
+        str | None,
+        typer.Option(help="Folder of the data sets, for models given by name; for jam-…, the folder of SugarCrepe."),
     ] = None,
     cache: Annotated[str | None, typer.Option(help="Folder for embeddings; by default ROOT/embeddings.")] = None,
     captions: Annotated[
         str | None,
         typer.Option(
-            help="Captions for fig55 and fig56: .csv or .tsv with the columns id and caption, or .json; an id is an image's or a class."
+            help="Captions for fig55 and fig56: .csv or .tsv with the columns id and caption, or .json. An id is that of an image or a class."
         ),
     ] = None,
     edits: Annotated[
         list[str] | None,
         typer.Option(
             "--edit",
-            help="BEFORE=AFTER: replace the name of a class in the captions (Birman='Russian Blue'); may be repeated.",
+            help="BEFORE=AFTER: rename a class in the captions (Birman='Russian Blue'); may be repeated.",
         ),
     ] = None,
     evaluation_templates: Annotated[
         str | None,
-        typer.Option(
-            help="all: texts are measured by the mean of their class's templates; single: by the first template."
-        ),
+        typer.Option(help="all: represent a class by the mean of its templates; single: by the first template."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of draws.")] = None,
-    device: Annotated[str, typer.Option(help="Of the encoders.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Of the encoders.")] = "auto",
-    batch_size: Annotated[int, typer.Option(help="Of the encoders.")] = 64,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and anchors: to see that it works.")] = False,
-    png: Annotated[bool, typer.Option("--png", help="Write the figure as PNG too.")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF too.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Number of random draws.")] = None,
+    device: Annotated[str, typer.Option(help="Device of the encoders.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Data type of the encoders.")] = "auto",
+    batch_size: Annotated[int, typer.Option(help="Batch size of the encoders.")] = 64,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use fewer draws and anchors, to check that it works.")
+    ] = False,
+    png: Annotated[bool, typer.Option("--png", help="Also write the figure as PNG.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write the figure as PDF.")] = False,
     html: Annotated[
-        bool, typer.Option("--html", help="Write a page of figure, claim and numbers too: report.html.")
+        bool, typer.Option("--html", help="Also write an HTML page with figure, claim and numbers: report.html.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
-    as_list: Annotated[bool, typer.Option("--list", help="List every figure and table, and what it needs.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List every figure and table, and what each needs.")] = False,
     schema: Annotated[
         bool,
         typer.Option(
             "--schema",
-            help="Show the keys of an experiment's YAML: of NAME's kind (fig5, few_anchors, mine.yaml) or of all; with --json as JSON Schema.",
+            help="Show the YAML keys of an experiment: of NAME's kind (fig5, few_anchors, mine.yaml) or of all; with --json as JSON Schema.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Run a figure or table of a paper and write its numbers and its figure."""
+    """Recompute a figure or table of a paper, and write its numbers and its figure."""
     from congruence.errors import ParameterError
 
     if as_list or schema:
@@ -99,7 +100,7 @@ def command(
     from congruence.report.experiment import why_no_experiment
 
     named = [part.strip() for part in data.split(",")] if data else None
-    # The folder first: embedding may take hours, and an output that cannot be written is known now.
+    # Check the folder first: embedding may take hours, and it is already known whether the output can be written.
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         outcome = run(
             name,
@@ -127,7 +128,7 @@ def command(
 
 
 def _alone(what: str, **others: object) -> None:
-    """Refuse options that ask for files beside one that only prints: nobody should look for a page that was never written."""
+    """Refuse output options together with one that only prints, so that nobody looks for a page that was never written."""
     from congruence.errors import ParameterError
 
     for name, value in others.items():
@@ -216,7 +217,7 @@ def _print(outcome: Outcome, out: str, files: list[str]) -> None:
     shown = [column for column in COLUMNS if any(row[column] is not None for row in results["rows"])]
     metrics = list(dict.fromkeys([*results["config"]["metrics"], *(row["metric"] for row in results["rows"])]))
     table = []
-    # By metric, so that a cosine stands beside its controls; the configurations name retrieval first.
+    # Sorted by metric, so that a cosine is next to its controls; the configurations list retrieval first.
     for row in sorted(results["rows"], key=lambda row: metrics.index(row["metric"])):
         cells = ["" if row[column] is None else str(row[column]) for column in shown]
         table.append([*cells, number(row["mean"]), "" if row["sd"] is None else number(row["sd"]), str(row["n"])])

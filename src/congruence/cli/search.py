@@ -1,4 +1,4 @@
-"""``congruence search``: what queries of a new model find in an old index, or in one that is half old and half new."""
+"""``congruence search``: search an old index, or one that is partly old and partly new, with queries of a new model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Hits that are printed.
+#: Number of hits printed.
 _PRINTED = 20
 
 
@@ -22,32 +22,34 @@ def command(
         typer.Argument(metavar="MAP", help="Folder of a saved bridge or map from the new model to the old one."),
     ],
     queries: Annotated[str, typer.Option(help="Queries in the new model.")],
-    old: Annotated[str, typer.Option(help="The index, or the part of it that the old model made.")],
+    old: Annotated[str, typer.Option(help="The index, or the part of it that was made with the old model.")],
     new: Annotated[
         str | None,
-        typer.Option(help="The part that the new model made. An id that is in both parts counts as new."),
+        typer.Option(help="The part that was made with the new model. An id in both parts counts as new."),
     ] = None,
-    k: Annotated[int, typer.Option("--k", "-k", help="Hits of each query.")] = 10,
+    k: Annotated[int, typer.Option("--k", "-k", help="Number of hits per query.")] = 10,
     merge: Annotated[
         str,
         typer.Option(
-            help="With --new, how scores of both parts come onto one scale: standardize, or none (cosines as they are)."
+            help="With --new: how scores of both parts are put on one scale: standardize, or none (unchanged cosines)."
         ),
     ] = "standardize",
     background_old: Annotated[
         str | None,
         typer.Option(
-            help="Some hundred rows in the old model to standardize by, best the items of --background-new; random rows of the part by default."
+            help="A few hundred rows in the old model to standardize by, preferably the items of --background-new; by default random rows of the part."
         ),
     ] = None,
-    background_new: Annotated[str | None, typer.Option(help="The same items in the new model.")] = None,
+    background_new: Annotated[
+        str | None, typer.Option(help="The same kind of rows in the new model, preferably the same items.")
+    ] = None,
     ids: Annotated[
-        str | None, typer.Option(help="Key, column or file of ids, in queries and parts; none for row numbers.")
+        str | None, typer.Option(help="Key, column or file of the ids, in queries and parts; none for row numbers.")
     ] = None,
     modality: Annotated[
         str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Chooses the random rows of a part to standardize by.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the rows of a part to standardize by.")] = 0,
     out: Annotated[
         str | None,
         typer.Option(
@@ -56,10 +58,10 @@ def command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Report as JSON, with all hits unless --out has them.")
+        bool, typer.Option("--json", help="Report as JSON, with all hits unless --out is given.")
     ] = False,
 ) -> None:
-    """Search with a new model's queries: in an old model's index, or in one that is half old and half new, as one list."""
+    """Search with a new model's queries in an old model's index, or in a half-migrated index, with one ranked list of hits."""
     import numpy as np
 
     from congruence import Bridge
@@ -82,10 +84,10 @@ def command(
         )
     if out is not None:
         check_table_name(out, "--out")
-        check_output(out, force=force)  # said before the work, not after it
+        check_output(out, force=force)  # checked before the work starts
         for spec in (queries, old, new) if force else ():
             if spec is not None:
-                check_output_place(open_source(spec, ids=False), out)  # never over a part of the index
+                check_output_place(open_source(spec, ids=False), out)  # never overwrite a part of the index
     bridge = Bridge.load(map_path)
     named = False if ids == "none" else ids
     asked = read(queries, named, Space(modality=modality))
@@ -138,12 +140,12 @@ def command(
 
 
 def _table(queries: np.ndarray, scores: np.ndarray, found: np.ndarray, is_new: np.ndarray) -> pa.Table:
-    """Return a line a hit, query by query, nearest first."""
+    """Return one row per hit, query by query, nearest first."""
     import numpy as np
     import pyarrow as pa
 
     def column(ids: np.ndarray) -> pa.Array:
-        # Ids of one part and row numbers of the other become texts: a column has one type.
+        # If one part has ids and the other row numbers, both become strings: a column has one type.
         return pa.array(ids) if ids.dtype.kind in "iu" else pa.array([str(one) for one in ids.tolist()], pa.string())
 
     m, k = found.shape

@@ -1,4 +1,4 @@
-"""``congruence serve``: a new model behind OpenAI's embeddings API, with vectors in an old index's space."""
+"""``congruence serve``: serve a new model through OpenAI's embeddings API, with vectors in an old index's space."""
 
 from __future__ import annotations
 
@@ -14,33 +14,45 @@ def command(
     encoder: Annotated[
         str, typer.Option(help="Encoder of texts, as for embed: sentence-transformers:…, hf:…, open_clip:… or onnx:….")
     ],
-    modality: Annotated[str, typer.Option(help="Whose means the map uses for texts.")] = "text",
-    space: Annotated[str, typer.Option(help="target: the index's space; source: the encoder's own.")] = "target",
-    host: Annotated[str, typer.Option(help="Address to listen on; other than loopback it needs a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    api_key_env: Annotated[str | None, typer.Option(help="Variable that holds the key clients must send.")] = None,
-    api_key_file: Annotated[str | None, typer.Option(help="File that holds it.")] = None,
+    modality: Annotated[str, typer.Option(help="Modality whose means the map uses for texts.")] = "text",
+    space: Annotated[
+        str, typer.Option(help="Space of the served vectors: target (the index's) or source (the encoder's own).")
+    ] = "target",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Addresses other than loopback require a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8000,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key that clients must send.")
+    ] = None,
+    api_key_file: Annotated[str | None, typer.Option(help="File with the key that clients must send.")] = None,
     model_name: Annotated[
         list[str] | None,
-        typer.Option(help="What clients send as model, repeatable; by default the model of the space served."),
+        typer.Option(help="Model name that clients send; may be repeated. By default the model of the space served."),
     ] = None,
-    max_batch: Annotated[int, typer.Option(help="Texts of a request, and of a call of the encoder.")] = 256,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 2 * 2**20,
-    max_chars: Annotated[int, typer.Option(help="Characters of a text.")] = 32768,
-    max_waiting: Annotated[int, typer.Option(help="Requests at a time; more get 503.")] = 256,
-    timeout: Annotated[float, typer.Option(help="Seconds until a request is answered, if need be with 504.")] = 30.0,
-    batch_size: Annotated[int, typer.Option(help="Texts that the encoder reads at a time.")] = 32,
+    max_batch: Annotated[
+        int, typer.Option(help="Largest number of texts per request, and per call of the encoder.")
+    ] = 256,
+    max_body: Annotated[int, typer.Option(help="Largest size of a request, in bytes.")] = 2 * 2**20,
+    max_chars: Annotated[int, typer.Option(help="Largest number of characters per text.")] = 32768,
+    max_waiting: Annotated[
+        int, typer.Option(help="Largest number of requests at a time; further ones get a 503.")
+    ] = 256,
+    timeout: Annotated[float, typer.Option(help="Seconds after which a request is answered with a 504.")] = 30.0,
+    batch_size: Annotated[int, typer.Option(help="Number of texts that the encoder processes at a time.")] = 32,
     device: Annotated[str, typer.Option(help="auto, cuda, cuda:1, mps or cpu.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, mean, cls_mean or last.")] = None,
     normalize: Annotated[
-        bool | None, typer.Option(help="Scale the encoder's rows to unit norm, or not; as the model by default.")
+        bool | None, typer.Option(help="Scale the encoder's rows to unit norm, or not; by default as the model does.")
     ] = None,
     torch_weights: Annotated[
         bool, typer.Option("--torch-weights", help="Accept weights that are not in safetensors.")
     ] = False,
-    check_space: Annotated[bool, typer.Option(help="Refuse an encoder of another name than the map's source.")] = True,
+    check_space: Annotated[
+        bool, typer.Option(help="Refuse an encoder whose name differs from the map's source model.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM."""
@@ -54,7 +66,7 @@ def command(
 
     api_key = read_key(api_key_env, api_key_file)
     check_host(host, api_key)
-    for module in ("fastapi", "uvicorn", "prometheus_client"):  # before a model is loaded
+    for module in ("fastapi", "uvicorn", "prometheus_client"):  # checked before a model is loaded
         require(module, extra="serve")
     bridge = Bridge.load(map_path)
     with listen(host, port) as taken:

@@ -1,4 +1,4 @@
-"""``congruence shift``: how far one collection is from another, without any pairing."""
+"""``congruence shift``: the distance between two collections, without any pairing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ __all__ = ["command"]
 
 def command(
     unpaired: Annotated[str, typer.Argument(help="Vectors of one collection: a file, or file:key.")],
-    paired: Annotated[str, typer.Argument(help="Vectors of the other, by the same model.")],
-    unpaired_text: Annotated[str | None, typer.Option(help="Texts of the first, to be added.")] = None,
-    paired_text: Annotated[str | None, typer.Option(help="Texts of the second.")] = None,
-    variant: Annotated[str, typer.Option(help="circular or linear.")] = "circular",
+    paired: Annotated[str, typer.Argument(help="Vectors of the other collection, from the same model.")],
+    unpaired_text: Annotated[
+        str | None, typer.Option(help="Texts of the first collection, whose distance is added.")
+    ] = None,
+    paired_text: Annotated[str | None, typer.Option(help="Texts of the second collection.")] = None,
+    variant: Annotated[str, typer.Option(help="Variant of the distance: circular or linear.")] = "circular",
     p: Annotated[float, typer.Option(help="Power of the distance, at least 1.")] = 2.0,
-    projections: Annotated[int, typer.Option(help="Great circles projected on.")] = 500,
-    rows: Annotated[int, typer.Option(help="Draw this many rows where there are more.")] = 100_000,
-    repeats: Annotated[int, typer.Option(help="Draws of rows and circles.")] = 20,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Take the direction of each row.")] = False,
-    seed: Annotated[int, typer.Option(help="Of rows and circles drawn.")] = 0,
+    projections: Annotated[int, typer.Option(help="Number of great circles to project on.")] = 500,
+    rows: Annotated[int, typer.Option(help="If there are more rows, use a random sample of this size.")] = 100_000,
+    repeats: Annotated[int, typer.Option(help="Number of random draws of rows and circles.")] = 20,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale rows to unit norm.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed of rows and circles.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Measure the sliced Wasserstein distance between two collections on the sphere."""

@@ -1,4 +1,4 @@
-"""``congruence similarity``: how alike two spaces are, and whether it is more than chance."""
+"""``congruence similarity``: how similar two spaces are, and whether this is more than chance."""
 
 from __future__ import annotations
 
@@ -15,30 +15,36 @@ __all__ = ["command"]
 
 def command(
     first: Annotated[str, typer.Argument(help="Items in one model: a file, or file:key.")],
-    second: Annotated[str, typer.Argument(help="The same items in another.")],
+    second: Annotated[str, typer.Argument(help="The same items in another model.")],
     metric: Annotated[
-        list[str] | None, typer.Option(help="A metric, or all. May be repeated; by default one of each family.")
+        list[str] | None,
+        typer.Option(help="Name of a metric, or all. May be repeated; by default one metric of each family."),
     ] = None,
     layers: Annotated[
         bool,
         typer.Option(
-            "--layers", help="Every matrix of one file (file:pattern, folder) against every one of the other."
+            "--layers",
+            help="Compare every matrix of one file (file:pattern, or a folder) with every matrix of the other.",
         ),
     ] = False,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, on both sides.")] = None,
-    target_ids: Annotated[str | None, typer.Option(help="The same for the second, if it differs.")] = None,
-    permutations: Annotated[int, typer.Option(help="Random re-pairings.")] = 200,
-    halves: Annotated[int, typer.Option(help="Random halves for the interval; none with --layers.")] = 20,
-    max_rows: Annotated[int | None, typer.Option(help="Draw this many rows if there are more.")] = None,
-    seed: Annotated[int, typer.Option(help="Of re-pairings, halves and rows drawn.")] = 0,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in both files.")] = None,
+    target_ids: Annotated[
+        str | None, typer.Option(help="Key, column or file of the ids in the second file, if different.")
+    ] = None,
+    permutations: Annotated[int, typer.Option(help="Number of random re-pairings.")] = 200,
+    halves: Annotated[int, typer.Option(help="Number of random halves for the interval; not used with --layers.")] = 20,
+    max_rows: Annotated[
+        int | None, typer.Option(help="If there are more rows, use a random sample of this size.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of re-pairings, halves and sampled rows.")] = 0,
     plot: Annotated[
         str | None,
-        typer.Option(help="Draw the scores, or with --layers the heat map, to this file (.svg, .png or .pdf)."),
+        typer.Option(help="Plot the scores, or with --layers the heat map, to this file (.svg, .png or .pdf)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Score two spaces with several metrics, each beside what unrelated rows would score."""
+    """Score the similarity of two spaces with several metrics, each next to the score of unrelated rows."""
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
@@ -90,7 +96,7 @@ def command(
 
 
 def _check_plot(plot: str, force: bool) -> None:
-    """Refuse a place for the picture before the work, not after it."""
+    """Check before the work starts that the plot can be written."""
     from congruence._utils.atomic import check_output
     from congruence.report.pictures import check_suffix
 
@@ -130,7 +136,7 @@ def _layers(
             f"Got {' and '.join(metric)} with --layers; expected one metric, since all layers are searched with it. Pass --metric once."
         )
     chosen = metric[0] if metric else "linear_cka"
-    entry(chosen)  # an unknown one is said before the work, not after it
+    entry(chosen)  # an unknown metric is reported before the work starts
     ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
     pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
     with progress("re-pairing", permutations, as_json) as callback:
@@ -154,7 +160,7 @@ def _layers(
 
 
 def _read_side(spec: str, ids: str | None) -> dict[str, Embeddings]:
-    """Read every matrix of a file or folder, with their rows in the order of the first."""
+    """Read every matrix of a file or folder, with rows in the order of the first."""
     from congruence.cli._base import read
     from congruence.embeddings import Pairs, Space
     from congruence.errors import InputError
@@ -171,12 +177,12 @@ def _read_side(spec: str, ids: str | None) -> dict[str, Embeddings]:
     return side
 
 
-#: Strength of a cell's color from which white words stand out more than black ones.
+#: Intensity of a cell's color above which white text is more legible than black.
 _WHITE = 0.86
 
 
 def _print_heatmap(found: LayerComparison) -> None:
-    """Print the scores as a table, coloured where the terminal has colours."""
+    """Print the scores as a table, colored if the terminal supports color."""
     import sys
 
     from rich import box
@@ -199,7 +205,7 @@ def _print_heatmap(found: LayerComparison) -> None:
             mark = "*" if (name, other) == found.best else " "
             cells.append(Text(f" {found.values[i, j]:.2f}{mark}", style=f"{ink} on rgb({red},{green},{blue})"))
         table.add_row(Text(visible(name)), *cells)
-    # A table wider than the screen wraps, and one in a file has no width of its own: nothing is ever cut.
+    # A table wider than the screen wraps, and one written to a file has no width limit: nothing is ever truncated.
     needed = Console(width=100_000).measure(table).maximum
     console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
     console.print(

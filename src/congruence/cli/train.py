@@ -1,4 +1,4 @@
-"""``congruence train``: from few pairs and many unpaired rows to a saved pair of heads."""
+"""``congruence train``: train a pair of heads from few pairs and many unpaired rows, and save them as a map."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: What a method is chosen by, in words.
+#: The selection criterion of a method, in words.
 _CRITERIA = {
     "mean_recall_at_1": "mean recall at 1",
     "source_to_target_recall_at_1": "recall at 1, source → target",
@@ -24,13 +24,13 @@ def command(
     method: Annotated[
         str | None,
         typer.Argument(
-            help="sotalign, or sail, structure, nnclr, sclip, sue, csa, contrastive, cca, procrustes; or jam, which takes wrong captions."
+            help="sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca or procrustes; or jam, which uses wrong captions."
         ),
     ] = None,
-    method_too: Annotated[str | None, typer.Option("--method", help="The same as METHOD.")] = None,
+    method_too: Annotated[str | None, typer.Option("--method", help="Same as METHOD.")] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")] = ...,  # type: ignore[assignment]
     pairs: Annotated[
-        str | None, typer.Option(help="SOURCE,TARGET: files of the paired rows, by id or by position.")
+        str | None, typer.Option(help="SOURCE,TARGET: files of the paired rows, paired by id or by position.")
     ] = None,
     images: Annotated[
         list[str] | None, typer.Option(help="Unpaired rows of the source model. May be repeated.")
@@ -39,55 +39,60 @@ def command(
     validation: Annotated[
         str | None,
         typer.Option(
-            help="Pairs to choose by: a share or number to hold out of --pairs, or SOURCE,TARGET. Default 0.1, jam 0.15; 0 for none."
+            help="Pairs for validation: a share or number to hold out of --pairs, or SOURCE,TARGET. 0.1 by default, 0.15 for jam; 0 for none."
         ),
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(help="Pairs to measure on in the end, given like --validation. None by default, jam 0.15."),
+        typer.Option(help="Pairs for a final test, given like --validation. None by default, 0.15 for jam."),
     ] = None,
     keep_pairs: Annotated[
         int | None,
-        typer.Option(help="Train on so many pairs; the others lose their partner. To find out how many are needed."),
+        typer.Option(
+            help="Train on this many pairs; the others lose their partner. Use it to find out how many pairs are needed."
+        ),
     ] = None,
     overlap: Annotated[
         float | None,
         typer.Option(
-            help="With --keep-pairs: share of the unpaired items of either side whose partner is among the other's. Default 0: one side of each."
+            help="With --keep-pairs: share of the unpaired items of each side whose partner is among those of the other side. 0 by default, which uses only one side of each item."
         ),
     ] = None,
     negatives: Annotated[
         str | None,
-        typer.Option(help="jam: a wrong caption for each pair, paired as --pairs are. May be left out for loss=con."),
+        typer.Option(
+            help="jam: a wrong caption for each pair, paired in the same way as --pairs. Optional with loss=con."
+        ),
     ] = None,
     tasks: Annotated[
-        str | None, typer.Option(help="jam: the kind of each wrong caption (file:key), to measure each by itself.")
+        str | None, typer.Option(help="jam: the kind of each wrong caption (file:key), to report scores by kind.")
     ] = None,
     groups: Annotated[
         str | None,
         typer.Option(
-            help="The image of each pair (file:key): all its captions go into one part of the split. By default rows with identical vectors "
-            "are one image; none for each row by itself."
+            help="The image of each pair (file:key), so that all its captions are in the same part of the split. By default rows with identical vectors are one image; none treats each row as an image of its own."
         ),
     ] = None,
     report: Annotated[
-        str | None, typer.Option(help="HTML file for a report, measured on the test pairs if there are some.")
+        str | None, typer.Option(help="HTML file for a report, measured on the test pairs if there are any.")
     ] = None,
-    config: Annotated[str | None, typer.Option(help="Recipe in YAML; options given here come first.")] = None,
+    config: Annotated[
+        str | None, typer.Option(help="Recipe in YAML; options on the command line take precedence.")
+    ] = None,
     parameters: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of the method. May be repeated.")
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=VALUE,VALUE,…: choose among these by retrieval on the validation pairs. May be repeated."
+            help="NAME=VALUE,VALUE,…: choose among these values by retrieval on the validation pairs. May be repeated."
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="Folder for checkpoints; OUT.checkpoint by default, removed when the map is written."),
+        typer.Option(help="Folder for checkpoints; OUT.checkpoint by default, removed after the map is written."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the held-out pairs and of the training.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of the held-out pairs and of the training.")] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     source_modality: Annotated[str, typer.Option(help="Modality of the source rows.")] = "image",
@@ -96,7 +101,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Train heads that bring two models with no common space into one."""
+    """Train heads that map two unrelated models into one joint space."""
     from congruence._utils.atomic import check_output
     from congruence.cli._base import checkpoint_folder, print_json
     from congruence.embeddings import Space
@@ -166,7 +171,7 @@ def _values(text: str) -> list[object]:
 
 
 def _value(text: str) -> object:
-    """Read a value as YAML does, and 1e-4 as the number people mean by it."""
+    """Parse a value as YAML does, except that 1e-4 is a number."""
     from congruence._utils.yaml import parse_yaml
     from congruence.errors import CorruptFileError
 
@@ -190,7 +195,7 @@ def _held_out(text: str, option: str) -> float | int | list[str]:
 
 
 def _say(grid: object) -> Callable[[dict[str, object], float], None]:
-    """Return what tells the score of each point of a grid on stderr."""
+    """Return a function that reports the score of each grid point on stderr."""
     import sys
 
     def say(point: dict[str, object], score: float) -> None:
@@ -244,7 +249,7 @@ def _print(done: Run, recipe: Recipe, out: str) -> None:
 
 
 def _test_rows(scores: dict[str, Any]) -> list[list[str]]:
-    """Return the lines of a table that say what was measured on the test pairs."""
+    """Return the rows of a table with the scores on the test pairs."""
     from congruence.cli._base import number
 
     rows = [["test pairs", str(scores["test_pairs"])]]

@@ -1,4 +1,4 @@
-"""``congruence transform``: map a file of vectors, and keep what else the file holds."""
+"""``congruence transform``: map a file of vectors, keeping the file's other columns."""
 
 from __future__ import annotations
 
@@ -20,35 +20,43 @@ def command(
     map_path: Annotated[
         str,
         typer.Argument(
-            metavar="MAP", help="Folder of a saved map, or of a bridge: its queries into the index's space."
+            metavar="MAP", help="Folder of a saved map, or of a bridge, which maps queries into the index's space."
         ),
     ],
     vectors: Annotated[
         str, typer.Argument(metavar="IN", help="Vectors to map: a file, file:key, or a folder of parts.")
     ],
-    out: Annotated[str, typer.Option("--out", "-o", help="Where to write them; the suffix chooses the format.")],
-    modality: Annotated[str | None, typer.Option(help="Whose means to use: image, text, …")] = None,
-    inverse: Annotated[bool, typer.Option("--inverse", help="From the map's target back to its source.")] = False,
+    out: Annotated[str, typer.Option("--out", "-o", help="File to write; the suffix determines the format.")],
+    modality: Annotated[str | None, typer.Option(help="Modality whose means are used: image, text, etc.")] = None,
+    inverse: Annotated[bool, typer.Option("--inverse", help="Map from the map's target back to its source.")] = False,
     side: Annotated[
         str | None,
-        typer.Option(help="source or target: the head of a two-sided map; by default the vectors' space decides."),
+        typer.Option(
+            help="source or target: which head of a joint-space map to use; by default determined by the vectors' space."
+        ),
     ] = None,
     normalize: Annotated[
         str,
         typer.Option(
             metavar="auto|yes|no",
-            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit. Alone: yes.",
+            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit. --normalize without a value means yes.",
         ),
     ] = "auto",
     column_out: Annotated[
         str | None,
-        typer.Option(help="Write the mapped vectors to a new column of this name, beside the input's."),
+        typer.Option(help="Write the mapped vectors to a new column of this name, and keep the input's column."),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float16, float32 or float64; the input's by default.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids.")] = None,
-    model: Annotated[str | None, typer.Option(help="Name of the model the vectors come from, to be checked.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Its revision, to be checked.")] = None,
-    check_space: Annotated[bool, typer.Option(help="Refuse vectors of another space than the map's.")] = True,
+    dtype: Annotated[
+        str | None, typer.Option(help="Data type of the output: float16, float32 or float64; by default the input's.")
+    ] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model the vectors come from, which is checked against the map.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Revision of that model, which is checked against the map.")
+    ] = None,
+    check_space: Annotated[bool, typer.Option(help="Refuse vectors of another space than the map's source.")] = True,
     allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
     address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
@@ -58,10 +66,10 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Map vectors from a map's source space to its target space (either side to the joint space), in bounded memory.
+    """Map vectors from a map's source space to its target space (with a joint-space map, from either model), in bounded memory.
 
-    A table keeps all its columns; the output is never the input. With --engine ray, or for URLs, data sets of Parquet and Lance are mapped fragment by
-    fragment; after an interruption the same command goes on.
+    A table keeps all its columns; the output must not be the input. With --engine ray, or for URLs, Parquet and Lance data sets are mapped
+    fragment by fragment; after an interruption, run the same command again to resume.
     """
     import numpy as np
 
@@ -103,7 +111,7 @@ def command(
         source = open_source(vectors, ids=ids, space=Space(model, revision))
     if bridge is not None:
         modality = modality or source.space.modality or bridge.modality
-        mapping = bridge.for_modality(modality)  # queries of a bridge say which means are theirs
+        mapping = bridge.for_modality(modality)  # a bridge selects the means by the modality of its queries
     options: dict[str, Any] = {
         "modality": modality,
         "normalize": unit,

@@ -1,4 +1,4 @@
-"""What the rows of a store look like, as data and in sentences."""
+"""The result of examining the rows of a store, as data and in sentences."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 __all__ = ["NEAR", "NearMean", "OddRow", "OriginReport"]
 
-#: Mean squared distance from a map's mean, in units of what it was at fit, up to which rows pass as that model's (docs/doctor.md).
+#: Largest mean squared distance from a map's mean, in units of that at the fit, for which rows count as that model's (docs/doctor.md).
 NEAR = 1.25
 
 
 class OddRow(TypedDict):
-    """A row that fits no known model: its id where it has one, the nearest model, the distance (1 is usual) and its p-value."""
+    """A row that fits no known model: its id (if any), the nearest model, its distance (1 is typical) and its p-value."""
 
     row: int
     id: object
@@ -24,7 +24,7 @@ class OddRow(TypedDict):
 
 
 class NearMean(TypedDict):
-    """A mean of a map: the share of rows to which it is the nearest, and their distance (1 at fit)."""
+    """A mean of a map: the share of rows for which it is the nearest mean, and their distance (1 at the fit)."""
 
     name: str
     nearest: float
@@ -33,36 +33,36 @@ class NearMean(TypedDict):
 
 @dataclass(frozen=True)
 class OriginReport:
-    """What the rows of a store look like.
+    """Result of examining the rows of a store.
 
     Attributes
     ----------
     n, width : int
-        Rows and their dimensions.
+        Number of rows and their dimensions.
     names : list of str
-        Known models whose rows are as wide, in the order given.
+        Known models whose rows have this width, in the order given.
     counts : list of int
-        Rows that look like each of them.
+        Number of rows that look like each of them.
     recognized : list of float
-        Share of each model's own known rows (those that did not describe it) that are said to be its own.
+        Share of each model's own known rows (those not used to fit it) that are assigned to it.
     other_width : dict of str to int
-        Known models whose rows are wider or narrower, with their width: the rows are not theirs.
+        Known models with another width, and that width; the rows cannot be theirs.
     not_finite, zero : list of int
-        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to none, and count nowhere else.
+        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model, and are not counted elsewhere.
     unit : float
         Share of the other rows that have unit norm.
     odd : list of dict
         Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids), ``nearest`` (a known model), ``p`` and
-        ``distance`` (squared, 1 being the median of that model's own rows). Empty without known rows.
+        ``distance`` (squared; 1 is the median of that model's own rows). Empty without known rows.
     fdr : float
         Bound on the expected share of rows of known models among ``odd``.
     by_means : list of dict
-        Of each modality and side of a map: ``name``, ``nearest`` (share of the rows that are likeliest there, under isotropic normal distributions about
-        the means) and ``distance`` (their mean squared distance from it, 1 being what it was at fit; None where there are none).
+        For each modality and side of a map: ``name``, ``nearest`` (share of the rows that are most likely there, under isotropic normal
+        distributions about the means) and ``distance`` (their mean squared distance from it, 1 being that at the fit; None if there are none).
     mapped : dict of str to int
-        Rows that were written by a map, where that can be told: its output fills fewer directions than the space has.
+        Number of rows that were written by each map, if this can be determined: a map's output may span fewer directions than the space has.
     looks_like : str or None
-        The known model that most rows look like, if more than half do.
+        The known model that more than half of the rows look like, if any.
     """
 
     n: int
@@ -83,11 +83,11 @@ class OriginReport:
     p_value: np.ndarray = field(repr=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything but what is told of single rows as plain data."""
+        """Return everything except the results for individual rows as plain data."""
         return {key: value for key, value in asdict(self).items() if key not in ("origin", "p_value")}
 
     def summary(self) -> list[str]:
-        """Return what follows, in sentences."""
+        """Return the conclusions as sentences."""
         said = []
         for rows, what in (
             (self.not_finite, "NaN or infinity"),

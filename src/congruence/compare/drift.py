@@ -1,4 +1,4 @@
-"""Whether an encoder has changed: by canaries encoded again where there are some, by a stream of unpaired vectors otherwise."""
+"""Detect whether an encoder has changed, by canaries encoded again, or from a stream of unpaired vectors."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ if TYPE_CHECKING:
 
 __all__ = ["CanaryReport", "DriftMonitor", "DriftReport", "compare_canaries"]
 
-#: Most canaries of which all pairwise angles are compared.
+#: Largest number of canaries for which all pairwise angles are compared.
 _MOST_ANGLES = 1000
 
-#: Fewest reference rows: half of them describe the encoder, half say how far its vectors usually lie from that.
+#: Fewest reference rows: half of them model the encoder, the other half show how far its vectors usually are from the model.
 _FEWEST = 40
 
-#: Exponents of the bets ε p^(ε−1): small ones win fast on large changes, large ones in the end on small changes.
+#: Exponents ε of the bets ε p^(ε−1): small ones gain quickly on large changes, large ones eventually gain on small changes.
 _EXPONENTS = (0.2, 0.5, 0.8)
 
 
 @dataclass(frozen=True)
 class CanaryReport:
-    """What became of items that were encoded before and again now.
+    """Comparison of items that were encoded before and again now.
 
     Attributes
     ----------
     n : int
-        Canaries compared.
+        Number of canaries compared.
     changed : bool
-        A canary moved by more than the tolerance.
+        Whether a canary moved by more than the tolerance.
     kind : {"none", "norms", "rotation", "model"}
-        What explains the change: nothing to explain; other norms on the same directions; other directions with the same cosines between
-        canaries, to a tenth of the tolerance, which a map restores; or neither.
+        What explains the change. "none": no change. "norms": other norms, the same directions. "rotation": other directions with the same cosines
+        between canaries (up to a tenth of the tolerance), which a map can undo. "model": none of these.
     moved : float
         Share of the canaries that moved by more than the tolerance.
     largest, median : float
-        Of the distances ‖new − old‖ / ‖old‖.
+        Largest and median distance ‖new − old‖ / ‖old‖.
     angles : float
+        Largest change of a cosine between two canaries; NaN for a single canary or if the width has changed.
         Largest change of a cosine between two canaries; NaN for a single canary or another width.
     """
 
@@ -60,20 +61,20 @@ class CanaryReport:
     angles: float
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
 def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float = 0.01) -> CanaryReport:
-    """Compare vectors of the same items, encoded once and again.
+    """Compare two encodings of the same items.
 
     Parameters
     ----------
     reference, current : Embeddings or array_like, shapes (n, d) and (m, e)
-        Paired by id where both have ids, by position otherwise.
+        Paired by id if both have ids, else by position.
     tolerance : float, default=0.01
-        Relative distance that an unchanged encoder stays below. Rounding to float16 moves a vector by about 0.0003; a service that batches
-        requests or quantizes may move it by more: encode the canaries twice in a row to see by how much.
+        Relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves a vector by about 0.0003. A service that
+        batches requests or quantizes may move it further; encode the canaries twice in a row to find out by how much.
 
     Returns
     -------
@@ -82,13 +83,14 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
     Raises
     ------
     ShapeError, IdError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or ids are missing, repeated or without a partner.
     ParameterError
-        A tolerance that is not above 0.
+        If the tolerance is not positive.
 
     Notes
     -----
-    No test is needed and nothing is estimated: an encoder that gives the same item the same vector has not changed, as far as the canaries see. A few dozen
-    items of the kinds that are in use are enough.
+    No statistical test is needed: if an encoder gives the same items the same vectors, it has not changed as far as the canaries can show. A few dozen
+    items of the kinds in use are enough.
 
     Examples
     --------
@@ -127,20 +129,20 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
 
 @dataclass(frozen=True)
 class DriftReport:
-    """What a stream has shown so far.
+    """Evidence from a stream so far.
 
     Attributes
     ----------
     n : int
-        Vectors seen.
+        Number of vectors seen.
     alarm : bool
-        The evidence has reached 1 / alpha at some vector.
+        Whether the evidence has reached 1 / alpha at any vector.
     alarm_at : int or None
-        Number of vectors seen when it did.
+        Number of vectors seen at that point.
     evidence : float
-        Natural logarithm of the evidence against "the stream is as the reference", now. 0 at the start.
+        Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
     by_score : dict of str to float
-        The same for each score by itself: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread`` (Mahalanobis distance).
+        The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread`` (Mahalanobis distance).
     threshold : float
         log(1 / alpha).
     """
@@ -153,19 +155,19 @@ class DriftReport:
     threshold: float
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
 class DriftMonitor:
-    """Watch a stream of one model's vectors for a change of the model, with a bound on false alarms over the whole stream.
+    """Monitor a stream of a model's vectors for a change of the model, with a bound on false alarms over the whole stream.
 
     Parameters
     ----------
     alpha : float, default=0.001
-        Probability that a stream without any change ever raises an alarm, however long it is and however often it is looked at.
+        Probability that a stream without any change ever raises an alarm, however long it is and however often it is checked.
     random_state : int, default=0
-        Chooses which half of the reference describes the encoder, and breaks ties.
+        Determines which half of the reference models the encoder, and breaks ties.
 
     Attributes
     ----------
@@ -177,11 +179,11 @@ class DriftMonitor:
     Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a Ledoit–Wolf covariance), fitted on
     one half of the reference. Its rank among the other half and all vectors before it gives a p-value. If the stream's vectors are exchangeable with the reference's,
     these p-values are independent and uniform, whatever the distribution (conformal prediction). Bets ε p^(ε−1) on them therefore multiply to a
-    martingale; it is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j (j + 1)), so that a
-    long quiet time costs 2 log j and not more. By Ville's inequality the average exceeds 1 / alpha with probability at most alpha.
+    martingale. It is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j (j + 1)), so that
+    j vectors without a change cost only 2 log j. By Ville's inequality the average exceeds 1 / alpha with probability at most alpha.
 
-    The bound is about the vectors, not the encoder: other content (another topic, language or camera) is a change as well, and no unpaired test can tell the
-    two apart. :func:`compare_canaries` can.
+    The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a change, and no unpaired test can
+    distinguish the two. :func:`compare_canaries` can.
 
     References
     ----------
@@ -206,12 +208,12 @@ class DriftMonitor:
         self.random_state = random_state
 
     def fit(self, reference: RowsLike) -> Self:
-        """Take in vectors of the unchanged encoder, and begin a stream.
+        """Fit on vectors of the unchanged encoder, and start a new stream.
 
         Parameters
         ----------
         reference : Embeddings or array_like, shape (n, d)
-            At least 40 rows, of content like the stream's. With n rows no p-value is below 2 / n, so 1,000 and more notice a change sooner.
+            At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or more detect a change sooner.
 
         Returns
         -------
@@ -220,9 +222,9 @@ class DriftMonitor:
         Raises
         ------
         InputError
-            Too few rows, or none that can be used.
+            If there are too few rows, or they cannot be used.
         ParameterError
-            ``alpha`` outside (0, 1).
+            If ``alpha`` is not in (0, 1).
         """
         if not check_positive(self.alpha, "alpha") < 1:
             raise ParameterError(
@@ -234,7 +236,7 @@ class DriftMonitor:
             raise InputError(
                 f"Got {len(X)} reference rows; expected at least {_FEWEST}. Pass more rows as reference=…."
             )
-        from sklearn.covariance import ledoit_wolf  # here: nothing else in this module needs it
+        from sklearn.covariance import ledoit_wolf  # imported here because nothing else in this module needs it
 
         self._rng = np.random.default_rng(self.random_state)
         order = self._rng.permutation(len(X))
@@ -250,7 +252,7 @@ class DriftMonitor:
         return self
 
     def update(self, rows: RowsLike) -> DriftReport:
-        """Take in more vectors of the stream, in their order.
+        """Process further vectors of the stream, in order.
 
         Parameters
         ----------
@@ -259,11 +261,12 @@ class DriftMonitor:
         Returns
         -------
         DriftReport
-            Of everything since :meth:`fit`. An alarm stays.
+            Covers everything since :meth:`fit`. An alarm is never withdrawn.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError
+            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
         """
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference; expected one. Call fit(reference) first.")
@@ -292,7 +295,7 @@ class DriftMonitor:
         )
 
     def _evidence(self, log_wealth: np.ndarray) -> float:
-        """Return the logarithm of the mean over bets, together with what is kept for bets that begin later."""
+        """Return the logarithm of the mean over bets, including the share reserved for bets that start later."""
         return float(
             np.logaddexp(
                 np.logaddexp.reduce(log_wealth, axis=None) - math.log(log_wealth.size), -math.log(self.n_seen_ + 1)
@@ -305,12 +308,12 @@ class DriftMonitor:
         unit = rows / norms[:, None]
         mean = unit @ (self._mean / np.linalg.norm(self._mean))
         spread = np.square((unit - self._mean) @ self._root).sum(axis=1)
-        # Unit rows of another precision are unit rows: norms closer than that tolerance are ties.
+        # Unit rows in another precision are still unit rows: norms closer than that tolerance are ties.
         return np.column_stack([np.round(np.log(norms) / UNIT_TOLERANCE), mean, spread])
 
 
 def _p_value(seen: list[float], score: float, chance: float) -> float:
-    """Return the randomized rank of a score among those seen and itself, and put it among them; uniform if they are exchangeable."""
+    """Return the randomized rank of a score among those seen and itself, and insert it; uniform if they are exchangeable."""
     low, high = bisect_left(seen, score), bisect_right(seen, score)
     insort(seen, score)
     p = (len(seen) - 1 - high + chance * (high - low + 1)) / len(seen)

@@ -1,4 +1,4 @@
-"""Every layer of one model against every layer of another, with what choosing the best of them costs."""
+"""Compare every layer of one model with every layer of another, corrected for the search over pairs of layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerComparison", "compare_layers"]
 
-#: Layers of one model on the same items, by name or in their order.
+#: Layers of one model on the same items, as a mapping by name or as a sequence.
 Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
 
 
@@ -36,20 +36,20 @@ class LayerComparison:
     null_mean, null_sd : ndarray, shape (L, M)
         Mean and standard deviation of each score over random re-pairings of the rows.
     p_values : ndarray, shape (L, M)
-        Share of re-pairings, the actual one included, in which this pair of layers scores as close or closer.
+        Share of re-pairings, including the actual one, in which this pair of layers scores at least as close.
     adjusted_p_values : ndarray, shape (L, M)
-        The same against the closest of *all* pairs of layers in each re-pairing, every one standardized by its own mean
-        and standard deviation over all re-pairings, the actual pairing included (Westfall and Young 1993). For unrelated models the
-        probability that any of them is at most α is at most α, whatever L, M and the number of re-pairings.
+        The same share for the closest of *all* pairs of layers in each re-pairing, each pair standardized by its own mean
+        and standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). For unrelated models the
+        probability that any of these p-values is at most α is at most α, whatever L, M and the number of re-pairings.
     best : tuple of str
         The pair of layers that scores closest.
     best_value, best_p_value, best_adjusted_p_value : float
-        Of that pair; read the adjusted one, since the pair was searched for.
+        Values of the best pair. Use the adjusted p-value, because the pair was found by a search.
     best_null_mean, best_null_sd : float
-        Mean and standard deviation, over re-pairings, of the closest score of the L × M: what the best scores by chance.
+        Mean and standard deviation, over re-pairings, of the closest of the L × M scores: the best score expected by chance.
     larger_is_closer : bool
     n : int
-        Rows.
+        Number of rows.
     permutations : int
     """
 
@@ -73,19 +73,19 @@ class LayerComparison:
 
     @property
     def z_scores(self) -> np.ndarray:
-        """By how many standard deviations each score is closer than by chance, shape (L, M); 0 where chance never varies."""
+        """Number of standard deviations by which each score is closer than chance, shape (L, M); 0 where the null has no variance."""
         gap = (self.values - self.null_mean) * (1 if self.larger_is_closer else -1)
         flat = self.null_sd <= 1e-9 * np.maximum(1, np.abs(self.null_mean))
         return np.divide(gap, self.null_sd, out=np.zeros_like(gap), where=~flat)
 
     @property
     def strength(self) -> np.ndarray:
-        """How far each score stands above chance beside the others, shape (L, M): from 0 (no closer than chance) to 1 (the furthest above it)."""
+        """How far each score is above chance relative to the others, shape (L, M): 0 is no closer than chance, 1 the furthest above it."""
         above = np.maximum(self.z_scores, 0)
         return above / (above.max() or 1.0)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         data = {field.name: getattr(self, field.name) for field in fields(self)} | {"z_scores": self.z_scores}
         return {
             key: value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
@@ -93,15 +93,15 @@ class LayerComparison:
         }
 
     def plot(self, ax: Axes | None = None, *, title: str = "Layers against layers", annotate: bool = True) -> Axes:
-        """Draw the scores as a heat map: the stronger its color, the further a pair of layers is above chance.
+        """Draw the scores as a heat map; the stronger the color, the further a pair of layers is above chance.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         title : str, default="Layers against layers"
         annotate : bool, default=True
-            Add the title, and below what the best would be by chance.
+            Add the title, and below the plot the best score expected by chance.
 
         Returns
         -------
@@ -124,20 +124,20 @@ def compare_layers(
 ) -> LayerComparison:
     """Score every layer of one model against every layer of another, corrected for the search.
 
-    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores, whose best is above
-    chance even between unrelated models. The same search is repeated on randomly re-paired rows.
+    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of these is above
+    chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
 
     Parameters
     ----------
     X_layers, Y_layers : mapping of str to array_like, or sequence of array_like, each of shape (n, d)
-        Row i is the same item in every layer of both; widths may differ from layer to layer. Layers of a sequence are
-        named by their number, from 0.
+        Row i is the same item in every layer of both models; widths may differ from layer to layer. Layers in a sequence are
+        named by their position, starting at 0.
     metric : str, default="linear_cka"
         A key of :data:`congruence.metrics.METRICS` that compares two spaces.
     permutations : int, default=200
-        Random re-pairings, the same ones for every pair of layers.
+        Number of random re-pairings, the same ones for every pair of layers.
     max_rows : int, optional
-        Draw this many rows at random if there are more.
+        If there are more rows, use a random sample of this size.
     random_state : int, default=0
     callback : callable, optional
         Called with 1 after every re-pairing.
@@ -149,14 +149,14 @@ def compare_layers(
     Raises
     ------
     ParameterError
-        No layer on a side, names that repeat, an unknown metric, or one that needs both sides in one space.
+        If a model has no layer, names are repeated, or the metric is unknown or needs both sides in one space.
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
-        From any layer, which the message names.
+        If a layer cannot be used; the message names the layer.
 
     Notes
     -----
-    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once a permutation; L·M comparisons remain.
-    Linear CKA keeps n × n kernels of layers with n ≤ 4d, as RBF CKA and RSA do of all.
+    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once per permutation, which leaves L·M comparisons.
+    For layers with n ≤ 4d, linear CKA keeps n × n kernels in memory; RBF CKA and RSA always do.
 
     Examples
     --------
@@ -233,7 +233,7 @@ def _names(layers: Layers) -> tuple[str, ...]:
 
 
 def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
-    """Return validated layers by the names messages call them."""
+    """Return the validated layers by the names used in messages."""
     names = _names(layers)
     if not names:
         raise ParameterError(

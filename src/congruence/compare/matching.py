@@ -1,4 +1,4 @@
-"""Do similarity scores tell matching pairs from pairs that do not match? The JAM paper's experiment, on given embeddings."""
+"""Test whether similarity scores distinguish matching pairs from non-matching ones: the JAM paper's experiment, on given embeddings."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT", "Separation", "Separations", "match_test"]
 
-#: The paper's four.
+#: The paper's four metrics.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
 
 
 @dataclass(frozen=True)
 class Separation:
-    """One metric's scores of matching pairs beside those of one kind of non-match.
+    """One metric's scores of matching pairs compared with those of one kind of non-match.
 
     Attributes
     ----------
     metric : str
     definition : {"jam", "congruence", "both"}
-        Whose definition of the metric it is: the JAM paper's, the one of :data:`congruence.metrics.METRICS`, or both, where they agree.
+        Source of the definition: the JAM paper, :data:`congruence.metrics.METRICS`, or both, if they agree.
     formula : str
-        What tells the two apart: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper
+        What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper
         or ``"Huh et al."``
     against : {"noise", "shuffled", "unrelated", "hard"}
     match, other : float
-        Scores of all rows; of ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean of ``permutations`` draws.
+        Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over ``permutations`` draws.
     match_scores, other_scores : tuple of float
-        Scores of the random subsets of rows, draw by draw on the same images.
+        Scores on random subsets of rows; the i-th entries of both use the same images.
     effect_size : float
-        Difference of their means over their pooled standard deviation (Cohen's d), positive where matches score closer.
-        Subsets overlap: it says how far apart the two clouds of scores are, for subsets of this size, and is no test.
+        Difference of their means divided by their pooled standard deviation (Cohen's d), positive if matches score closer.
+        Subsets overlap, so this describes how far apart the two distributions are for subsets of this size, and is not a test.
     auc : float
-        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5: not told apart.
+        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no distinction.
     p_value : float
-        One-sided, of a randomisation test on all rows; see :func:`match_test`. Never below 1 / (permutations + 1).
+        One-sided p-value of a randomization test on all rows; see :func:`match_test`. Never below 1 / (permutations + 1).
     larger_is_closer : bool
     n, rows, permutations : int
-        All rows, rows in a draw, randomisations.
+        Total number of rows, rows per subset, and number of randomizations.
     """
 
     metric: str
@@ -72,12 +72,12 @@ class Separation:
     permutations: int
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
 class Separations(list[Separation]):
-    """Outcome of :func:`match_test`: a list with a line for each metric and kind of non-match, which can be drawn."""
+    """Result of :func:`match_test`: a list with one entry per metric and kind of non-match, with a ``plot`` method."""
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the scores of matches and non-matches: means and standard deviations over random subsets of the rows.
@@ -85,9 +85,9 @@ class Separations(list[Separation]):
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -115,19 +115,19 @@ def match_test(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> Separations:
-    """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric tells them apart.
+    """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric distinguishes them.
 
     Parameters
     ----------
     images : array_like, shape (n, d)
     texts : array_like, shape (n, e)
-        Row i belongs to row i of ``images``.
+        Row i is the text of row i of ``images``.
     hard : array_like of shape (n, e), or "nearest", optional
-        Embeddings of a wrong caption for each image. ``"nearest"`` makes them from ``texts``, where no wrong captions are
-        embedded: texts change places so that each goes to another image, and old and new text are as alike as possible
-        (largest sum of cosines). These are captions of *other* images, not a caption with one wrong word.
+        Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions have been
+        embedded: texts are permuted such that each belongs to another image and the old and new texts are as similar as possible
+        (largest sum of cosines). These are captions of *other* images, not captions with one wrong word.
     unrelated : array_like, shape (m, e), optional
-        Texts about something else, m ≥ n (the paper's are sentences of a novel). Without them, the given texts re-paired at
+        Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired at
         random.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
@@ -136,19 +136,19 @@ def match_test(
         the mean of the canonical correlations for SVCCA. ``"congruence"``: those of :data:`congruence.metrics.METRICS`, the mean canonical
         correlation, debiased CKA, and CKNNA by the code of Huh et al. (2024).
     components : int or None, default=10
-        Leading principal components each side is reduced to beforehand, as in the paper's appendix B.3; for ``cca`` 50 there
-        and here. ``None``: whole embeddings, and each metric's own defaults.
+        Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for ``cca`` it is 50 there
+        and here. ``None`` uses the embeddings unchanged, and each metric's own defaults.
     normalize : bool, default=False
         Scale the (reduced) rows to unit norm before CKNNA, as the code of Huh et al. does to all features.
     standardize : bool, default=False
-        Divide each column by its standard deviation before the principal components of SVCCA are taken, as that code does. The JAM paper
+        Divide each column by its standard deviation before the principal components of SVCCA are computed, as that code does. The JAM paper
         mentions neither.
     draws : int, default=100
-        Random subsets of rows, the same for every metric and kind of non-match.
+        Number of random subsets of rows, the same for every metric and kind of non-match.
     rows : int, optional
-        Rows in each; half of them by default.
+        Rows per subset; by default half of them.
     permutations : int, default=200
-        Randomisations behind each p-value.
+        Number of randomizations for each p-value.
     random_state : int, default=0
     callback : callable, optional
         Called with 1 after every draw and every randomisation.
@@ -156,33 +156,36 @@ def match_test(
     Returns
     -------
     Separations
-        A list of :class:`Separation`, with ``plot``: for each metric, and for each definition of it, the paper's first: ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
+        A list of :class:`Separation` with a ``plot`` method. For each metric and definition (the paper's first): ``"noise"``, ``"unrelated"`` or
+        ``"shuffled"``, and ``"hard"`` if given.
 
     Raises
     ------
     ParameterError
-        An unknown metric, or one that needs both sides in one space, or that the paper does not define where ``definition`` is ``"jam"``; other
-        parameters out of range.
+        If a metric is unknown, needs both sides in one space, or is not defined by the paper although ``definition`` is ``"jam"``; or if other
+        parameters are out of range.
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or the input cannot be
+        used otherwise.
 
     Notes
     -----
-    **Non-matches.** ``"noise"``: the texts beside Gaussian noise with the mean and standard deviation of each image dimension, new
-    in every draw (the paper encodes white-noise images, which needs the encoder). ``"unrelated"`` or ``"shuffled"``: the images
-    beside other texts. ``"hard"``: the images beside ``hard``.
+    **Non-matches.** ``"noise"``: the texts paired with Gaussian noise with the mean and standard deviation of each image dimension, drawn again
+    each time (the paper encodes white-noise images, which needs the encoder). ``"unrelated"`` or ``"shuffled"``: the images
+    paired with other texts. ``"hard"``: the images paired with ``hard``.
 
-    **Tests.** The paper prints one score a condition and tests nothing. Scores of overlapping subsets are not independent,
-    so that a t-test or Mann–Whitney test over them finds a difference in anything, given enough draws. Instead:
+    **Tests.** The paper reports one score per condition and no test. Scores of overlapping subsets are not independent,
+    so a t-test or Mann–Whitney test over them finds a difference in anything, given enough subsets. Instead:
 
-    - easy non-matches: p is the share of ``permutations`` non-matches of all n rows, the actual pairing included, that score
-      as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the data; the others say
-      whether the score is one that *such* non-matches reach.
-    - hard non-matches: if a metric does not care which caption is the right one, exchanging an image's caption and its hard
-      negative changes nothing. p is the share of random exchanges (each row by a coin) in which the first set of captions
-      beats the second by as much as the right one beats the wrong one. With ``"nearest"`` this is an approximation: an exchange
-      can give two images one caption.
+    - Easy non-matches: p is the share of ``permutations`` non-matches of all n rows, including the actual pairing, that score
+      at least as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the data; for the others it
+      tells whether *such* non-matches reach the score.
+    - Hard non-matches: if a metric does not depend on which caption is the correct one, swapping an image's caption and its hard
+      negative changes nothing. p is the share of random swaps (each row independently with probability 1/2) in which the first set of
+      captions exceeds the second by at least as much as the correct one exceeds the wrong one. With ``"nearest"`` this is an
+      approximation, because a swap can give two images the same caption.
 
-    No correction is made for several metrics and kinds of non-match.
+    P-values are not corrected for several metrics and kinds of non-match.
 
     Examples
     --------
@@ -234,7 +237,7 @@ def match_test(
         return np.array([one.steps.compare(first[_key(one)], second[_key(one)]) for one in scored])
 
     def easy(images_here: _Side, texts_here: _Side, raw: np.ndarray) -> list[np.ndarray]:
-        """Score one noise and one other set of texts, of as many rows as these images."""
+        """Score one sample of noise and one of other texts, with as many rows as these images."""
         noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
         if U is None:
             order = rng.permutation(len(raw))
@@ -298,7 +301,7 @@ def match_test(
 
 
 def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
-    """Return hard non-matches, given or made."""
+    """Return hard non-matches, as given or constructed."""
     if isinstance(hard, str):
         if hard != "nearest":
             raise ParameterError(
@@ -312,7 +315,7 @@ def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
 
 
 def _nearest_places(T: np.ndarray) -> np.ndarray:
-    """Return the order without fixed places in which texts and those in their places are most alike."""
+    """Return the permutation without fixed points that maximizes the similarity of texts and their replacements."""
     from scipy.optimize import linear_sum_assignment
 
     if len(T) > MOST_ROWS:
@@ -322,7 +325,7 @@ def _nearest_places(T: np.ndarray) -> np.ndarray:
         )
     rows = unit(T.astype(np.float64), "texts")
     likeness = rows @ rows.T
-    np.fill_diagonal(likeness, -2.0 * len(T))  # worse than any order that moves every text
+    np.fill_diagonal(likeness, -2.0 * len(T))  # worse than any permutation that moves every text
     return linear_sum_assignment(likeness, maximize=True)[1]
 
 
@@ -336,7 +339,7 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     return U
 
 
-#: Prepared sides, one for all definitions that begin alike.
+#: Prepared sides, shared by all definitions that start with the same reduction.
 _Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], object]]
 _Side: TypeAlias = dict[_Key, object]
 
@@ -346,7 +349,7 @@ def _key(measure: Measure) -> _Key:
 
 
 def _prepare(A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool) -> _Side:
-    """Reduce one side as each metric asks, and prepare it."""
+    """Reduce one side as each metric requires, and prepare it."""
     kinds = {_key(one): one.steps.prepare for one in scored}
     scaled = _standardized(A) if standardize and any(metric == "svcca" for metric, _ in kinds) else A
     if components is None:
@@ -357,7 +360,7 @@ def _prepare(A: np.ndarray, name: str, scored: list[Measure], components: int | 
 
 
 def _standardized(A: np.ndarray) -> np.ndarray:
-    """Return centered columns of one length, without those that do not vary."""
+    """Return centered columns scaled to the same length, without constant ones."""
     A = A[:, np.ptp(A, axis=0) > 0].astype(np.float64)
     A = A - A.mean(axis=0)
     A = A / np.abs(A).max(axis=0)

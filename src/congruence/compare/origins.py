@@ -1,4 +1,4 @@
-"""Which model's rows are these? Rows of a store beside rows of known models, and the rows that fit none of them."""
+"""Determine which model the rows of a store come from, by comparison with rows of known models, and find rows that fit none of them."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
 
 __all__ = ["FEWEST", "NEAR", "OriginDetector", "OriginReport"]
 
-#: Fewest known rows of a model: half of them describe it, half say how far its rows usually lie from that.
+#: Fewest known rows of a model: half of them model its distribution, the other half show how far its rows usually are from it.
 FEWEST = 40
 
-#: Share of the known rows beyond which p-values are those of a fitted tail.
+#: Share of the known rows beyond which p-values come from a fitted tail.
 _TAIL = 0.1
 
 
 class OriginDetector:
-    """Tell which of some known models made the rows of a store, and which rows none of them made.
+    """Determine which of several known models made the rows of a store, and which rows were made by none of them.
 
     Parameters
     ----------
     fdr : float, default=0.01
-        Expected share, at most, of rows of known models among those that are said to belong to none.
+        Largest expected share of rows of known models among those reported to belong to none.
     random_state : int, default=0
-        Divides the known rows.
+        Determines how the known rows are split.
 
     Attributes
     ----------
     names_ : list of str
-        Of the known models.
+        Names of the known models.
 
     Notes
     -----
-    One half of a model's known rows describes it: the mean of their directions and a Ledoit–Wolf covariance, with the norms' spread as one more
-    direction. Of the other half the squared Mahalanobis distances D are kept. A row's p-value under a model is its rank among these
-    (conformal: valid if the row is exchangeable with the known ones, whatever their distribution); beyond the largest tenth the tail is
-    Pareto's with Hill's exponent, since ranks alone could never tell one foreign row among a million from a few hundred known ones. A row
-    belongs to no known model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise to the model
-    under which it is most likely. Rows are read once, in blocks.
+    One half of a model's known rows is used to fit the mean of their directions and a Ledoit–Wolf covariance, with the spread of the norms as one
+    more direction. The squared Mahalanobis distances D of the other half are kept. A row's p-value under a model is its rank among these
+    (conformal: valid if the row is exchangeable with the known ones, whatever their distribution). Beyond the largest tenth, a
+    Pareto tail with Hill's exponent is used, since with a few hundred known rows, ranks alone could never identify one foreign row among a million.
+    A row belongs to no known model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
+    assigned to the model under which it is most likely. Rows are read once, in blocks.
 
-    A known model is its rows *of one kind*: texts of a model are no sample of its images, and a store of other content has rows that belong to none though the
-    model is the right one (their ``distance`` is then near 1, not far above).
+    A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has other content, some of its rows
+    belong to no known model although the model is the right one (their ``distance`` is then near 1, not far above).
 
     References
     ----------
@@ -83,14 +83,14 @@ class OriginDetector:
         self.random_state = random_state
 
     def fit(self, known: Mapping[str, RowsLike] | None = None, maps: Mapping[str, Map] | None = None) -> Self:
-        """Take in what is known.
+        """Fit on rows of known models.
 
         Parameters
         ----------
         known : mapping of str to Embeddings or array_like, shapes (n_k, d_k)
-            Rows of each model, of the store's modality: at least 40 of each, better some hundreds.
+            Rows of each model, of the store's modality: at least 40 per model, preferably a few hundred.
         maps : mapping of str to Map, optional
-            Fitted maps: their means tell their two models apart where no rows are at hand.
+            Fitted maps, whose means distinguish their two models if no rows are available.
 
         Returns
         -------
@@ -99,9 +99,9 @@ class OriginDetector:
         Raises
         ------
         InputError
-            Too few rows of a model, or none that can be used.
+            If there are too few rows of a model, or they cannot be used.
         ParameterError
-            ``fdr`` outside (0, 1).
+            If ``fdr`` is not in (0, 1).
         """
         if not check_positive(self.fdr, "fdr") < 1:
             raise ParameterError(f"Got fdr={self.fdr}; expected a share below 1. Pass fdr=0.01, for example.")
@@ -125,7 +125,7 @@ class OriginDetector:
         return self
 
     def examine(self, rows: RowsLike | Source) -> OriginReport:
-        """Look at the rows of a store.
+        """Examine the rows of a store.
 
         Parameters
         ----------
@@ -139,9 +139,9 @@ class OriginDetector:
         Raises
         ------
         ParameterError
-            Before :meth:`fit`.
+            If :meth:`fit` was not called.
         InputError
-            No rows.
+            If there are no rows.
         """
         if not hasattr(self, "names_"):
             raise ParameterError("Got an OriginDetector that knows no model; expected one. Call fit(known) first.")
@@ -154,13 +154,13 @@ class OriginDetector:
 
 
 class _Known:
-    """A model by some of its rows."""
+    """A known model, represented by some of its rows."""
 
     recognized: float
     kept: tuple[np.ndarray, np.ndarray]
 
     def __init__(self, X: np.ndarray, rng: np.random.Generator) -> None:
-        from sklearn.covariance import ledoit_wolf  # here: nothing else in this module needs it
+        from sklearn.covariance import ledoit_wolf  # imported here because nothing else in this module needs it
 
         order = rng.permutation(len(X))
         unit, logs = _directions(X[np.sort(order[::2])].astype(np.float64))
@@ -169,7 +169,7 @@ class _Known:
         values, vectors = np.linalg.eigh(ledoit_wolf(unit)[0])
         values = np.maximum(values, 1e-12 * values[-1])
         self._root = vectors / np.sqrt(values)
-        # Unit rows of another precision are unit rows.
+        # Unit rows in another precision are still unit rows.
         self._log, self._log_sd = float(np.median(logs)), max(float(logs.std()), UNIT_TOLERANCE)
         self._volume = float(np.log(values).sum()) / 2 + np.log(self._log_sd)
         self.kept = _directions(X[np.sort(order[1::2])].astype(np.float64))
@@ -186,11 +186,11 @@ class _Known:
         return np.asarray(near + np.square((logs - self._log) / self._log_sd))
 
     def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
-        """Of rows by their distances, up to a constant that models of one width share."""
+        """Log-likelihood of rows from their distances, up to a constant that models of the same width share."""
         return np.asarray(-distance / 2 - self._volume)
 
     def p_value(self, distance: np.ndarray) -> np.ndarray:
-        """Rank of each distance among those kept; beyond the largest tenth, of the fitted tail."""
+        """Rank of each distance among those kept; beyond the largest tenth, the probability of the fitted tail."""
         n = len(self._sorted)
         ranked = (1 + n - np.searchsorted(self._sorted, distance, "left")) / (n + 1)
         beyond = self._share * np.maximum(distance / self._from, 1.0) ** (-1 / self._hill)
@@ -198,7 +198,7 @@ class _Known:
 
 
 class _Seen:
-    """What has been seen of a store."""
+    """Accumulates what has been seen of a store."""
 
     def __init__(self, detector: OriginDetector) -> None:
         self._of, self.n, self.width = detector, 0, 0
@@ -247,7 +247,7 @@ class _Seen:
             means = [k for k, mean in enumerate(of._means) if len(mean.mean) == self.width]
             if means:
                 ratios = np.array([np.square(X - of._means[k].mean).sum(axis=1) / of._means[k].variance for k in means])
-                # Isotropic normal distributions about the means: a broad one does not win by being broad.
+                # Isotropic normal distributions about the means: the likelihood penalizes a large variance.
                 nearest = (ratios + np.log([[of._means[k].variance] for k in means])).argmin(axis=0)
                 self._sums[0, means] += np.bincount(nearest, ratios[nearest, np.arange(len(X))], len(means))
                 self._sums[1, means] += np.bincount(nearest, minlength=len(means))
@@ -319,7 +319,7 @@ class _Mean:
 
 
 def _means(name: str, mapping: Map) -> list[_Mean]:
-    """Means that a fitted map keeps of its two models, by modality, with the mean squared distance from them at fit."""
+    """Return the means of a fitted map's two models, by modality, with the mean squared distance from them at the fit."""
     found = []
     for modality, sides in getattr(mapping, "modality_means_", {}).items():
         for side, mean in zip(("source", "target"), sides, strict=True):
@@ -338,14 +338,14 @@ def _means(name: str, mapping: Map) -> list[_Mean]:
 
 
 def _span(mapping: Map) -> np.ndarray | None:
-    """Orthonormal basis of the directions that a map's output fills, shape (d_target, r), where that is not all of them."""
+    """Return an orthonormal basis of the directions that a map's output spans, shape (d_target, r), if these are not all."""
     matrix, mean = getattr(mapping, "rotation_", None), getattr(mapping, "target_mean_", None)
     if matrix is None or mean is None:
         return None
     _, s, Vt = np.linalg.svd(matrix, full_matrices=False)
     rank = int(np.count_nonzero(s > 1e-6 * s[0])) if s[0] else 0
     means = [target for _, target in getattr(mapping, "modality_means_", {}).values()] or [mean]
-    if rank + len(means) > 0.9 * matrix.shape[1]:  # too few directions are left to tell by
+    if rank + len(means) > 0.9 * matrix.shape[1]:  # too few directions are left to decide by
         return None
     return np.asarray(np.linalg.qr(np.column_stack([Vt[:rank].T, *means]))[0])
 
@@ -357,7 +357,7 @@ def _directions(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut(p: np.ndarray, fdr: float) -> float:
-    """Largest p-value that Benjamini and Hochberg's procedure rejects; below 0 for none."""
+    """Return the largest p-value that Benjamini and Hochberg's procedure rejects; a negative number if there is none."""
     ordered = np.sort(p[p <= fdr]).astype(np.float64)
     tested = np.count_nonzero(~np.isnan(p))
     below = np.flatnonzero(ordered <= fdr * np.arange(1, len(ordered) + 1) / max(int(tested), 1))

@@ -1,9 +1,9 @@
-"""Say whether anchors are paired at all, and which pairs look wrong.
+"""Test whether anchors are paired at all, and find pairs that look wrong.
 
-A map fitted to shuffled anchors looks like any other map: least squares and Procrustes never complain. But a map fitted
-on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors are cut
-into folds, each fold is mapped by a map fitted without it, and its alignment is compared with what the same rows give
-when they are paired again at random.
+A map fitted on shuffled anchors looks like any other map: neither least squares nor Procrustes fails on them. But a map fitted
+on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors are split
+into folds, each fold is mapped by a map fitted on the others, and its alignment is compared with that of the same rows
+paired at random.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 __all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
 
-#: Fewest pairs on which the question can be answered.
+#: Fewest pairs for which the test is run.
 FEWEST = 20
 
-#: Rows of a fold that are compared with each other; more would only make the null more precise.
+#: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
 _FOLD_ROWS = 500
 
-#: Most coordinates of a side; wider rows are projected on the leading directions of a sample of so many rows.
+#: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many rows.
 _WIDTH, _SKETCH_ROWS = 256, 1000
 
-#: Up to so many pairs the Gram matrices of all have to agree too; of more, the alignment has to stand out by so many standard deviations
-#: of its null. Folds share the rows they are fitted on, so shuffled pairs reach four of them; true pairs have thirty (docs/pairing.md).
+#: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed its null by this many
+#: standard deviations: folds share training rows, so shuffled pairs reach up to four of them, while true pairs reach thirty (docs/pairing.md).
 _WHOLE, _STANDS_OUT = 200, 8.0
 
-#: A cosine between paired rows, all noise removed, that the test must be able to see before it says "not paired".
+#: The test reports "not paired" only if it could detect this cosine between paired rows (after removing noise).
 _LINK = 0.5
 
 
 @dataclass(frozen=True)
 class PairingReport:
-    """Outcome of :func:`check_pairing`.
+    """Result of :func:`check_pairing`.
 
     Attributes
     ----------
@@ -55,22 +55,22 @@ class PairingReport:
     alignment : float
         Mean cosine of held-out pairs after centering and rotation.
     null_mean, null_sd : float
-        Mean and standard deviation of the same when the held-out rows are paired at random.
+        Mean and standard deviation of the alignment when the held-out rows are paired at random.
     p_value : float
-        Probability of aligning as well without being paired.
+        Probability of an alignment at least this good if the rows are not paired.
     share_wrong : float
-        Share of pairs that look wrong: 1 for "not paired", NaN where it cannot be told.
+        Share of pairs that look wrong: 1 for "not paired", NaN if it cannot be determined.
     decided : bool
-        Whether there were enough pairs to say anything.
+        Whether there were enough pairs for a conclusion.
     looks_paired : bool
-        Whether a link between the sides was found; True as well where there were too few pairs to look.
+        Whether a link between the two sides was found; also True if there were too few pairs to test.
     suspects : tuple of str
         Ids (or row numbers) of pairs that look wrong, most suspicious first.
     suspect_probability : tuple of float
-        Estimated probability of each being wrong.
+        Estimated probability that each of these pairs is wrong.
     state : {"paired", "not paired", "cannot tell", "too few"}
-        ``"cannot tell"``: no link was found, but one too weak to be found could be there, or one of two tests finds a link only;
-        ``decided`` is then False.
+        ``"cannot tell"`` means that no link was found but one too weak to be detected may exist, or that only one of the two tests found a
+        link; ``decided`` is then False.
     """
 
     n_pairs: int
@@ -90,14 +90,14 @@ class PairingReport:
         return {**asdict(self), "suspects": list(self.suspects), "suspect_probability": list(self.suspect_probability)}
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the alignment of held-out pairs beside where it lies when they are paired at random.
+        """Draw the alignment of held-out pairs, and its distribution when they are paired at random.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class PairingReport:
         Raises
         ------
         TooFewAnchorsError
-            There were too few pairs to measure anything.
+            If there were too few pairs to measure anything.
         """
         from congruence.plotting import draw_pairing
 
@@ -118,7 +118,7 @@ class PairingReport:
 
     @property
     def sentence(self) -> str:
-        """One sentence for people."""
+        """The result as one sentence, for display."""
         if self.state == "too few":
             return f"{self.n_pairs} pairs are too few to tell whether they are paired (at least {FEWEST} are needed)."
         against = (
@@ -145,7 +145,7 @@ def check_pairing(
     level: float = 0.01,
     random_state: int = 0,
 ) -> PairingReport:
-    """Compare the alignment of paired rows with random re-pairing, and find pairs that look wrong.
+    """Test whether rows are paired, by comparing their alignment with random re-pairings, and find pairs that look wrong.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def check_pairing(
         Names of the pairs; row numbers by default.
     folds : int, default=5
     permutations : int, default=999
-        Random re-pairings of the held-out rows.
+        Number of random re-pairings of the held-out rows.
     level : float, default=0.01
         Largest p-value at which the anchors count as paired.
     random_state : int, default=0
@@ -167,22 +167,23 @@ def check_pairing(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     Notes
     -----
-    Within a fold the test is exact: its map never saw the fold, so if the rows are not paired each re-pairing of the
-    fold is as likely as the one given. Folds lend each other their rows to fit on and are not independent, so their p-values
-    are combined by Bonferroni, which needs no independence; the larger of this and of the p-value of their mean is given. Below
-    60 pairs two folds are used whatever was asked, since smaller ones have too few re-pairings.
+    Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of the
+    fold is as likely as the given one. Folds share training rows and are not independent, so their p-values
+    are combined by Bonferroni, which does not require independence. ``p_value`` is the larger of this and the p-value of their mean. Below
+    60 pairs two folds are used whatever ``folds`` is, since smaller folds have too few re-pairings.
 
-    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second one must agree, else the state is
-    "cannot tell". Up to 200 pairs the centered Gram matrices of all of them must agree at a tenth of ``level`` (HSIC, a permutation
-    test; Gretton et al. 2008); of more pairs the alignment must be eight standard deviations of its null above it.
+    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second test must agree; otherwise the state is
+    "cannot tell". Up to 200 pairs, the centered Gram matrices of all pairs must agree at a tenth of ``level`` (HSIC, a permutation
+    test; Gretton et al. 2008). With more pairs, the alignment must exceed the mean of its null by eight standard deviations.
 
-    Pairs that look wrong are found by the agreement of the two sides' Gram matrices, row against row, each with the pairs
-    in question left out: partners that were exchanged among the anchors by an assignment, pairs without a partner by their own
-    evidence. The model behind it is a working one: its error per fit was measured, not proved (docs/pairing.md).
-    Wide rows are projected on 256 leading directions of their own side first, and ``alignment`` is that of a map of this rank.
+    Wrong pairs are found by the agreement of the rows of the two sides' Gram matrices, leaving out the pairs in question. Partners that were
+    exchanged among the anchors are found by solving an assignment problem, pairs without a partner by their own
+    evidence. The underlying model is an approximation: its error rate was measured, not proved (docs/pairing.md).
+    Wide rows are first projected on the 256 leading directions of their own side, and ``alignment`` is that of a map of this rank.
 
     References
     ----------
@@ -210,7 +211,7 @@ def check_pairing(
     heldout = _held_out(source, target, parts, permutations, rng)
     p_value = heldout.p_value
     linked = p_value <= level
-    # One set in a hundred passes by chance: a second look at all pairs together.
+    # One unrelated set in a hundred passes by chance: run a second test on all pairs together.
     if linked and n <= _WHOLE:
         paired = _agreement_p(source, target, permutations, rng) <= max(level / 10, 1 / (1 + permutations))
     else:
@@ -239,7 +240,7 @@ def check_pairing(
 
 
 def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
-    """Warn when a report is bad; under ``strict`` raise instead.
+    """Warn if a report is bad; with ``strict`` raise an error instead.
 
     Parameters
     ----------
@@ -249,11 +250,12 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
     Raises
     ------
     UnpairedError
-        Under ``strict``, when the anchors do not look paired or some pairs look wrong.
+        With ``strict``, if the anchors do not look paired, some pairs look wrong, or it cannot be told.
 
     Warns
     -----
     PairingWarning
+        Without ``strict``, under the same conditions, except that too few pairs for the test give no warning.
     """
     if report.decided and report.looks_paired and not report.suspects:
         return
@@ -275,9 +277,9 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
 
 @dataclass(frozen=True)
 class _Side:
-    """Rows about their mean in at most ``_WIDTH`` coordinates, and the squared norm of what lies outside of them.
+    """Centered rows in at most ``_WIDTH`` coordinates, and the squared norm of the part outside of them.
 
-    The coordinates depend on one side's rows only, never on the pairing, so re-pairings stay equally likely.
+    The coordinates depend on the rows of one side only, never on the pairing, so all re-pairings remain equally likely.
     """
 
     rows: np.ndarray
@@ -301,12 +303,12 @@ class _Side:
 
     @property
     def directions(self) -> np.ndarray:
-        """The rows divided by their whole norms; single precision is enough to compare them with each other."""
+        """The rows divided by their full norms; single precision is enough to compare them with each other."""
         return _directions(self.rows, self.rest).astype(np.float32)
 
     @property
     def excess(self) -> float:
-        """Σλ²/(Σλ)² of the covariance less 1/d, its value for isotropic rows; 0 where it cannot be told from 0."""
+        """Σλ²/(Σλ)² of the covariance minus 1/d, its value for isotropic rows; 0 if it cannot be distinguished from 0."""
         some = self.rows[:_SKETCH_ROWS]
         n = len(some)
         gram = some @ some.T
@@ -345,7 +347,7 @@ def _held_out(
         null[k] = cosines[here, rng.permuted(np.tile(here, (permutations, 1)), axis=1)].mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
-    # The folds together must stand out as well: a wrong pairing that is lucky in one fold does not.
+    # The mean over folds must stand out as well: a wrong pairing that is lucky in a single fold does not.
     together = np.average(reached, weights=[len(part) for part in parts])
     overall = (1 + np.count_nonzero(pooled >= together - 1e-12)) / (1 + permutations)
     p_value = max(overall, min(1.0, len(parts) * by_fold.min()))
@@ -355,13 +357,13 @@ def _held_out(
 def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random.Generator) -> float:
     """p-value of the agreement of both sides' centered Gram matrices (HSIC) when rows are paired at random.
 
-    Exact as any permutation test, and without the folds that cost the rotation its rows.
+    Exact, as for any permutation test, and without folds, which reduce the rows available to fit the rotation.
     """
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
     own = float(flat @ L.ravel())
     orders = (rng.permutation(len(K)) for _ in range(permutations))
-    # Two takes read memory in order, unlike an index by rows and columns: two thirds of the time.
+    # Two takes read memory in order, unlike indexing by rows and columns: two thirds of the time.
     reached = sum(float(flat @ L.take(order, axis=0).take(order, axis=1).ravel()) >= own - 1e-12 for order in orders)
     return (1 + reached) / (1 + permutations)
 
@@ -384,10 +386,10 @@ def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
 def _would_show(
     source: _Side, target: _Side, parts: list[np.ndarray], permutations: int, level: float, rng: np.random.Generator
 ) -> bool:
-    """Whether pairs of these rows with a link of ``_LINK`` would have passed the test.
+    """Return whether pairs of these rows with a link of strength ``_LINK`` would have passed the test.
 
-    If one side were the other turned, with isotropic noise of share 1 − f of the variance, then its excess would be f²
-    times the other's. Each side is paired with rows of its own, mixed with another row to a cosine of f · ``_LINK``.
+    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, then its excess would be f²
+    times the other's. Each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
     """
     flat, steep = sorted((source.excess, target.excess))
     link = _LINK * (np.sqrt(flat / steep) if steep > 0 else 1.0)

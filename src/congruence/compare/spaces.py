@@ -1,4 +1,4 @@
-"""Scores between two spaces beside what unrelated rows would score."""
+"""Similarity scores between two spaces, each compared with its distribution over random re-pairings of the rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT", "Similarities", "Similarity", "compare_spaces"]
 
-#: Measured when nothing is said: one of each family whose chance level is known to be near zero, or is reported.
+#: Default metrics: one of each family, whose chance level is either known to be near zero or reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """One score, and what it would be by chance.
+    """One similarity score and its distribution by chance.
 
     Attributes
     ----------
@@ -36,18 +36,18 @@ class Similarity:
     null_mean, null_sd : float
         Mean and standard deviation of the score over random re-pairings of the rows.
     p_value : float
-        Share of re-pairings, the actual one included, that score as close or closer: never below 1 / (permutations + 1).
+        Share of re-pairings, including the actual one, that score at least as close: never below 1 / (permutations + 1).
     adjusted_p_value : float
-        The same against the closest score of *all* metrics measured together, each standardized by its own mean and
-        standard deviation over all re-pairings, the actual pairing included (Westfall and Young 1993): valid for the best of them.
+        The same share for the closest score over *all* metrics measured together, each standardized by its own mean and
+        standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). Valid for the best metric.
     low, high : float
-        About 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
+        Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
     held_out : float or None
-        For CCA and SVCCA: directions fitted on one half of the rows, correlated on the other. In sample these scores
-        are an optimum, and rise with the number of dimensions whatever the data.
+        For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample, these scores
+        are the result of an optimization, and rise with the number of dimensions whatever the data.
     larger_is_closer : bool
     n : int
-        Rows.
+        Number of rows.
     permutations : int
     """
 
@@ -65,22 +65,22 @@ class Similarity:
     permutations: int
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
 class Similarities(list[Similarity]):
-    """Outcome of :func:`compare_spaces`: a list of scores, which can be drawn."""
+    """Result of :func:`compare_spaces`: a list of scores with a ``plot`` method."""
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each score with its interval; as bars, where 95 % of random re-pairings lie.
+        """Draw each score with its interval; bars show the range of 95 % of random re-pairings.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -102,24 +102,24 @@ def compare_spaces(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> Similarities:
-    """Score two spaces with several metrics, each beside its permutation null.
+    """Score the similarity of two spaces with several metrics, each with its permutation null.
 
     Parameters
     ----------
     X : Embeddings or array_like, shape (n, d)
     Y : Embeddings or array_like, shape (n, e)
-        Row i belongs to row i of ``X``; embeddings with ids, and pandas objects with an index, pair by those.
+        Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by those.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
     permutations : int, default=200
-        Random re-pairings, the same ones for every metric.
+        Number of random re-pairings, the same ones for every metric.
     halves : int, default=20
-        Random halves of the rows for the interval.
+        Number of random halves of the rows, for the interval.
     max_rows : int, optional
-        Draw this many rows at random if there are more. ``rbf_cka`` and ``rsa`` need it beyond 5,000.
+        If there are more rows, use a random sample of this size. ``rbf_cka`` and ``rsa`` need this beyond 5,000 rows.
     random_state : int, default=0
     callback : callable, optional
-        Called with 1 whenever a metric is done.
+        Called with 1 after each metric.
 
     Returns
     -------
@@ -129,14 +129,15 @@ def compare_spaces(
     Raises
     ------
     ParameterError
-        An unknown metric, or one that needs both sides in one space.
+        If a metric is unknown, or needs both sides in one space.
     ShapeError, DtypeError, NotFiniteError, IdError, TooFewAnchorsError, InputError
+        If the rows cannot be used or paired.
 
     Notes
     -----
-    Gram matrices, neighbor tables and bases are computed once and re-paired, so that a re-pairing costs a small part of the
-    score. The interval uses halves drawn without replacement, not a bootstrap: a row drawn twice is its own
-    perfect neighbor, which inflates every neighborhood measure. With halves, the spread of the score over them
+    Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of the
+    score. The interval uses halves drawn without replacement, not a bootstrap: in a bootstrap sample, a repeated row is its own
+    perfect neighbor, which inflates every neighborhood measure. The spread of the score over halves
     estimates its standard error at n rows (Shao and Wu 1989, "A general theory for jackknife variance estimation").
 
     Examples
@@ -205,7 +206,7 @@ def compare_spaces(
 
 
 def _held_out(name: str, A: np.ndarray, B: np.ndarray, half: np.ndarray) -> float | None:
-    """Fit canonical directions on one half and correlate on the other."""
+    """Fit canonical directions on one half of the rows and return the correlation on the other half."""
     if name not in ("cca", "svcca"):
         return None
     other = np.setdiff1d(np.arange(len(A)), half)

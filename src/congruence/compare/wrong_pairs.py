@@ -1,8 +1,8 @@
-"""Find the pairs that look wrong among anchors that are paired on the whole.
+"""Find pairs that look wrong among anchors that are paired overall.
 
-Row i of one side's Gram matrix says how item i lies to all other items, and so does row i of the other side's. The two
-agree for a true pair. Pairs i and j are left out of the agreement of row i with row j, so every one of the n² agreements is
-an out-of-sample one, and all of them cost no more than the products of two matrices.
+Row i of one side's Gram matrix describes how item i relates to all other items, and so does row i of the other side's. The two
+agree for a true pair. The agreement of row i with row j excludes items i and j, so each of the n² agreements is
+out of sample, and all of them cost no more than the products of two matrices.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import numpy as np
 
 __all__ = ["Agreement", "find_wrong_pairs"]
 
-#: Most rows of a block that are compared with each other, and most rows among which exchanged partners are looked for.
+#: Largest number of rows of a block that are compared with each other, and of rows among which exchanged partners are searched.
 _BLOCK, _CANDIDATES = 250, 300
 
-#: Ridge of the whitening, in mean eigenvalues: the leading directions weigh about the same, noise stays small.
+#: Ridge of the whitening, in mean eigenvalues: leading directions get about the same weight, and noise stays small.
 _RIDGE = 3.0
 
-#: Degrees of freedom of the tails: true pairs have odd ones among them, wrong pairs are nearly normal.
+#: Degrees of freedom of the tails: true pairs include outliers, while wrong pairs are nearly normal.
 _TRUE_TAIL, _WRONG_TAIL = 5, 30
 
-#: The spread of true pairs counts as 1, that of wrong ones, with the weight of so many rows.
+#: Prior for the spread of true pairs: that of wrong ones, 1, with the weight of this many rows.
 _PRIOR_ROWS = 10
 
-#: Log likelihood ratio, less the logarithm of the number of alternatives tried, at which pairs are named.
+#: Log likelihood ratio, minus the logarithm of the number of alternatives tried, from which pairs are reported.
 _EXCHANGED, _LONE = 3.0, 4.0
 
-#: Most that one pair can say in an exchange, so that no exchange rests on one odd pair.
+#: Largest contribution of one pair to an exchange, so that no exchange depends on one outlier.
 _MOST = 5.0
 
-#: Lone pairs are named only where true pairs lie so many spreads above random ones, and no higher than this themselves.
+#: Lone pairs are reported only if true pairs are this many spreads above random ones, and only up to this evidence themselves.
 _CLEAR, _AS_RANDOM = 4.0, 1.0
 
 
 def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs that look wrong, and an estimate of how probable that is.
+    """Return the pairs that look wrong, and the estimated probability of each.
 
     Parameters
     ----------
     X : ndarray of float32 or float64, shape (n, p)
     Y : ndarray of float32 or float64, shape (n, q)
-        Paired by row; directions matter, lengths only where rows were shortened beforehand. At least 4 rows.
+        Paired by row. Only directions matter, unless rows were shortened beforehand. At least 4 rows.
     rng : numpy.random.Generator
-        Cuts many rows into blocks.
+        Splits the rows into blocks if there are many.
 
     Returns
     -------
@@ -54,11 +54,11 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
 
     Notes
     -----
-    *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by log likelihood ratio of
-    "true pair" to "random pair", less log n for each row moved. That is a union bound: there are fewer than n^k ways to move
-    k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, less the logarithm of the number of ways
-    to choose them. The densities are Student's about the median with the spread of the lower quartile, and about 0 with spread 1.
-    They are a working model: its error per fit was measured, not proved (docs/pairing.md).
+    *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by the log likelihood ratio of
+    "true pair" to "random pair", minus log n for each row moved. This is a union bound: there are fewer than n^k ways to move
+    k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, minus the logarithm of the number of ways
+    to choose them. The densities are Student's t about the median with the spread of the lower quartile, and about 0 with spread 1.
+    They are an approximation: the error rate was measured, not proved (docs/pairing.md).
     """
     agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
@@ -69,7 +69,7 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
 
 
 class Agreement:
-    """How well row i of one side's Gram matrix agrees with row j of the other's, for all i and j.
+    """Agreement of row i of one side's Gram matrix with row j of the other's, for all i and j.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Agreement:
     Attributes
     ----------
     evidence : ndarray, shape (n,)
-        Agreement of each pair less the means of its row's and its column's wrong pairs, in standard deviations of those.
+        Agreement of each pair minus the means of the wrong pairs in its row and its column, in standard deviations of those.
     """
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:
@@ -108,7 +108,7 @@ class Agreement:
         self.evidence = (own - self.row - self.column) / scale
 
     def among(self, rows: np.ndarray) -> np.ndarray:
-        """Evidence of each source row with each target row, shape (len(rows), len(rows)); ``evidence`` on the diagonal."""
+        """Evidence for each source row with each target row, shape (len(rows), len(rows)); ``evidence`` on the diagonal."""
         scale = np.maximum(np.sqrt(self.row_sd[rows][:, None] * self.column_sd[rows]), 1e-12)
         table = (self._correlations(rows, rows) - self.row[rows][:, None] - self.column[rows]) / scale
         np.fill_diagonal(table, self.evidence[rows])
@@ -124,7 +124,7 @@ class Agreement:
 
 
 def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in the coordinates of their principal directions, shortened to about one size, and their sums of squares there."""
+    """Rows in the coordinates of their principal directions, shortened to about the same size, and their sums of squares there."""
     Z = Z - Z.mean(axis=0)
     values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
     values = np.maximum(values, 0)
@@ -134,13 +134,13 @@ def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Norm of each row of the Gram matrix about its mean, the diagonal left out."""
+    """Norm of each row of the Gram matrix about its mean, without the diagonal."""
     squares = np.square(z) @ variance - own**2 * (1 + 1 / (len(z) - 1))
     return np.sqrt(np.maximum(squares, 1e-24))
 
 
 def _log_t(x: np.ndarray, df: int) -> np.ndarray:
-    """Log density of Student's t; written out, since importing ``scipy.stats`` takes longer than a fit."""
+    """Log density of Student's t; implemented here because importing ``scipy.stats`` takes longer than a fit."""
     size = lgamma((df + 1) / 2) - lgamma(df / 2) - 0.5 * np.log(df * pi)
     return size - (df + 1) / 2 * np.log1p(x * x / df)
 
@@ -154,18 +154,18 @@ def _spread(raw: float, n: int) -> float:
 
 
 def _exchanged(agreement: Agreement) -> np.ndarray:
-    """Probability of each pair being one of several whose partners were exchanged; 0 where it is not named."""
+    """Return the probability that each pair is one of several whose partners were exchanged; 0 for pairs not reported."""
     evidence, n = agreement.evidence, agreement.n
     center, quarter = np.median(evidence), np.sort(evidence)[n // 4]
     spread = _spread((center - quarter) / 0.6745, n)
     rows = np.argsort(evidence, kind="stable")[:_CANDIDATES]
-    # Above the median a pair is as true as can be: the density falls there, what it says about the pair does not.
+    # Above the median a pair is as likely to be true as can be: the density decreases there, but the evidence does not.
     table = np.minimum(agreement.among(rows), center)
     ratio = np.clip(_log_true(table, center, spread) - _log_t(table, _WRONG_TAIL), -_MOST, _MOST)
     gain = ratio - np.diag(ratio)[:, None] - np.log(n)
     np.fill_diagonal(gain, 0)
     probability = np.zeros(n)
-    if gain.max(axis=1).sum() < _EXCHANGED:  # no assignment gains more than the best of each row
+    if gain.max(axis=1).sum() < _EXCHANGED:  # no assignment gains more than the sum of the best of each row
         return probability
     from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
     from scipy.special import expit
@@ -184,7 +184,7 @@ def _exchanged(agreement: Agreement) -> np.ndarray:
 
 
 def _lone(evidence: np.ndarray) -> np.ndarray:
-    """Probability of each pair being wrong by its own evidence; 0 where it is not named."""
+    """Return the probability that each pair is wrong by its own evidence; 0 for pairs not reported."""
     n = len(evidence)
     ordered = np.sort(evidence)
     best, found = _LONE, None
@@ -206,7 +206,7 @@ def _lone(evidence: np.ndarray) -> np.ndarray:
     if found is None:
         return probability
     center, spread = found
-    # A group of wrong pairs was found; its other members may have come closer to the true ones by chance.
+    # A group of wrong pairs was found; by chance its other members may be closer to the true ones.
     rows = np.flatnonzero((evidence <= 2 * _AS_RANDOM) & (evidence <= center - 3.5 * spread))
     share = len(rows) / n
     wrong = share * np.exp(-np.square(np.maximum(evidence[rows], 0)) / 2) / np.sqrt(2 * pi)

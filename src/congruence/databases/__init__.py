@@ -1,4 +1,4 @@
-"""Databases of vectors: one file a kind, one contract for all."""
+"""Databases of vectors: one module per kind, with a common interface."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class Kind:
     ----------
     name : str
     extra : str
-        Of this package, that installs its client; empty if none is needed.
+        Extra of this package that installs the client; empty if none is needed.
     schemes : tuple of str
-        Of its URLs.
+        URL schemes.
     suffixes : tuple of str
-        Of its files and folders.
+        Suffixes of its files and folders.
     example : str
-        As its users write it.
+        An address, as users of the database write it.
     opener : str
-        ``module:class``, or a function that returns one, below this package; imported when it is asked for.
+        ``module:class`` below this package, or a function that returns a class; imported on demand.
     folders : bool
-        A folder in which there are files with these suffixes is one too.
+        Whether a folder that contains files with these suffixes is also a database of this kind.
     """
 
     name: str
@@ -149,17 +149,18 @@ def open_database(
     Parameters
     ----------
     where : str or path-like
-        A URL or path, as the database's own users write it; :data:`DATABASES` has an example of each. The URL's scheme or the file's
-        suffix says which database it is.
+        A URL or path, in the form that the database's own users write; :data:`DATABASES` has an example of each. The URL scheme or the file
+        suffix determines the database.
     table : str, optional
-        Table or collection, where the address does not name it and there are several; ``schema.table`` in PostgreSQL.
+        Table or collection, if the address does not name it and there are several; ``schema.table`` in PostgreSQL.
     column : str, optional
-        Of the vectors, or the name of a named vector, where there are several.
+        Column of the vectors, or name of the named vector, if there are several.
     ids : str, optional
-        Column of the ids; by default the primary key, or ``id``. Of an ``.npy``, a file of them.
+        Column of the ids; by default the primary key, or ``id``. For an ``.npy``, a file of ids.
     modality_column : str, optional
-        Column, or field of the payload, that says of each row what it is: image, text, … Of an ``.npy`` or a FAISS index, a file of them.
+        Column or payload field with the modality of each row: image, text, etc. For an ``.npy`` or a FAISS index, a file.
     rows : str, optional
+        Migrate only these rows: a condition in the database's own query language (:attr:`Capabilities.filters`).
         Only these rows: a condition in the database's own language (:attr:`Capabilities.filters`).
 
     Returns
@@ -169,10 +170,11 @@ def open_database(
     Raises
     ------
     ParameterError
-        No kind of database that is known; a table or column that is not there, or must be chosen.
+        If the kind of database is unknown, or a table or column does not exist or must be specified.
     MissingExtraError
-        Its client is not installed.
+        If the client is not installed.
     FileError, DatabaseError, DatabaseUnavailableError, CorruptFileError
+        If a file cannot be read; the database rejects the request; the database does not answer; or a file is damaged.
     """
     address = Address.parse(str(where))
     kind = _find_kind(address)
@@ -197,7 +199,7 @@ def _find_kind(address: Address) -> Kind:
 
 
 def _holds(text: str, suffixes: tuple[str, ...]) -> bool:
-    """Say whether a path is a folder of files with these suffixes, or such a file or folder and one of its columns, ``PATH:COLUMN``."""
+    """Return whether a path is a folder of files with these suffixes, or such a file or folder followed by a column, ``PATH:COLUMN``."""
     path = Path(text.rstrip("/"))
     if not path.exists():  # a switch that was killed between two renames: the files lie beside
         path = path.with_name(f".{path.name}.congruence")

@@ -1,4 +1,4 @@
-"""What every database of vectors offers to a migration: read in a stable order, write beside, switch, roll back."""
+"""The interface of every database for a migration: read in a stable order, write new vectors, switch, roll back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Cursor: TypeAlias = "int | str | list[int | str]"
 
 
 class Stage(StrEnum):
-    """How far the migration of a column is, as the database itself shows it."""
+    """State of the migration of a column, as shown by the database itself."""
 
     UNTOUCHED = "untouched"
     """There are only the old vectors."""
@@ -40,26 +40,26 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a kind of database can do.
+    """Capabilities of a kind of database.
 
     Attributes
     ----------
     beside : {"column", "named vector", "table", "collection", "file"}
         Where the new vectors are written.
     atomic_switch : bool
-        A reader sees either all old or all new vectors, and a kill cannot leave anything between.
+        Whether a reader sees either all old or all new vectors, and a kill cannot leave an intermediate state.
     concurrent_writes : bool
-        Others may add, change and delete rows while the new vectors are written.
+        Whether others may add, change and delete rows while the new vectors are written.
     follows_deletes : bool
-        A row that others delete takes its new vector with it, since both stand in one row.
+        Whether deleting a row also deletes its new vector, because both are in the same row.
     searches : bool
-        :meth:`Database.search` uses an index of the database's own.
+        Whether :meth:`Database.search` uses an index of the database.
     writes_after_switch : bool
-        New vectors may be written while readers see them: rows re-embedded one batch after the other.
+        Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     filters : str
-        The language of ``where``; empty where partial runs are not possible.
+        The language of ``where``; empty if partial runs are not possible.
     element_types : tuple of str
-        Of float32, float16, int8 and binary, those the new vectors may be stored as.
+        The types, among float32, float16, int8 and binary, in which new vectors can be stored.
     """
 
     beside: str
@@ -74,31 +74,31 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class DatabaseInfo:
-    """What a database says about the vectors to be migrated.
+    """Description of the vectors to be migrated.
 
     Attributes
     ----------
     place : str
         The database and table, without credentials.
     rows : int
-        Rows that have a vector, after ``where``.
+        Number of rows with a vector that satisfy ``where``.
     rows_without : int
-        Rows without one; nothing is written for them.
+        Number of rows without a vector; nothing is written for them.
     dim : int
     element_type : str
         float32, float16, int8 or binary.
     distance : {"cosine", "dot", "l2"} or None
-        Of the index, or of the column where it says so.
+        Distance of the index, or of the column if it declares one.
     index : str or None
-        The index over the old vectors in a few words: kind and parameters.
+        Short description of the index over the old vectors: kind and parameters.
     id_type : str
         "int", "text" or "uuid".
     columns : tuple of str
-        What else the rows hold.
+        Other columns of the rows.
     space : Space
-        Model, modality and norm, as far as the database tells.
+        Model, modality and norm, as far as the database stores them.
     free_bytes : int or None
-        Room on the disk it stands on, where that is this machine's.
+        Free space on its disk, if the disk is on this machine.
     """
 
     place: str
@@ -119,18 +119,18 @@ class DatabaseInfo:
 
 
 class Block(NamedTuple):
-    """Some rows of a scan.
+    """A block of rows from a scan.
 
     Attributes
     ----------
     ids : pyarrow.Array of int64, uint64 or large_string, shape (b,)
-        A UUID is text here.
+        UUIDs are given as text.
     vectors : ndarray of float32, shape (b, dim)
-        C-contiguous. Halves are converted, int8 are whole numbers from -128 to 127, and bits 1 and -1.
+        C-contiguous. Half precision is converted; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
     modalities : pyarrow.Array of large_string, shape (b,), or None
         From the column that the database was opened with.
     cursor : Cursor
-        Passed as ``after``, it makes a scan go on behind this block.
+        Pass it as ``after`` to continue a scan after this block.
     """
 
     ids: pa.Array
@@ -140,14 +140,14 @@ class Block(NamedTuple):
 
 
 class PairedBlock(NamedTuple):
-    """Some rows with both their vectors.
+    """A block of rows with both their vectors.
 
     Attributes
     ----------
     ids : pyarrow.Array, shape (b,)
     old : ndarray of float32, shape (b, dim)
     new : ndarray of float32, shape (b, dim_new)
-        Zeros where a row has none.
+        Zeros for rows that have none.
     has_new : ndarray of bool, shape (b,)
     modalities : pyarrow.Array of large_string, shape (b,), or None
     """
@@ -162,12 +162,12 @@ class PairedBlock(NamedTuple):
 class Database(ABC):
     """Vectors in a database, open for a migration; a context manager.
 
-    A subclass keeps these promises, which ``tests/databases/contract.py`` checks for each:
+    Subclasses guarantee the following, which ``tests/databases/contract.py`` checks for each:
 
-    - The old vectors, the other columns and the ids are never written, before, at and after the switch, until :meth:`drop_old`.
-    - :meth:`write` and :meth:`prepare` may be repeated: what is there already is replaced by the same.
-    - After a kill at any instant, :meth:`stage` says the truth and each method can be called again.
-    - No message and no attribute shows a password or key; names of tables and columns are quoted, never pasted into a statement.
+    - The old vectors, the other columns and the ids are never changed, before, during or after the switch, until :meth:`drop_old`.
+    - :meth:`write` and :meth:`prepare` can be repeated; existing content is replaced by the same content.
+    - After a kill at any time, :meth:`stage` reports the true state and each method can be called again.
+    - No message and no attribute contains a password or key; names of tables and columns are quoted, never inserted into a statement as they are.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Database(ABC):
         Name in :data:`congruence.databases.DATABASES`.
     capabilities : Capabilities
     transient : tuple of exception types
-        Of the client's errors, those after which it helps to wait and try again.
+        Types of the client's errors after which it is useful to wait and try again.
     """
 
     kind: ClassVar[str]
@@ -188,17 +188,17 @@ class Database(ABC):
 
     @abstractmethod
     def stage(self) -> Stage:
-        """Return how far the migration is, read from the database now."""
+        """Return the state of the migration, read from the database now."""
 
     @abstractmethod
     def note(self) -> Mapping[str, str]:
-        """Return what :meth:`prepare` was given to keep with the new vectors; empty where there is none or no room for it."""
+        """Return the note that :meth:`prepare` stored with the new vectors; empty if there is none or it cannot be stored."""
 
     @abstractmethod
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows that have a vector, each once, in an order that does not change while nobody writes.
+        """Yield the rows that have a vector, each once, in an order that is stable as long as nobody writes.
 
-        Rows that others add or change meanwhile may come or not. Of the new side only rows that were written come.
+        Rows that others add or change meanwhile may or may not be included. On the new side, only rows that were written are included.
         """
 
     @abstractmethod
@@ -210,33 +210,33 @@ class Database(ABC):
         """Return how many rows have a vector."""
 
     def repeated_ids(self) -> list[str]:
-        """Return some ids that several rows have, at most ten; none where the database itself forbids it."""
+        """Return up to ten ids that several rows have; empty if the database itself prevents repeated ids."""
         return []
 
     @abstractmethod
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Make room for the new vectors beside the old ones.
+        """Create the place for the new vectors next to the old ones.
 
         Raises
         ------
         MigrationError
-            There are new vectors of another width, element type or note.
+            If there already are new vectors with another width, element type or note.
         """
 
     @abstractmethod
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows; rows that others have deleted meanwhile are passed over.
+        """Store new vectors of rows; rows that others have deleted meanwhile are skipped.
 
         Parameters
         ----------
         ids : pyarrow.Array, shape (b,)
-            Of a block of :meth:`scan`.
+            Ids from a block of :meth:`scan`.
         vectors : ndarray of float32, shape (b, dim)
-            Stored as :meth:`prepare` was told; int8 are whole numbers from -128 to 127, and bits 1 and -1.
+            Stored in the type given to :meth:`prepare`; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Return the seconds that writing so many rows takes, without a change to what readers see or keep.
+        """Return the seconds that writing this many rows takes, without changing anything that readers see or that is kept.
 
         Parameters
         ----------
@@ -246,16 +246,16 @@ class Database(ABC):
         Returns
         -------
         float or None
-            None where there is no room for a table of its own that is gone afterwards.
+            None if the database has no place for a temporary table.
         """
         return None
 
     @abstractmethod
     def delete(self, ids: pa.Array) -> None:
-        """Remove the new vectors of rows, those that others have deleted from the old side."""
+        """Remove the new vectors of rows that others have deleted from the old side."""
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Return new vectors as they will be given back, but for rounding: some databases store vectors of unit norm only.
+        """Return new vectors as they will be read back, up to rounding: some databases store only vectors of unit norm.
 
         Parameters
         ----------
@@ -268,22 +268,22 @@ class Database(ABC):
         return vectors
 
     def flush(self) -> None:
-        """Make what was written so far last: after it, a kill loses nothing of it. Does nothing where :meth:`write` does it."""
+        """Make everything written so far durable: a later kill loses none of it. Does nothing if :meth:`write` already does this."""
         return
 
     def build_index(self) -> str | None:
-        """Index the new vectors as the old ones are, and return the index in a few words; None where there is none."""
+        """Build an index over the new vectors like that of the old ones, and return a short description; None if there is none."""
         return None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, best first, by the database's own index.
+        """Return the ids of the ``k`` nearest rows of each query, best first, using the database's own index.
 
-        Queries are as a block of that side has vectors: whole numbers for int8, 1 and -1 for bits.
+        Queries have the form of the vectors in a block of that side: whole numbers for int8, 1 and -1 for bits.
 
         Raises
         ------
         ParameterError
-            The database cannot search (:attr:`Capabilities.searches`).
+            If the database cannot search (:attr:`Capabilities.searches`).
         """
         raise ParameterError(
             f"Got a search of {self.kind}, which has no index; expected a database that searches. Read its vectors with scan, and search those."
@@ -291,34 +291,34 @@ class Database(ABC):
 
     @abstractmethod
     def switch(self) -> None:
-        """Make readers see the new vectors under the name of the old ones. Does nothing if they do."""
+        """Make readers see the new vectors under the name of the old ones. Does nothing if they already do."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Make readers see the old vectors again, bit for bit; the new ones stay beside. Does nothing if they do."""
+        """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if they already do."""
 
     @abstractmethod
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch: no way back.
+        """Remove the old vectors after the switch. This cannot be undone.
 
         Raises
         ------
         MigrationError
-            The database is not switched.
+            If the database is not switched.
         """
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove the new vectors before the switch: as if nothing had been.
+        """Remove the new vectors before the switch, restoring the original state.
 
         Raises
         ------
         MigrationError
-            The database is switched.
+            If the database is switched.
         """
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; a database that holds both in one row does it in one read."""
+        """Yield the old side's rows with their new vectors; in a single read if the database stores both in one row."""
         for block in self.scan("old", batch=batch):
             found = self.fetch(block.ids, "new")
             new = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
@@ -329,7 +329,7 @@ class Database(ABC):
             yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows are gone."""
+        """Yield the ids of new vectors whose rows were deleted."""
         if self.capabilities.follows_deletes:
             return
         for block in self.scan("new", batch=batch):
@@ -340,12 +340,12 @@ class Database(ABC):
                 yield block.ids.filter(pa.array(gone))
 
     def reader(self) -> Self:
-        """Return what scans in another thread while this writes: itself where the client allows that, else a further connection."""
+        """Return an object that scans in another thread while this one writes: itself if the client allows it, else a further connection."""
         return self
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections and files."""
+        """Release connections and files."""
 
     def __enter__(self) -> Self:
         return self
@@ -357,7 +357,7 @@ class Database(ABC):
 
 
 def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
-    """Return for each id its row in ``among``, which holds all of them.
+    """Return the row of each id in ``among``, which contains all of them.
 
     Parameters
     ----------
@@ -377,7 +377,7 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
 
 
 def owned(ids: pa.Array) -> pa.Array:
-    """Return a copy of ids that keeps nothing else in memory: a column that a client gave keeps its whole batch, with all vectors.
+    """Return a copy of ids that keeps nothing else in memory; a column from a client would keep its whole batch, with all vectors.
 
     Parameters
     ----------

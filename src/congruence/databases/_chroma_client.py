@@ -163,7 +163,7 @@ def where_of(text: str) -> dict[str, object]:
 
 
 def translate(error: Exception, address: Address) -> CongruenceError | None:
-    """Return ours for an error of the client, or None for one that is nobody's but the program's."""
+    """Return this library's error for an error of the database client, or None if the error is a bug and not the client's."""
     if isinstance(error, CongruenceError):
         return None
     where, words, name = address.shown, address.hide(str(error) or type(error).__name__), type(error).__name__

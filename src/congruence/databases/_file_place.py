@@ -222,6 +222,7 @@ class FilePlace:
         Raises
         ------
         StorageError
+            If the output cannot be written.
         """
         try:
             if not exchange(self.path, self.other):

@@ -46,6 +46,7 @@ class RowVectors:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
 
     def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:

@@ -90,6 +90,7 @@ class Staging:
     Raises
     ------
     CorruptFileError
+        If a file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -57,7 +57,7 @@ class LanceStretches(LanceReader, Stretched):
 
     @abstractmethod
     def _change(self, change: Callable[[], _T]) -> _T:
-        """Run a change that reads the latest version and commits; again from there if others commit in between."""
+        """Run a change that reads the latest version and commits; retry from the new version if others commit in between."""
 
     def stretches(self, most: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of fragments; see :meth:`Stretched.stretches`. A fragment is never divided."""

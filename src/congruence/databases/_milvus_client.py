@@ -198,7 +198,7 @@ def _quieten() -> None:
 
 
 def _translate(error: Exception, address: Address) -> CongruenceError | None:
-    """Return ours for an error of the client, or None for one that is nobody's but the program's."""
+    """Return this library's error for an error of the database client, or None if the error is a bug and not the client's."""
     where, name = address.shown, type(error).__name__
     module = type(error).__module__.partition(".")[0]
     words = " ".join(address.hide(str(getattr(error, "message", "") or error) or name).split())

@@ -129,7 +129,7 @@ def _open_folder(qdrant: ModuleType, folder: Path, address: Address) -> QdrantCl
 
 
 def _translate(error: Exception, address: Address) -> CongruenceError | None:
-    """Return ours for an error of the client, or None for one that is nobody's but the program's."""
+    """Return this library's error for an error of the database client, or None if the error is a bug and not the client's."""
     where, source = address.shown, getattr(error, "source", None)
     words = address.hide(str(source if source is not None else error) or type(error).__name__)
     if _FULL.search(words):

@@ -52,6 +52,7 @@ class Connection:
     Raises
     ------
     CorruptFileError, DatabaseError, DatabaseUnavailableError, MissingExtraError
+        If a file is damaged; the database rejects the request; the database does not answer; or an optional dependency is not installed.
     """
 
     def __init__(self, path: Path, seconds: float) -> None:

@@ -241,6 +241,7 @@ def rewrite(root: Path, target: Path, parts: list[Part], write: Callable[[list[t
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     OSError
         Of the disk that is written to.
     """
@@ -286,6 +287,7 @@ def rewrite_part(
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     OSError
         Of the disk that is written to.
     """

@@ -1,4 +1,4 @@
-"""Chroma, a folder or a server: new vectors in a collection beside, switched by renaming both."""
+"""Chroma, as a folder or a server: new vectors are written to a second collection, and the switch renames both."""
 
 from __future__ import annotations
 
@@ -53,29 +53,31 @@ _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 class Chroma(Database):
     """A collection of Chroma.
 
-    The new vectors stand in a new collection, ``<collection>__congruence_new``, of the same configuration, with copies of documents, metadata
-    and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and the new one to the old name: two steps, between which
-    readers find no collection of that name. A kill between them leaves names from which :meth:`stage` sees which way it went, and the next
-    :meth:`switch` or :meth:`rollback` completes it. Readers must get the collection by its name again: a collection that they hold in memory is
-    still the old one.
+    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of documents, metadata
+    and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and the new one to the old name. These are two steps, between
+    which readers find no collection of that name. After a kill between them, :meth:`stage` recognizes the state by the names, and the next
+    :meth:`switch` or :meth:`rollback` completes it. Readers must look up the collection by name again: a collection object that they hold
+    is still the old one.
 
     Parameters
     ----------
     address : Address
         ``chroma:///path`` or ``chroma://./folder``; ``chroma+http://host:8000`` or ``chroma+https://…``, with ``?tenant=…&database=…`` where
-        they are not the default. The server's token is read from the environment variable ``CHROMA_API_KEY``.
+        they are not the defaults. The server's token is read from the environment variable ``CHROMA_API_KEY``.
     table : str, optional
-        Collection; where there is only one, it is found.
+        Collection; may be omitted if there is only one.
     column, ids : None
-        A record of Chroma has one embedding and one id, a text.
+        A record in Chroma has one embedding and one id, a string.
     modality_column : str, optional
         Key of the metadata.
     rows : str, optional
-        A ``where`` of Chroma as JSON, such as ``{"kind": "image"}``.
+        A ``where`` filter of Chroma as JSON, e.g. ``{"kind": "image"}``.
 
     Raises
     ------
     ParameterError, DatabaseError, DatabaseUnavailableError, FileError, MissingExtraError
+        If a parameter has an invalid value; the database rejects the request; the database does not answer; a file cannot be read; or an
+        optional dependency is not installed.
 
     Notes
     -----
@@ -150,7 +152,7 @@ class Chroma(Database):
         return made
 
     def _beside(self) -> Place:
-        """Return where everything is while new vectors may be written."""
+        """Return the names of all collections, for writing new vectors."""
         self._made()
         place = self._place()
         if place.switched:
@@ -184,7 +186,7 @@ class Chroma(Database):
         )
 
     def stage(self) -> Stage:
-        """Say from the names of the collections how far the migration is."""
+        """Return the state of the migration, according to the names of the collections."""
         place = self._place()
         return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.BESIDE
 
@@ -220,7 +222,7 @@ class Chroma(Database):
         return 0 if collection is None else self._records.count(collection)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; one whose document, metadata or URI differ by now counts as without."""
+        """Yield the old side's rows with their new vectors; rows whose document, metadata or URI has changed count as without."""
         place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
         ids = self._records.ids(place.old)
         width = 0 if place.made is None else int(mark_of(place.made)["dim"])
@@ -248,7 +250,7 @@ class Chroma(Database):
     # ---- writing beside ----------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Make the new collection."""
+        """Create the new collection."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         if place.switched:
@@ -267,7 +269,7 @@ class Chroma(Database):
             )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the document, metadata and URI that the rows have now; after the switch the vectors alone."""
+        """Store new vectors of rows, with the current document, metadata and URI of the rows; after the switch only the vectors."""
         made, place = self._made(), self._place()
         row = {one: k for k, one in enumerate(ids.to_pylist())}
         if place.switched:  # what readers see by now is the new collection's own
@@ -295,7 +297,7 @@ class Chroma(Database):
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
-        """Rename the old collection, then the new one; complete what was cut short. Raises MigrationError where rows are missing."""
+        """Rename the old collection, then the new one; complete an interrupted switch. Raises MigrationError if rows are missing."""
         place = self._place()
         if place.switched and place.shown is not None:
             return
@@ -313,7 +315,7 @@ class Chroma(Database):
         self._connection.ask(made.modify, name=self._table)
 
     def rollback(self) -> None:
-        """Rename the new collection, then the old one; complete what was cut short, a switch as well."""
+        """Rename the new collection, then the old one; complete an interrupted rollback or switch."""
         place = self._place()
         if place.aside is not None:
             if place.shown is not None:
@@ -342,7 +344,7 @@ class Chroma(Database):
         self._connection.ask(self._connection.client.delete_collection, self._name("new"))
 
     def close(self) -> None:
-        """Do nothing: clients of one process share a folder, and none can be closed for itself."""
+        """Do nothing: the clients of a process share a folder and cannot be closed individually."""
 
 
 class ChromaFolder(Chroma):

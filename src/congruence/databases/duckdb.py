@@ -1,4 +1,4 @@
-"""DuckDB tables: the new vectors are another column of the same rows, and one transaction exchanges the names."""
+"""DuckDB tables: the new vectors are a second column of the same rows, and one transaction exchanges the names."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ class DuckDB(DuckDBReader):
     address : Address
         Path of the file, or ``duckdb://PATH``.
     table : str, optional
-        ``table`` or ``schema.table``; needed where there are several.
+        ``table`` or ``schema.table``; required if there are several.
     column : str, optional
-        Of the vectors, ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]`` or ``DOUBLE[]``, or ``TINYINT[n]`` for int8; may be left out where there is
-        only one, of floats if there is one of each.
+        Column of the vectors: ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. May be omitted if there is
+        only one, or only one of floats.
     ids : str, optional
-        Column of the ids, whole numbers, texts or UUIDs; by default the primary key, or ``id``.
+        Column of the ids (integers, strings or UUIDs); by default the primary key, or ``id``.
     modality_column : str, optional
     rows : str, optional
-        A condition as it stands behind WHERE. It is SQL of the caller's own and trusted as such; all that is checked is that it makes
+        A condition as in a WHERE clause. It is the caller's own SQL and trusted as such; it is only checked that it forms
         one query and no further statement.
 
     Raises
     ------
     ParameterError, FileError, DatabaseError, DatabaseUnavailableError, CorruptFileError
+        If a parameter has an invalid value; a file cannot be read; the database rejects the request; the database does not answer; or a
+        file is damaged.
 
     Notes
     -----
@@ -72,7 +74,7 @@ class DuckDB(DuckDBReader):
         super().__init__(address, **options)
 
     def _run(self, *statements: str) -> None:
-        """Run statements as one transaction."""
+        """Run statements in one transaction."""
         with self._errors():
             self._connection.execute("BEGIN")
             try:
@@ -180,7 +182,7 @@ class DuckDB(DuckDBReader):
     # ---- switch ------------------------------------------------------------------------------------------------------
 
     def _indices(self) -> list[dict[str, str]]:
-        """Return the indices that were made by CREATE INDEX: name and statement."""
+        """Return the indexes created by CREATE INDEX: name and statement."""
         found: list[dict[str, str]] = self._read(
             "SELECT index_name AS name, sql FROM duckdb_indexes() WHERE database_name = current_database() AND schema_name = ? "
             "AND table_name = ? AND sql IS NOT NULL",
@@ -190,7 +192,7 @@ class DuckDB(DuckDBReader):
         return found
 
     def _without_indices(self, *statements: str) -> None:
-        """Run statements that an index forbids, between dropping and making it again, as one transaction."""
+        """Run statements that an index prevents, between dropping and recreating it, in one transaction."""
         indices = self._indices()
         schema = quoted(self._table.schema)
         self._run(
@@ -242,14 +244,14 @@ class DuckDB(DuckDBReader):
             self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")
 
     def close(self) -> None:
-        """Close the file, which others may open then. New vectors that were not flushed are lost."""
+        """Close the file, so that others can open it. New vectors that were not flushed are lost."""
         self._pending.clear()
         self._connection.close()
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ignore what the client says to a rollback of a transaction that it has ended itself."""
+    """Ignore the client's error for a rollback of a transaction that it has already ended."""
     import duckdb
 
     try:

@@ -1,4 +1,4 @@
-"""FAISS index files: a new index of the same kind beside, and both files change places."""
+"""FAISS index files: a new index of the same kind is written next to the old one, and the switch exchanges both files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Faiss"]
 
 
 class Faiss(FileDatabase):
-    """An index of exact vectors that ``faiss.write_index`` wrote.
+    """An index of exact vectors written by ``faiss.write_index``.
 
     Parameters
     ----------
@@ -35,18 +35,20 @@ class Faiss(FileDatabase):
     table, column, ids, rows : None
         Not possible: an index holds one matrix, its own ids, and nothing else.
     modality_column : str, optional
-        Where the modality of each row is, as of :func:`congruence.stores.read_column`, in the order in which rows were added. Not for
-        inverted files, which keep no order.
+        Where the modality of each row is, as for :func:`congruence.stores.read_column`, in the order in which rows were added. Not for
+        inverted files, which do not preserve the order.
 
     Raises
     ------
     ParameterError, FileError, CorruptFileError, ShapeError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; a file cannot be read; a file is damaged; or an optional
+        dependency is not installed.
     DatabaseError
-        A kind of index that keeps its vectors approximately, such as product quantization, or not at all.
+        If the index stores its vectors approximately, e.g. by product quantization, or not at all.
 
     Notes
     -----
-    The index is in memory, as FAISS has it; while the new one is built, both are. An inverted file gets centroids of the new vectors.
+    The index is kept in memory, as FAISS requires; while the new one is built, both are. An inverted file gets centroids of the new vectors.
     """
 
     kind = "faiss"
@@ -93,7 +95,7 @@ class Faiss(FileDatabase):
             raise ShapeError(f"Got an empty index in {self._shown}; expected at least one vector. Check the path.")
 
     def info(self) -> DatabaseInfo:
-        """Describe the index; FAISS keeps nothing of a model."""
+        """Describe the index; FAISS stores nothing about a model."""
         return DatabaseInfo(
             place=self._shown,
             rows=self.n,

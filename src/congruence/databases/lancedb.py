@@ -1,4 +1,4 @@
-"""LanceDB tables: the new vectors are another column of the same rows, and the switch renames both columns in one version."""
+"""LanceDB tables: the new vectors are a second column of the same rows, and the switch renames both columns in one version."""
 
 from __future__ import annotations
 
@@ -54,26 +54,27 @@ _T = TypeVar("_T")
 
 
 class LanceDB(LanceStretches):
-    """A table of LanceDB in a folder or, for an engine, in an object store; a Lance data set outside of any database is one too.
+    """A LanceDB table in a folder or, for an engine, in an object store; also a Lance data set outside any database.
 
     Parameters
     ----------
     address : Address
         Path of ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``, ``az``).
     table : str, optional
-        Needed where the address does not name it and there are several.
+        Required if the address does not name it and there are several.
     column : str, optional
-        Of the vectors, a list of fixed size of floats, or of bytes that hold bits, the highest bit first (``numpy.packbits``); may be
-        left out where there is only one, of floats if there is one of each.
+        Column of the vectors: a fixed-size list of floats, or of bytes that hold bits, highest bit first (``numpy.packbits``). May be
+        omitted if there is only one, or only one of floats.
     ids : str, optional
-        Column of the ids, whole numbers, texts or UUIDs; by default ``id``, or the table's primary key.
+        Column of the ids (integers, strings or UUIDs); by default ``id``, or the table's primary key.
     modality_column : str, optional
     rows : str, optional
-        A condition as LanceDB's ``where`` takes it. Lance evaluates it for each row and runs no statement.
+        A condition in the syntax of LanceDB's ``where``. Lance evaluates it for each row and runs no statement.
 
     Raises
     ------
     ParameterError, FileError, DatabaseError, CorruptFileError
+        If a parameter has an invalid value; a file cannot be read; the database rejects the request; or a file is damaged.
 
     Notes
     -----
@@ -155,7 +156,7 @@ class LanceDB(LanceStretches):
         return self._staging_found
 
     def _sweep(self) -> None:
-        """Remove what waits for columns that are gone."""
+        """Remove staged vectors of columns that no longer exist."""
         if self._place.folder is None:
             return
         schema = self._open().schema
@@ -220,7 +221,7 @@ class LanceDB(LanceStretches):
             self._pending.clear()
 
     def flush(self) -> None:
-        """Make what was written last, and fill in the fragments that are complete; see :meth:`Database.flush`."""
+        """Make everything written so far durable, and fill in the fragments that are complete; see :meth:`Database.flush`."""
         data = self._open()
         if self._names(data)[0] is Stage.UNTOUCHED or self.whole_files_only:
             return
@@ -236,7 +237,7 @@ class LanceDB(LanceStretches):
             self._fill(complete)
 
     def _settled(self) -> Any:
-        """Move all that waits into the column, and return the version that has it."""
+        """Move all staged vectors into the column, and return the version that contains them."""
         data = self._open()
         if self._names(data)[0] is not Stage.UNTOUCHED and not self.whole_files_only:
             self._stage_pending(data)
@@ -263,7 +264,7 @@ class LanceDB(LanceStretches):
         self._change(move)
 
     def _change(self, change: Callable[[], _T]) -> _T:
-        """Run a change that reads the latest version and commits; again from there if others commit in between."""
+        """Run a change that reads the latest version and commits; retry from the new version if others commit in between."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._errors():
@@ -325,7 +326,7 @@ class LanceDB(LanceStretches):
         self._rename(Stage.SWITCHED, NEW, OLD)
 
     def rollback(self) -> None:
-        """Rename both columns back in one version; rows that came meanwhile stay. See :meth:`Database.rollback`."""
+        """Rename both columns back in one version; rows added meanwhile are kept. See :meth:`Database.rollback`."""
         if self.stage() is not Stage.UNTOUCHED:
             self._rename(Stage.BESIDE, OLD, NEW)
 
@@ -389,7 +390,7 @@ class LanceDB(LanceStretches):
         self._sweep()
 
     def close(self) -> None:
-        """Forget what was read. New vectors that were not flushed are lost."""
+        """Release what was read. New vectors that were not flushed are lost."""
         self._pending.clear()
         self._seen.clear()
         self._staging_found = None

@@ -1,4 +1,4 @@
-"""Milvus, a file of Milvus Lite or a server: new vectors in a collection beside, switched by an alias or by renaming both."""
+"""Milvus, as a Milvus Lite file or a server: new vectors are written to a second collection; the switch moves an alias or renames both."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _DISTANCES = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
 class Milvus(Database):
     """The vectors of a collection of Milvus.
 
-    The new vectors stand in a new collection, ``<collection>__congruence_new``, of the same fields, indexes and properties, with copies of all
-    other fields, dynamic ones too. Where readers read by an alias, :meth:`switch` moves it, in one step. Where they read by the collection's own
-    name, it renames the old collection to ``…__congruence_old`` and the new one to that name: two steps, between which readers find no
-    collection. A kill between them leaves names from which :meth:`stage` sees which way it went, and the next :meth:`switch` or
+    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and properties, and copies of all
+    other fields, including dynamic ones. If readers use an alias, :meth:`switch` moves it, in one step. If they use the collection's own
+    name, it renames the old collection to ``…__congruence_old`` and the new one to that name. These are two steps, between which readers find no
+    collection. After a kill between them, :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or
     :meth:`rollback` completes it.
 
     Parameters
@@ -64,20 +64,22 @@ class Milvus(Database):
         ``milvus:///path/file.db`` or ``milvus://file.db``; ``milvus+http://host:19530`` or ``milvus+https://…``, with ``?database=…`` where it is
         not the default. The server's token is read from the environment variable ``MILVUS_TOKEN``.
     table : str, optional
-        Alias by which the application reads, or a collection; where there is only one, it is found.
+        Alias that the application uses, or a collection; may be omitted if there is only one.
     column : str, optional
-        Field of the vectors, where there are several.
+        Field of the vectors, if there are several.
     ids : str, optional
-        The primary key; nothing else can be.
+        The primary key; no other field is possible.
     modality_column : str, optional
         Scalar or dynamic field.
     rows : str, optional
-        A filter expression of Milvus, such as ``kind == "image"``; trusted input. Rows that no run has covered keep :meth:`switch` from switching,
-        since readers would lose them.
+        A Milvus filter expression, e.g. ``kind == "image"``; trusted input. As long as a run has not covered all rows, :meth:`switch` refuses to
+        switch, since readers would lose the other rows.
 
     Raises
     ------
     ParameterError, DatabaseError, DatabaseUnavailableError, FileError, CorruptFileError, MissingExtraError
+        If a parameter has an invalid value; the database rejects the request; the database does not answer; a file cannot be read; a file
+        is damaged; or an optional dependency is not installed.
 
     Notes
     -----
@@ -149,7 +151,7 @@ class Milvus(Database):
             )
 
     def _made(self) -> tuple[Place, str]:
-        """Return where everything is, and the collection of the new vectors."""
+        """Return the names of all collections, and the collection of the new vectors."""
         place = self._place()
         if place.made is None:
             raise MigrationError(
@@ -189,14 +191,14 @@ class Milvus(Database):
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:
-        """Return the names of the other fields, dynamic ones of some rows among them."""
+        """Return the names of the other fields, including dynamic fields found in some rows."""
         if not self._schema.dynamic:
             return self._schema.fields
         rows = self._rows.query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for one in rows for key in one if key != self._schema.key))
 
     def stage(self) -> Stage:
-        """Say from the names of the collections how far the migration is."""
+        """Return the state of the migration, according to the names of the collections."""
         place = self._place()
         return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.BESIDE
 
@@ -223,7 +225,7 @@ class Milvus(Database):
         return 0 if collection is None else self._rows.count(collection, self._rows.rows)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; one whose other fields differ by now counts as without."""
+        """Yield the old side's rows with their new vectors; rows whose other fields have changed count as without."""
         place, rows, schema = self._place(), self._rows, self._schema
         width, everything = int(place.mark.get("dim", 0)), [*schema.rest, schema.column]
         for found in rows.pages(place.old, everything, batch=batch):
@@ -248,7 +250,7 @@ class Milvus(Database):
     # ---- writing beside ----------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Make the new collection and its indexes, and load it."""
+        """Create the new collection and its indexes, and load it."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         self._refuse_switched(place)
@@ -262,7 +264,7 @@ class Milvus(Database):
         copy_indexes(self._connection, place.old, place.made or place.beside)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the other fields that the rows have now where readers read them."""
+        """Store new vectors of rows, with the current other fields of the rows that readers see."""
         place, made = self._made()
         row = {one: k for k, one in enumerate(ids.to_pylist())}
         found = self._rows.get(made if place.switched else place.old, list(row), self._schema.rest)
@@ -275,7 +277,7 @@ class Milvus(Database):
         self._rows.delete(made, ids.to_pylist())
 
     def build_index(self) -> str | None:
-        """Index the fields as the old ones are by now, and wait until the new vectors are."""
+        """Index the fields like the old ones, and wait until the new vectors are indexed."""
         place, made = self._made()
         self._connection.ask("flush", made)
         copy_indexes(self._connection, place.old, made)
@@ -291,7 +293,7 @@ class Milvus(Database):
         return words
 
     def _pending(self, collection: str) -> int:
-        """Return how many rows are not indexed. Raises DatabaseError where Milvus gave up."""
+        """Return the number of rows that are not indexed. Raises DatabaseError if Milvus gave up."""
         pending = 0
         for name in self._connection.ask("list_indexes", collection, field_name=self._schema.column):
             told = self._connection.ask("describe_index", collection, name)
@@ -305,7 +307,7 @@ class Milvus(Database):
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
-        """Let readers see the new collection; complete what was cut short. Raises MigrationError where rows are missing."""
+        """Make readers see the new collection; complete an interrupted switch. Raises MigrationError if rows are missing."""
         place, made = self._made()
         if place.switched and not place.torn:
             return
@@ -321,14 +323,14 @@ class Milvus(Database):
         self._connection.load(self._table)  # Milvus Lite drops a collection from memory when it renames it
 
     def rollback(self) -> None:
-        """Let readers see the old collection again; complete what was cut short, a switch as well."""
+        """Make readers see the old collection again; complete an interrupted rollback or switch."""
         place = self._place()
         self._connection.load(place.old)
         switch_names_back(self._connection, place)
         self._connection.load(self._table)
 
     def drop_old(self) -> None:
-        """Delete the old collection. An alias goes on to mean the new one, which keeps its name."""
+        """Delete the old collection. An alias continues to point to the new one, which keeps its name."""
         place = self._place()
         if not place.switched or place.torn or place.made is None:
             raise MigrationError(
@@ -351,7 +353,7 @@ class Milvus(Database):
         self._connection.ask("drop_collection", place.beside)
 
     def close(self) -> None:
-        """Let go of a server. A file of Milvus Lite stays open until the process ends: all clients of a process share it."""
+        """Close the connection to a server. A Milvus Lite file stays open until the process ends, because all clients of a process share it."""
         self._connection.client.close()
 
 

@@ -1,4 +1,4 @@
-"""Vectors in a ``.npy``: a second one beside, and both change places."""
+"""Vectors in an ``.npy`` file: a second file is written next to it, and the switch exchanges both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Npy", "label_array", "refuse"]
 
 
 class Npy(FileDatabase):
-    """A matrix of vectors in a file of NumPy's.
+    """A matrix of vectors in a NumPy file.
 
     Parameters
     ----------
@@ -35,19 +35,20 @@ class Npy(FileDatabase):
     table, column, rows : None
         Not possible: the file holds one matrix, all of which is mapped.
     ids : str, optional
-        Where the ids are, as of :func:`congruence.stores.read_ids`: ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default the rows'
+        Where the ids are, as for :func:`congruence.stores.read_ids`: ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default row
         numbers from 0.
     modality_column : str, optional
-        Where the modality of each row is, in the same way.
+        Where the modality of each row is, in the same form.
 
     Raises
     ------
     ParameterError, FileError, CorruptFileError, IdError
+        If a parameter has an invalid value; a file cannot be read; a file is damaged; or ids are missing, repeated or without a partner.
 
     Notes
     -----
-    What is known of the vectors' space, ``NAME.npy.space.json``, is put away before the exchange and written anew after it: in between, and
-    after a kill there, readers find none rather than that of the other model.
+    The description of the vectors' space, ``NAME.npy.space.json``, is removed before the exchange and written again after it. In between, or
+    after a kill there, readers find no description rather than that of the other model.
     """
 
     kind = "npy"

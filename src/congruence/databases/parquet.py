@@ -1,4 +1,4 @@
-"""Parquet and Arrow data sets: complete new files beside, which change places with the old ones."""
+"""Parquet and Arrow data sets: complete new files are written next to the old ones, and the switch exchanges them."""
 
 from __future__ import annotations
 
@@ -41,19 +41,21 @@ class Tables(FileDatabase, Stretched):
     table, rows : None
         Not possible: all rows of the one table are mapped.
     column : str, optional
-        Of the vectors, lists of floating-point numbers; may be left out where there is only one such column.
+        Column of the vectors, lists of floating-point numbers; may be omitted if there is only one such column.
     ids : str, optional
-        Column of the ids, whole numbers, texts or UUIDs; by default ``id`` or ``ids``, and where there is none the rows' numbers from 0.
+        Column of the ids (integers, strings or UUIDs); by default ``id`` or ``ids``, else row numbers from 0.
     modality_column : str, optional
 
     Raises
     ------
     ParameterError, FileError, DatabaseError, CorruptFileError, ShapeError
+        If arrays have the wrong shape; a parameter has an invalid value; a file cannot be read; the database rejects the request; or a
+        file is damaged.
 
     Notes
     -----
-    New files have the old ones' names, columns, metadata, codecs and row groups (those over 64 MiB are divided); their vectors are not
-    compressed. Files of a folder that are no data are copied, but for ``_metadata`` and ``_common_metadata``, which tell of the old files.
+    New files have the names, columns, metadata, codecs and row groups of the old ones (row groups over 64 MiB are split); their vectors are not
+    compressed. Other files in a folder are copied, except ``_metadata`` and ``_common_metadata``, which describe the old files.
     """
 
     kind = "parquet"
@@ -324,7 +326,7 @@ class Tables(FileDatabase, Stretched):
         return []
 
     def take(self, files: Sequence[WrittenFile]) -> int:
-        """Do nothing: what workers write is there."""
+        """Do nothing: the workers' files are already in place."""
         return 0
 
 

@@ -1,7 +1,7 @@
-"""PostgreSQL with pgvector: new vectors in a table beside, switched by a view in one transaction.
+"""PostgreSQL with pgvector: new vectors are written to a side table, and a view switches to them in one transaction.
 
-The new vectors are copied into a side table (id, vector), so that nothing of the user's table is written: an UPDATE of it would fire its
-triggers, leave a dead row each, and enter every row into each of its indexes again. What the switch does is in :mod:`._pg_switch`.
+The new vectors are copied into a side table (id, vector), so that the user's table is not written to. An UPDATE of it would fire its
+triggers, leave a dead row per update, and insert every row into each of its indexes again. The switch is implemented in :mod:`._pg_switch`.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ __all__ = ["PgVector"]
 
 
 class PgVector(PgReader):
-    """A column of type vector or halfvec, or of bits (``bit(n)``, which must be named where the table also has one of the others).
+    """A column of type vector or halfvec, or of bits (``bit(n)``, which must be named if the table also has one of the other types).
 
     Parameters
     ----------
     address : Address
-        ``postgresql://user@host:port/database``; what it leaves out comes from the environment (``PGPASSWORD``, …) as everywhere in libpq.
+        ``postgresql://user@host:port/database``. Omitted parts come from the environment (``PGPASSWORD``, …), as usual in libpq.
     table, column, ids, modality_column : str, optional
-        See :func:`congruence.databases.open_database`. A table is ``name`` or ``schema.name``. Its ids are integers, text or UUIDs, and unique.
+        See :func:`congruence.databases.open_database`. A table is ``name`` or ``schema.name``. Its ids must be unique integers, strings or UUIDs.
     rows : str, optional
-        A condition in SQL, as after WHERE. It is the user's own, runs as he wrote it, and in transactions that cannot write.
+        An SQL condition, as in a WHERE clause. It is the user's own SQL, is run unchanged, and in read-only transactions.
 
     Raises
     ------
     ParameterError, DatabaseError, DatabaseUnavailableError, MissingExtraError
+        If a parameter has an invalid value; the database rejects the request; the database does not answer; or an optional dependency is
+        not installed.
     """
 
     kind = "pgvector"
@@ -62,7 +64,7 @@ class PgVector(PgReader):
     # ---- writing beside ----------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Make the side table. Raises MigrationError too where the user's table has what a view would not keep."""
+        """Create the side table. Raises MigrationError also if a view could not preserve something of the user's table."""
         sql, table = self._sql, self._table
         kind = VECTOR_TYPES[check_choice(element_type, self.capabilities.element_types, "element_type")]
         note = {str(key): str(value) for key, value in (note or {}).items()}
@@ -97,7 +99,7 @@ class PgVector(PgReader):
             )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Copy rows into the side table, as fast as COPY goes where none of them is there; each call is a transaction."""
+        """Copy rows into the side table, at the speed of COPY if none of them exists there; each call is a transaction."""
         if not len(ids):
             return
         psycopg, sql, table = require("psycopg", extra="pgvector"), self._sql, self._table
@@ -128,9 +130,9 @@ class PgVector(PgReader):
             )
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Copy rows into a temporary table, which only this connection sees and which goes with its transaction.
+        """Copy rows into a temporary table, which only this connection sees and which is dropped with its transaction.
 
-        Without the write-ahead log of a table that stays: what is found is less than what the migration takes.
+        Temporary tables have no write-ahead log, so the measured time is less than the migration will take.
         """
         sql, kind = self._sql, VECTOR_TYPES[element_type]
         with self._client.writing() as cursor:
@@ -151,7 +153,7 @@ class PgVector(PgReader):
         return state
 
     def flush(self) -> None:
-        """Wait until all that was committed is on the server's disk."""
+        """Wait until everything committed is on the server's disk."""
         with self._client.writing() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
             cursor.execute(
@@ -159,7 +161,7 @@ class PgVector(PgReader):
             )  # only a transaction with a number waits, and for all before it
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove rows of the side table; behind the switch only their vectors, since the view shows no row without a side row."""
+        """Remove rows of the side table; after the switch only their vectors, since the view shows no row without a side row."""
         with self._client.writing() as cursor:
             state = self._made(cursor)
             # Behind the switch a row without a side row would not be seen.
@@ -170,7 +172,7 @@ class PgVector(PgReader):
     # ---- index -------------------------------------------------------------------------------------------------------
 
     def _likes(self, cursor: Cursor, state: State) -> list[VectorIndex]:
-        """Return the indexes that the new vectors are to have, named as the old ones."""
+        """Return the indexes that the new vectors should have, with the names of the old ones."""
         if state.kind is None or state.dim is None:
             return []
         old = read_indexes(cursor, self._table.oid, self._table.attnum)
@@ -187,10 +189,10 @@ class PgVector(PgReader):
         return read_indexes(cursor, oid, attnum)
 
     def build_index(self) -> str | None:
-        """Build an index for each over the old vectors: same method, distance and parameters, and no condition.
+        """Build an index for each index over the old vectors: same method, distance and parameters, without a condition.
 
-        A vector of more than 2,000 dimensions is indexed as halfvec, one of more than 4,000 not at all. A graph that does not fit into
-        the server's ``maintenance_work_mem`` is built many times slower.
+        Vectors of more than 2,000 dimensions are indexed as halfvec, and those of more than 4,000 not at all. A graph that does not fit into
+        the server's ``maintenance_work_mem`` takes many times longer to build.
         """
         with self._client.writing() as cursor:
             state = self._made(cursor)
@@ -201,7 +203,7 @@ class PgVector(PgReader):
         return "; ".join(str(one) for one in made) or None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Order by the index's distance, one query at a time; ``hnsw.ef_search`` is at least ``k``, to 1,000."""
+        """Search by the index's distance, one query at a time; ``hnsw.ef_search`` is at least ``k``, up to 1,000."""
         sql, table = self._sql, self._table
         with self._client.reading() as cursor:
             state = read_state(cursor, table)
@@ -233,14 +235,14 @@ class PgVector(PgReader):
         cursor.execute(self._sql.SQL("LOCK TABLE {}, {} IN ACCESS EXCLUSIVE MODE").format(*names))
 
     def switch(self) -> None:
-        """Put a view with the new vectors in the table's place, in one transaction.
+        """Replace the table by a view with the new vectors, in one transaction.
 
         Raises
         ------
         MigrationError
-            There are no new vectors, or rows were added since the last of them; or the table has what a view would not keep.
+            If there are no new vectors, rows were added since the last of them, or a view could not preserve something of the table.
         DatabaseUnavailableError
-            A long query holds the table.
+            If a long query locks the table.
         """
         sql, table = self._sql, self._table
         with self._client.writing(lock=True) as cursor:
@@ -266,7 +268,7 @@ class PgVector(PgReader):
             cursor.execute(sql.SQL("ANALYZE {} (id)").format(side))
 
     def rollback(self) -> None:
-        """Remove the view, and give the table its name again, in one transaction; what was written through the view stays."""
+        """Remove the view and restore the table's name, in one transaction; rows written through the view are kept."""
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, self._table)
             if state.stage is Stage.SWITCHED:
@@ -276,7 +278,7 @@ class PgVector(PgReader):
     def drop_old(self) -> None:
         """Rewrite the column with the new vectors, build its indexes, and remove the view and the side table, in one transaction.
 
-        Nobody can read the table meanwhile: this takes as long as a copy of it and its indexes. Needs room for a second copy.
+        The table cannot be read meanwhile, for as long as copying it and its indexes takes. Needs space for a second copy.
         """
         sql, table = self._sql, self._table
         with self._client.writing(lock=True) as cursor:

@@ -1,4 +1,4 @@
-"""Qdrant, a server or a folder of its client: new vectors in a collection beside, switched by an alias."""
+"""Qdrant, as a server or a folder of its client: new vectors are written to a second collection, and the switch moves an alias."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _DISTANCES = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
 class Qdrant(Database):
     """A vector of a Qdrant collection.
 
-    The new vectors stand in a new collection, ``<collection>__congruence_new``: configured as the old one (distance, HNSW, quantization,
+    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one (distance, HNSW, quantization,
     storage, shards, payload indexes), with copies of the points' payloads and other vectors. :meth:`switch` moves an alias to it, in one
-    step; readers of the collection's own name cannot be switched.
+    step; readers that use the collection's own name cannot be switched.
 
     Parameters
     ----------
@@ -55,28 +55,28 @@ class Qdrant(Database):
         ``http://host:6333``, ``https://…`` or ``qdrant://host:port``. The server's key is read from the environment variable
         ``QDRANT_API_KEY``.
     table : str, optional
-        Alias by which the application reads, or a collection; where there is only one, it is found.
+        Alias that the application uses, or a collection; may be omitted if there is only one.
     column : str, optional
-        Named vector; ``""`` is the one without a name.
+        Named vector; ``""`` is the unnamed one.
     ids : None
-        A point of Qdrant has one id, a number or a UUID.
+        A point in Qdrant has one id, a number or a UUID.
     modality_column : str, optional
-        Field of the payload; a dot leads into nested ones.
+        Field of the payload; dots separate nested fields.
     rows : str, optional
-        A filter of Qdrant as JSON, such as ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``. Rows that no run has covered keep
-        :meth:`switch` from moving the alias, since readers would lose them.
+        A Qdrant filter as JSON, e.g. ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``. As long as a run has not covered all rows,
+        :meth:`switch` refuses to move the alias, since readers would lose the other rows.
 
     Raises
     ------
     ParameterError
-        A name that is not there or must be chosen; a filter that is none; a key in the address.
+        If a name does not exist or must be specified, the filter is invalid, or the address contains a key.
     DatabaseError, DatabaseUnavailableError, FileError, CorruptFileError, MissingExtraError
 
     Notes
     -----
-    A collection of cosine distance stores vectors of unit norm: old ones come as the collection has them, and new ones are stored so
-    (:meth:`as_stored`). Named vectors can be added to a live collection since Qdrant 1.18; they are not used here, since at the switch readers
-    would have to ask for another name.
+    A collection with cosine distance stores vectors of unit norm: old vectors are read as the collection stores them, and new ones are stored with
+    unit norm (:meth:`as_stored`). Since Qdrant 1.18 named vectors can be added to a live collection; this is not used here, since readers
+    would have to use another name after the switch.
     """
 
     kind = "qdrant"
@@ -129,12 +129,12 @@ class Qdrant(Database):
             )
 
     def _side(self, side: Side) -> tuple[str, CollectionInfo]:
-        """Return the collection of a side, and what the server tells of it; None where it is not there."""
+        """Return the collection of a side and the server's description of it; None if it does not exist."""
         place = self._place()
         return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
 
     def _made(self) -> Place:
-        """Return where everything is, with new vectors."""
+        """Return the names of all collections, which must include new vectors."""
         place = self._place()
         if not place.exists:
             raise MigrationError(
@@ -143,7 +143,7 @@ class Qdrant(Database):
         return place
 
     def _beside(self) -> Place:
-        """Return where everything is while new vectors may be written."""
+        """Return the names of all collections, for writing new vectors."""
         place = self._made()
         if place.switched:
             raise MigrationError(
@@ -175,7 +175,7 @@ class Qdrant(Database):
         )
 
     def stage(self) -> Stage:
-        """Say whether there is a new collection, and whether the alias means it."""
+        """Return whether there is a new collection, and whether the alias points to it."""
         place = self._place()
         return Stage.SWITCHED if place.switched else Stage.BESIDE if place.exists else Stage.UNTOUCHED
 
@@ -208,7 +208,7 @@ class Qdrant(Database):
         return 0 if info is None else self._points.count(collection, self._points.having())
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; one whose payload or other vectors differ by now counts as without."""
+        """Yield the old side's rows with their new vectors; rows whose payload or other vectors have changed count as without."""
         place, points = self._place(), self._points
         width, what = points.params(place.old_info).size, {"with_payload": True, "with_vectors": True}
         width_new = points.params(place.new_info).size if place.exists else width
@@ -232,7 +232,7 @@ class Qdrant(Database):
     # ---- writing beside ----------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Make the new collection."""
+        """Create the new collection."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         if place.switched:
@@ -250,14 +250,14 @@ class Qdrant(Database):
         copy_payload_indexes(self._connection, place)
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Return new vectors as they will be given back, but for rounding: of unit norm where the distance is cosine."""
+        """Return new vectors as they will be read back, up to rounding: with unit norm if the distance is cosine."""
         if self._points.params(self._place().old_info).distance.value != "Cosine":
             return vectors
         scaled: np.ndarray = normalize_rows(vectors)
         return scaled
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the payload and the other vectors that the rows have now; after the switch the vectors alone."""
+        """Store new vectors of rows, with the current payload and other vectors of the rows; after the switch only the vectors."""
         place, points = self._made(), self._points
         if points.element_type(place.new_info) == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # as servers do; folders keep what they are given
@@ -278,7 +278,7 @@ class Qdrant(Database):
             self._connection.ask("delete", new, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
-        """Index payloads as the old ones are by now, and wait until the server has indexed the vectors, which it does by itself."""
+        """Index payloads like the old ones, and wait until the server has indexed the vectors, which it does on its own."""
         place = self._made()
         copy_payload_indexes(self._connection, place)
         until = time.monotonic() + _INDEX_SECONDS
@@ -298,12 +298,12 @@ class Qdrant(Database):
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
-        """Copy the points without a vector as they are, then move the alias to the new collection in one step.
+        """Copy the points without a vector unchanged, then move the alias to the new collection in one step.
 
         Raises
         ------
         MigrationError
-            Readers use no alias; the new collection has fewer rows than the old one.
+            If readers do not use an alias, or the new collection has fewer rows than the old one.
         """
         place, points = self._place(), self._points
         if place.switched:
@@ -352,7 +352,7 @@ class Qdrant(Database):
             self._move_alias(self._alias_of(place), place.old)
 
     def drop_old(self) -> None:
-        """Delete the old collection. The alias goes on to mean the new one, which keeps its name."""
+        """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
         place = self._place()
         if not place.switched:
             raise MigrationError(
@@ -373,7 +373,7 @@ class Qdrant(Database):
             self._connection.ask("delete_collection", place.new)
 
     def _refuse_readers(self, collection: str) -> None:
-        """Keep a collection that some alias means from being deleted; the server would delete the alias with it."""
+        """Refuse to delete a collection that an alias points to; the server would delete the alias with it."""
         aliases = [one.alias_name for one in self._connection.ask("get_collection_aliases", collection).aliases]
         if aliases:
             raise MigrationError(
@@ -381,15 +381,15 @@ class Qdrant(Database):
             )
 
     def close(self) -> None:
-        """Let go of the connection, or of the folder's lock."""
+        """Close the connection, or release the folder's lock."""
         self._connection.close()
 
 
 class QdrantFolder(Qdrant):
     """A folder of Qdrant's client (its local mode): ``qdrant:///path`` or ``qdrant://./folder``.
 
-    The client reads the whole folder into memory and unpickles what is in it: open folders that you trust. It has no index, and one client at
-    a time.
+    The client reads the whole folder into memory and unpickles its content: open only folders that you trust. It has no index, and supports one
+    client at a time.
     """
 
     capabilities: ClassVar[Capabilities] = replace(Qdrant.capabilities, concurrent_writes=False)

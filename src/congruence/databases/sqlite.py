@@ -1,4 +1,4 @@
-"""SQLite with sqlite-vec: a second vec0 table beside, and both renamed in one transaction."""
+"""SQLite with sqlite-vec: a second vec0 table is written, and the switch renames both in one transaction."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
 
 class SQLite(Database):
-    """A vec0 table, of float, int8 or bit vectors.
+    """A vec0 table with float, int8 or bit vectors.
 
-    vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` leaves the tables behind that hold its data:
-    the switch renames these too. A copy of the table's other columns is made with the new vectors, and brought up to date at the switch.
-    Writes of the application after the switch reach the new table only: a rollback shows the rows as they were at the switch.
+    vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables that hold its data;
+    the switch renames these too. The new table has copies of the other columns, which are updated at the switch.
+    After the switch, the application's writes reach the new table only: a rollback shows the rows as they were at the switch.
 
     Parameters
     ----------
@@ -53,6 +53,8 @@ class SQLite(Database):
     Raises
     ------
     ParameterError, FileError, CorruptFileError, DatabaseError, DatabaseUnavailableError, MissingExtraError
+        If a parameter has an invalid value; a file cannot be read; a file is damaged; the database rejects the request; the database does
+        not answer; or an optional dependency is not installed.
     """
 
     kind = "sqlite-vec"
@@ -122,7 +124,7 @@ class SQLite(Database):
     _column: str | None = None
 
     def _name(self, side: Side) -> str:
-        """Return what a side's table is called now."""
+        """Return the current name of a side's table."""
         switched = self.stage() is Stage.SWITCHED
         if side == "old":
             return f"{self._table}__congruence_old" if switched else self._table
@@ -133,7 +135,7 @@ class SQLite(Database):
         return f"{self._table}__congruence_note"
 
     def _keys(self, table: str, facts: Vec0) -> str:
-        """Return the ordinary table of ids that vec0 keeps, and its column of them: vec0 itself has no order to read in."""
+        """Return the ordinary table of ids that vec0 keeps, and its id column: vec0 itself has no stable order to read in."""
         return f"(SELECT {'id' if facts.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class SQLite(Database):
         )
 
     def stage(self) -> Stage:
-        """Return how far the migration is, by the names of the tables."""
+        """Return the state of the migration, according to the names of the tables."""
         there = self._statements()
         if f"{self._table}__congruence_old" in there:
             return Stage.SWITCHED
@@ -229,7 +231,7 @@ class SQLite(Database):
         return [pa.array([one for (one,) in self._connection.read(statement, [row.tobytes()])], type_) for row in rows]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows are gone; none after the switch, when rows are added to the new table alone."""
+        """Yield the ids of new vectors whose rows were deleted; none after the switch, when rows are added to the new table only."""
         if self.stage() is not Stage.BESIDE:
             return
         facts, after = self._facts(), None
@@ -266,7 +268,7 @@ class SQLite(Database):
             connection.execute(f"INSERT INTO {quoted(self._notes)} VALUES (?)", [json.dumps(kept)])
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Insert rows with the other columns of the user's; each call is a transaction."""
+        """Insert rows with the other columns of the user's table; each call is a transaction."""
         with self._connection.writing() as connection:
             self._write(connection, ids, vectors)
 
@@ -297,7 +299,7 @@ class SQLite(Database):
         )
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Insert rows of an id and a vector into a file of its own beside this one; see :meth:`Database.time_write`."""
+        """Insert rows of an id and a vector into a temporary file next to this one; see :meth:`Database.time_write`."""
 
         def make(folder: Path, n: int) -> SQLite:
             with self._connection.errors():
@@ -316,12 +318,12 @@ class SQLite(Database):
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
-        """Rename both tables in one transaction, after what has changed in the other columns was written again.
+        """Rename both tables in one transaction, after updating the other columns.
 
         Raises
         ------
         MigrationError
-            There are no new vectors, or rows were added since the last of them.
+            If there are no new vectors, or rows were added since the last of them.
         """
         with self._connection.writing() as connection:
             stage = self.stage()

@@ -1,4 +1,4 @@
-"""Data to begin with: the bundled samples, texts for anchors, the file format of reports, and the paper's image data sets."""
+"""Data to start with: built-in samples, texts for anchors, the file format of reports, and the paper's image data sets."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def open_dataset(
 
 
 def download_dataset(name: str, root: str | Path, callback: Callable[[int], object] | None = None) -> list[str]:
-    """Download what is missing of a data set, verify and unpack it.
+    """Download the missing files of a data set, verify and unpack them.
 
     Interrupted downloads go on where they stopped. An archive that is already in its place is verified and unpacked
     without a network.
@@ -120,7 +120,7 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
         A key of :data:`DATASETS`.
     root : path-like
     callback : callable, optional
-        Told the number of bytes of each block that arrives.
+        Called with the number of bytes of each block received.
 
     Returns
     -------
@@ -136,6 +136,7 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     CorruptFileError
         A file is not the published one.
     StorageError
+        If the output cannot be written.
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:

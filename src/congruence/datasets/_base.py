@@ -1,4 +1,4 @@
-"""What every labelled image data set offers, and how one is described in the table."""
+"""The interface of every labeled image data set, and its description in the table of data sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_IMAGE = (OSError, ValueError, SyntaxError, EOFError, LookupError, Arithmetic
 
 
 class ImageDataset(ABC):
-    """One split of a labelled image data set, read where it lies.
+    """One split of a labeled image data set, read in place.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class ImageDataset(ABC):
         """Open image ``i``, which exists."""
 
     def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:
-        """Write out the texts of all classes.
+        """Return the texts of all classes.
 
         Class by class, so that their embeddings, reshaped to (classes, templates, d), are what
         :func:`congruence.metrics.ensemble_prompts` averages into prototypes (eq. 6). Fits on text take each prompt as
@@ -193,7 +193,7 @@ class ImageFiles(ImageDataset):
             )
 
     def path(self, i: int) -> Path:
-        """Return where image ``i`` lies."""
+        """Return the path of image ``i``."""
         return self.folder / str(self.ids[i])
 
     def _image(self, i: int) -> Image.Image:
@@ -242,7 +242,7 @@ class ImagePixels(ImageDataset):
 
 @dataclass(frozen=True)
 class Entry:
-    """What the table knows about a data set.
+    """The entry of a data set in the table.
 
     Attributes
     ----------
@@ -300,6 +300,7 @@ def read_lines(path: Path, what: str) -> list[str]:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     if not path.is_file():
         raise FileError(f"Got no file at {path}; expected {what}. Extract the archive there, so that this file exists.")

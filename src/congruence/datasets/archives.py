@@ -1,4 +1,4 @@
-"""Tar and zip archives opened without trust: plain files below one folder, and not too many of them."""
+"""Unpack tar and zip archives safely: only plain files below one folder, and a limited number of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def extract(
     max_bytes: int = MAX_BYTES,
     max_files: int = MAX_FILES,
 ) -> int:
-    """Unpack a tar or zip archive: everything, or nothing.
+    """Unpack a tar or zip archive completely, or not at all.
 
     Members are written as new plain files (no owner, no mode, no time) into a folder beside their place, and moved when
     all are there. What is in the way is replaced.
@@ -133,7 +133,7 @@ def extract(
 
 
 def remove_left_over(folder: Path) -> None:
-    """Remove what runs that were killed while they unpacked an archive left in a folder."""
+    """Remove what killed processes left in a folder while unpacking an archive."""
     for left in find_left_over(folder / "unpacking"):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -42,7 +42,7 @@ _TEXT_COLUMNS = ("class", "label", "text", "before")
 
 @dataclass(frozen=True)
 class Bundle:
-    """Embeddings of the same items by two models, and what a person needs to see what they are.
+    """Embeddings of the same items in two models, with what a person needs to recognize the items.
 
     A row has a kind: ``"image"``, ``"text"`` (one caption a class), ``"prompt"`` (several texts a class) or ``"edit"``
     (a caption in which only the class was changed). Ids are unique within a kind,
@@ -103,7 +103,7 @@ class Bundle:
         return np.array([known.get(i, i) for i in id_texts(ids).tolist()], dtype=object)
 
     def take(self, keep: Mapping[str, np.ndarray]) -> Bundle:
-        """Return the bundle with only these rows of some kinds; other kinds stay whole.
+        """Return the bundle with only some rows of some kinds; other kinds are kept completely.
 
         Parameters
         ----------
@@ -151,6 +151,7 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
     InputError
         The name does not end in ``.parquet``, or a kind is unknown.
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     """
     if Path(path).suffix.lower() != ".parquet":
         raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet. Pass {path}.parquet.")

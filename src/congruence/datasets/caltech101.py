@@ -35,6 +35,7 @@ def open_caltech101(folder: Path, split: str) -> ImageFiles:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     images = folder / _IMAGES
     if split in SPLITS:

@@ -32,6 +32,7 @@ def open_cifar100(folder: Path, split: str) -> ImagePixels:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     names = read_lines(folder / "fine_label_names.txt", "the class names of cifar-100-binary.tar.gz")
     path = folder / f"{split}.bin"

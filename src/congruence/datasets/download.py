@@ -1,4 +1,4 @@
-"""Downloads of known files: over https, resumed, verified before they get their name, and never needed twice.
+"""Downloads of known files: over https, resumable, verified before they are renamed, and never repeated.
 
 Not by pooch (as of 1.9): it starts over where a download stopped, follows a redirect to http, and writes what arrives without a limit.
 Its ``Unzip`` and ``Untar`` call ``extractall`` in place, without a limit on bytes or files, and below Python 3.12 without a filter of members:
@@ -76,12 +76,12 @@ class Resource:
 
     @property
     def published(self) -> bool:
-        """Whether someone published a checksum."""
+        """Whether a checksum was published."""
         return self.md5 is not None or self.sha256 is not None
 
 
 def install(resource: Resource, root: str | Path, callback: Callable[[int], object] | None = None) -> bool:
-    """Fetch a resource and unpack it, unless that was done before.
+    """Download a resource and unpack it, unless this was already done.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
     root : path-like
         Made if it does not exist.
     callback : callable, optional
-        Told the number of bytes of each block that arrives.
+        Called with the number of bytes of each block received.
 
     Returns
     -------
@@ -101,6 +101,7 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
     FileError
         No answer, or an incomplete one: the message says what to put where by hand.
     CorruptFileError, StorageError
+        If a file is damaged, or the output cannot be written.
     """
     root = Path(root).expanduser()
     if resource.into is not None and (root / resource.into).is_dir():
@@ -128,7 +129,7 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
 
 
 def fetch(resource: Resource, target: str | Path, callback: Callable[[int], object] | None = None) -> None:
-    """Download a file to ``target``, or verify the one that is there.
+    """Download a file to ``target``, or verify an existing one.
 
     What arrives is kept as ``<target>.part`` until it is whole, so that the next attempt goes on where this one stopped.
 
@@ -138,7 +139,7 @@ def fetch(resource: Resource, target: str | Path, callback: Callable[[int], obje
     target : path-like
         In an existing folder.
     callback : callable, optional
-        Told the number of bytes of each block that arrives.
+        Called with the number of bytes of each block received.
 
     Raises
     ------
@@ -147,6 +148,7 @@ def fetch(resource: Resource, target: str | Path, callback: Callable[[int], obje
     CorruptFileError
         The file is not the one that was published; it is removed, unless it lay there before.
     StorageError
+        If the output cannot be written.
     """
     target = Path(target)
     if not target.exists():
@@ -176,7 +178,7 @@ def fetch(resource: Resource, target: str | Path, callback: Callable[[int], obje
 
 
 def by_hand(resource: Resource, target: Path) -> str:
-    """Say what to fetch and where to put it, for those without a network."""
+    """Return instructions on what to download and where to put it, for users without a network."""
     facts = [f"{resource.size} bytes"] if resource.size is not None else []
     facts += [f"{kind} {value}" for kind, value in (("sha256", resource.sha256), ("md5", resource.md5)) if value]
     known = f" ({', '.join(facts)})" if facts else ""
@@ -195,6 +197,7 @@ def check_recorded(path: Path) -> None:
     Raises
     ------
     CorruptFileError
+        If a file is damaged.
     """
     beside = _record_of(path)
     if beside.is_file() and beside.read_text(encoding="utf-8", errors="replace").split()[:1] != [

@@ -31,6 +31,7 @@ def open_dtd(folder: Path, split: str) -> ImageFiles:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     if split in SPLITS:
         return open_coop(

@@ -84,6 +84,7 @@ def open_folder(folder: Path, split: str) -> ImageFiles:
     ParameterError
         The split is no plain name.
     FileError
+        If a file cannot be read.
     """
     if not split or split in (".", "..") or "/" in split or "\\" in split:
         raise ParameterError(

@@ -34,6 +34,7 @@ def open_pets(folder: Path, split: str) -> ImageFiles:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     listed = folder / _SPLIT_FILE
     if split in SPLITS and (split != "test" or listed.is_file()):

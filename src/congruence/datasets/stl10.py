@@ -32,6 +32,7 @@ def open_stl10(folder: Path, split: str) -> ImagePixels:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     classes = read_lines(folder / "class_names.txt", "the class names of stl10_binary.tar.gz")
     images, labelled = folder / f"{split}_X.bin", folder / f"{split}_y.bin"

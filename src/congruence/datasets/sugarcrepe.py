@@ -70,7 +70,7 @@ class SugarCrepe:
         )
 
     def split_by_image(self, train: float = 0.7, random_state: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
-        """Divide the items so that no image is on both sides.
+        """Split the items such that no image is in both parts.
 
         Dividing the items themselves would put captions of most images on both sides. For JAM's 70–15–15 divide twice:
         ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test = rest.split_by_image(0.5, seed)``.

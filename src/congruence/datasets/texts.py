@@ -1,4 +1,4 @@
-"""Texts for anchors: a map between models of images and texts can be fitted on what their text towers make of these."""
+"""Texts for anchors: a map between image–text models can be fitted on the text encoders' vectors of these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXTS_PATH = Path(__file__).parent / "data" / "anchor_texts.txt"
 
 
 def anchor_texts(n: int | None = None) -> list[str]:
-    """Return short texts about everyday things, ordered so that the first ones cover the most.
+    """Return short texts about everyday things, ordered such that the first ones cover the most.
 
     To move an index of images to another dual encoder no image need be encoded twice: fit a map on these texts by both models' text towers,
     and take the means of the images (docs/anchors.md).

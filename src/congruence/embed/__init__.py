@@ -1,4 +1,4 @@
-"""From items to a file of vectors: what to read, how to go on after an interruption, what not to compute twice."""
+"""Embed items into a file of vectors: reading, resuming after an interruption, and caching."""
 
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items, open_items

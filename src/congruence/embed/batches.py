@@ -1,4 +1,4 @@
-"""Batches of items: read ahead of the model, looked up in the cache, encoded, and their failures noted."""
+"""Batches of items: read ahead of the model, looked up in the cache, encoded, with failures recorded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Fetched: TypeAlias = tuple[int, str | None, object]
 
 @dataclass
 class Run:
-    """What one call shares between its steps."""
+    """State that the steps of one call share."""
 
     encoder: Encoder
     items: Items
@@ -74,7 +74,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def encode_batch(run: Run, batch: list[Fetched]) -> dict[int, np.ndarray]:
-    """Return the vectors of a batch by row, from the cache where they are there; note what failed."""
+    """Return the vectors of a batch by row, from the cache if available; record failures."""
     known = run.cache.get([digest for _, digest, _ in batch if digest]) if run.cache is not None else {}
     names = {
         row: digest or f"row {row}" for row, digest, _ in batch

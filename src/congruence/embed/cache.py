@@ -1,4 +1,4 @@
-"""A cache of vectors by content: the same item and the same encoder, whatever file or data set it came from."""
+"""A cache of vectors by content, so that an item encoded once is found again whatever file or data set it is in."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class VectorCache:
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:
-        """Return the vectors there are, by digest; one that is damaged, of another length or not finite counts as missing."""
+        """Return the cached vectors by digest; vectors that are damaged, have another length or are not finite count as missing."""
         found: dict[str, np.ndarray] = {}
         with self._open() as base:
             for start in range(0, len(digests), 500):  # SQLite bounds the number of parameters
@@ -86,7 +86,7 @@ class VectorCache:
         return found
 
     def put(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Keep vectors by digest, all or none of them."""
+        """Store vectors by digest, all or none of them."""
         raw = {item: np.ascontiguousarray(vector, dtype="<f4").tobytes() for item, vector in vectors.items()}
         rows = [(item, vector + _checksum(item, vector)) for item, vector in raw.items()]
         with self._open() as base:

@@ -1,4 +1,4 @@
-"""What to embed: a folder of images, a column of a table, or a data set by name."""
+"""The items to embed: a folder of images, a column of a table, or a data set by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ID_COLUMNS = ("id", "ids")
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Items to embed, each fetched when its turn comes.
+    """Items to embed, each read only when it is needed.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def open_items(
     split: str = "test",
     root: str | Path | None = None,
 ) -> Items:
-    """Find out what to embed.
+    """Determine the items to embed.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def _columns(path: Path) -> list[str]:
 
 
 def choose_column(path: Path | str, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
-    """Decide which column to embed, and as what. Raises ParameterError."""
+    """Determine the column to embed and its modality. Raises ParameterError."""
     listed = short(", ".join(names), 300) or "none"
     if column is not None and column not in names:
         raise ParameterError(f"Got column={column!r}; expected one of those in {path}: {listed}. Pass one of these.")

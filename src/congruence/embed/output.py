@@ -1,4 +1,4 @@
-"""The end of an embedding: parts into one file or folder, and what goes beside it."""
+"""The last step of embedding: combine the parts into one file or folder, and write the accompanying files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
-    """Return what an earlier run noted about a part of so many items, if items and encoder are the same and the part is undamaged."""
+    """Return the record of an earlier run about a part with this many items, if items and encoder are the same and the part is undamaged."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
         same = done["key"] == key and done["sha256"] == (checksum_of(file) if done["rows"] else None)
@@ -94,7 +94,7 @@ def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, forc
 
 
 def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
-    """Write the ids beside an output that has no room for them."""
+    """Write the ids next to an output that cannot hold them."""
     if find_format(output, "output").keeps_ids:
         return None
     place = output.with_name(f"{output.name}.ids.txt")
@@ -107,7 +107,7 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
 
 
 def check_lines(ids: Iterable[object], output: Path) -> None:
-    """Refuse ids of several lines for an output whose ids go to a file of one a line. Raises IdError."""
+    """Refuse ids with line breaks if the ids are written to a file with one id per line. Raises IdError."""
     if find_format(output, "output").keeps_ids:
         return
     odd = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
@@ -119,7 +119,7 @@ def check_lines(ids: Iterable[object], output: Path) -> None:
 
 
 def is_failures(place: Path) -> bool:
-    """Say whether a file is a list that :func:`write_failures` wrote."""
+    """Return whether a file is a list written by :func:`write_failures`."""
     if place.is_symlink() or not place.is_file():
         return False
     with open(place, "rb") as stream:
@@ -127,7 +127,7 @@ def is_failures(place: Path) -> bool:
 
 
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """List what was left out; with nothing to list, a list that an earlier run left goes.
+    """List the items that were left out; if there are none, remove the list of an earlier run.
 
     The list is for people, who open it in a spreadsheet: a cell that one would run as a formula begins with an apostrophe.
     """

@@ -50,7 +50,7 @@ PART_ITEMS = 4096
 
 @dataclass(frozen=True)
 class EmbedReport:
-    """What :func:`embed` did.
+    """Summary of a call to :func:`embed`.
 
     Attributes
     ----------

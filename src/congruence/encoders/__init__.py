@@ -45,7 +45,7 @@ def load_encoder(
     safetensors_only: bool = True,
     description: Mapping[str, object] | str | os.PathLike[str] | None = None,
 ) -> Encoder:
-    """Load a frozen model by name. No code that comes with a model is run.
+    """Load a frozen model by name. No code distributed with a model is run.
 
     Parameters
     ----------

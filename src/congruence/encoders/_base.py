@@ -1,4 +1,4 @@
-"""What every encoder offers: a space, a fingerprint, and vectors in the order of the items."""
+"""The interface of every encoder: a space, a fingerprint, and vectors in the order of the items."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 @dataclass(frozen=True)
 class Options:
-    """What :func:`congruence.encoders.load_encoder` was asked for; every adapter is built from it.
+    """The arguments of :func:`congruence.encoders.load_encoder`, from which every adapter is built.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Encoder(ABC):
     def encode(
         self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> Iterator[np.ndarray]:
-        """Encode items in their order, a batch at a time.
+        """Encode items in order, one batch at a time.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class Encoder(ABC):
     def encode_layers(
         self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> Iterator[np.ndarray]:
-        """Encode items in every layer with one pass of an encoder loaded with ``layer="all"``; see :meth:`encode`.
+        """Encode items in every layer, in one pass of an encoder loaded with ``layer="all"``; see :meth:`encode`.
 
         Yields
         ------
@@ -188,7 +188,7 @@ class Encoder(ABC):
         return replace(self.space, model=(self.space.model or "").replace("layer=all", f"layer={layer}"), dim=dim)
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return how many tokens of each text the model reads, cut off as it cuts them; None if the adapter cannot tell."""
+        """Return the number of tokens the model reads of each text, after its own truncation; None if the adapter cannot count them."""
         return None
 
     def _read(self, item: Item) -> Item:
@@ -214,7 +214,7 @@ class Encoder(ABC):
 
 
 def open_image(item: Item) -> Image.Image:
-    """Decode an image in full, in RGB, without turning it by its EXIF data.
+    """Decode an image completely, in RGB, ignoring its EXIF orientation.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def open_image(item: Item) -> Image.Image:
 
 
 def item_digest(item: Item) -> str:
-    """Name an item by its content: SHA-256 in hex of a text, of a file's bytes, or of an image's pixels.
+    """Return a name of an item based on its content: SHA-256 in hex of a text, of a file's bytes, or of an image's pixels.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def check_pooling(options: Options) -> None:
 
 
 def check_modality(options: Options, offered: tuple[str, ...]) -> str:
-    """Return the modality to encode: the one asked for, or the only one. Raises ParameterError."""
+    """Return the modality to encode: the requested one, or the only one. Raises ParameterError."""
     if options.modality is None and len(offered) == 1:
         return offered[0]
     if options.modality not in offered:
@@ -310,7 +310,7 @@ def check_modality(options: Options, offered: tuple[str, ...]) -> str:
 
 @contextmanager
 def loading(options: Options) -> Iterator[None]:
-    """Turn whatever a library raises while it loads a model into one FileError that quotes it."""
+    """Convert any error that a library raises while it loads a model to a FileError that quotes it."""
     try:
         yield
     except CongruenceError:

@@ -1,4 +1,4 @@
-"""What encoders that run on PyTorch share: device, precision, and a hash of the weights."""
+"""Helpers of encoders that run on PyTorch: device, precision, and a hash of the weights."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ def weights_digest(model: Module) -> str:
 
 
 def blank_image() -> Image.Image:
-    """Return a picture to try a model on."""
+    """Return a picture for testing a model."""
     return require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))

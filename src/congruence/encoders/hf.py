@@ -49,6 +49,7 @@ class HfEncoder(TensorEncoder):
     Raises
     ------
     MissingExtraError, ParameterError, FileError
+        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
     """
 
     def __init__(self, options: Options) -> None:

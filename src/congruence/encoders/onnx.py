@@ -1,4 +1,4 @@
-"""``onnx:<path>``: any graph that onnxruntime runs, with a short description of its inputs."""
+"""``onnx:<path>``: any graph that onnxruntime can run, with a short description of its inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32"
 
 
 class OnnxEncoder(Encoder):
-    """A graph of onnxruntime, described by ``description`` or by a JSON file of the graph's name beside it.
+    """An onnxruntime graph, described by ``description`` or by a JSON file with the graph's name next to it.
 
     The description names the ``modality`` and, where they differ from :data:`DEFAULTS`, the preparation, the ``input`` (of
     images), the ``output``, the ``pooling`` of an output with tokens, and whether to ``normalize`` rows. Texts fill those
@@ -60,6 +60,7 @@ class OnnxEncoder(Encoder):
     Raises
     ------
     MissingExtraError, ParameterError, FileError, CorruptFileError
+        If an optional dependency is not installed; a parameter has an invalid value; a file cannot be read; or a file is damaged.
     ShapeError
         The output is no vector an item, and no pooling makes it one.
     """

@@ -15,7 +15,7 @@ __all__ = ["SentenceTransformersEncoder"]
 
 
 class SentenceTransformersEncoder(TorchEncoder):
-    """A model of sentence-transformers, as it is: its modules pool, project and, where they do so, normalize.
+    """A sentence-transformers model, unchanged: its modules pool, project and, if so configured, normalize.
 
     A model's default prompt is added, if it has one; those it keeps for queries or documents are not: write them into the
     texts.
@@ -27,6 +27,7 @@ class SentenceTransformersEncoder(TorchEncoder):
     Raises
     ------
     MissingExtraError, ParameterError, FileError
+        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
     """
 
     def __init__(self, options: Options) -> None:
@@ -63,7 +64,7 @@ class SentenceTransformersEncoder(TorchEncoder):
         )
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return how many tokens of each text the model reads, with its default prompt; None if its first module tells none."""
+        """Return the number of tokens the model reads of each text, with its default prompt; None if its first module does not report it."""
         if not texts:
             return []
         model = self._model

@@ -15,7 +15,7 @@ __all__ = ["TimmEncoder"]
 
 
 class TimmEncoder(TensorEncoder):
-    """An image model of timm without its classifier, prepared as its pretrained configuration says; rows left unscaled.
+    """A timm image model without its classifier, with the preprocessing of its pretrained configuration; rows are not scaled.
 
     The name may be one that timm knows, ``hf-hub:<owner>/<name>``, or a folder with timm's ``config.json``.
 
@@ -26,6 +26,7 @@ class TimmEncoder(TensorEncoder):
     Raises
     ------
     MissingExtraError, ParameterError, FileError
+        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
     """
 
     def __init__(self, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""Many files on one machine or many: work cut by fragments, journaled, and run by Ray, Spark, Daft, Dask or this process."""
+"""Process many files on one or several machines: work split by fragments, journaled, and run by Ray, Spark, Daft, Dask or this process."""
 
 from congruence.engines._base import Engine
 from congruence.engines.batch import MapBatch

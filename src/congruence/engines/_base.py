@@ -1,4 +1,4 @@
-"""What every engine offers: a piece of work on every fragment, results in any order, workers' deaths survived."""
+"""The interface of every engine: run a function on every fragment, return results in any order, and survive failing workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Merge: TypeAlias = Callable[[Sequence[bytes]], bytes]
 
 
 class Engine(ABC):
-    """Runs a piece of work on every fragment, here or on other machines.
+    """Runs a function on every fragment, here or on other machines.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
-        """Yield what the work returns of each fragment, as it is finished.
+        """Yield the function's result for each fragment as it is finished.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Rows whose vectors cannot be used: found in a batch, and put aside with the reason."""
+"""Rows with unusable vectors: detected in a batch, and set aside with the reason."""
 
 from __future__ import annotations
 

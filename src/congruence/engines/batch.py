@@ -1,4 +1,4 @@
-"""The batch callable: a map as a function from Arrow batches to Arrow batches, which any engine can send to its workers."""
+"""A map as a function from Arrow batches to Arrow batches, which any engine can send to its workers."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ class MapBatch:
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError, ParameterError, ShapeError, DtypeError
+        If arrays have the wrong shape or are not real numbers; vectors belong to another space; vectors belong to the map's target; the
+        modality does not fit; or a parameter has an invalid value.
 
     Examples
     --------

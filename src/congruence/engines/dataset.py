@@ -1,4 +1,4 @@
-"""A Parquet or Lance data set as the fragments that workers take one at a time."""
+"""A Parquet or Lance data set split into fragments that workers process one at a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FOOTERS = 16
 
 @dataclass(frozen=True)
 class Fragment:
-    """What one task reads.
+    """The part of a data set that one task reads.
 
     Attributes
     ----------
@@ -192,6 +192,7 @@ def open_dataset(
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     ParameterError
         No data set of these kinds; no column of vectors, or several; files whose columns differ.
     """

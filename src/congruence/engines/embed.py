@@ -1,4 +1,4 @@
-"""Encode a data set of many files, a fragment a task; each worker opens the encoder once."""
+"""Encode a data set of many files, one task per fragment; each worker loads the encoder once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _open(spec: EncoderSpec) -> Encoder:
 
 @dataclass(frozen=True)
 class EmbedDataSetReport(DataSetReport):
-    """What :func:`embed_dataset` did.
+    """Summary of a call to :func:`embed_dataset`.
 
     Attributes
     ----------

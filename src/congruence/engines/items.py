@@ -1,4 +1,4 @@
-"""A Parquet or Lance data set of texts or images, as the fragments that workers encode one at a time."""
+"""A Parquet or Lance data set of texts or images, split into fragments that workers encode one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs over a data set share: receipts noted as they come, and rows that were left out put together."""
+"""Helpers of all jobs over a data set: recording receipts as they arrive, and collecting rows that were left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_pending(
     journal: Journal,
     callback: Callable[[int], object] | None,
 ) -> None:
-    """Run what is pending and note what is finished; whatever ends the run, the receipts so far are written."""
+    """Run the pending fragments and record those that are finished; receipts are written even if the run fails."""
     pending = journal.pending()
     try:
         for result in engine.run(work, pending) if pending else ():

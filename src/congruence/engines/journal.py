@@ -31,7 +31,7 @@ SECONDS, _SECONDS_LOCAL = 20.0, 1.0
 
 @dataclass(frozen=True)
 class Receipt:
-    """That a fragment's output is in its place.
+    """Receipt that a fragment's output is in place.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job does, by which a later run knows that it is the same job.
+    """Description of a job, by which a later run recognizes it.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Journal:
         self._flushed = time.monotonic()
 
     def open(self, *, restart: bool = False) -> Journal:
-        """Begin the job, or take up what an earlier run of it has finished.
+        """Start the job, or resume what an earlier run of it has finished.
 
         Parameters
         ----------
@@ -135,6 +135,7 @@ class Journal:
         OutputExistsError
             The journal is of another job: other fragments, another map or other options.
         CorruptFileError, VersionError
+            If a file is damaged, or a file was written by a newer version.
         """
         content = self.place.child("plan.json").read()
         if content is not None:
@@ -156,7 +157,7 @@ class Journal:
         return self
 
     def keep(self, sizes: Mapping[str, int]) -> None:
-        """Forget receipts whose file is not there, or of another size than it had.
+        """Discard receipts whose file is missing or has another size.
 
         Parameters
         ----------
@@ -173,7 +174,7 @@ class Journal:
         return [one for one in self.plan.fragments if one.name not in self.finished]
 
     def add(self, receipt: Receipt) -> bool:
-        """Note that a fragment is finished; return False for one that was."""
+        """Record that a fragment is finished; return False if it already was."""
         if receipt.fragment not in self._names or receipt.fragment in self.finished:
             self.again += 1
             return False
@@ -184,7 +185,7 @@ class Journal:
         return True
 
     def flush(self) -> None:
-        """Write the receipts that wait. Raises StorageError."""
+        """Write the buffered receipts. Raises StorageError."""
         if self._waiting:
             self._segment += 1
             facts = {"digest": self._digest, "receipts": [one.to_dict() for one in self._waiting]}

@@ -1,4 +1,4 @@
-"""The walks of a migration by an engine: workers read stretches of a data set, map them, and write their new vectors."""
+"""The passes of a migration on an engine: workers read sections of a data set, map them, and write their new vectors."""
 
 from __future__ import annotations
 

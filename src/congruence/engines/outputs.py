@@ -1,4 +1,4 @@
-"""The output of a job: a fragment at a time while it runs, and in its place, whole, at the end."""
+"""The output of a job: written fragment by fragment, and moved into place as a whole at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 @dataclass(frozen=True)
 class Output:
-    """Where a job writes.
+    """The place a job writes to.
 
     A local output stands in ``<out>.partial`` until it is whole, and is then renamed. An object store cannot rename: there fragments are
     written in place, and the manifest, or for Lance the commit of the data set, says that they are all there.
@@ -86,6 +86,7 @@ class Output:
         ParameterError
             The output is what is read, or lies in it, or around it.
         OutputExistsError
+            If the output already exists.
         """
         ours, theirs = f"{self.place.shown}/", f"{source.shown}/"
         if ours.startswith(theirs) or theirs.startswith(ours):
@@ -114,7 +115,7 @@ class Output:
             self.place.remove()
 
     def is_finished(self) -> bool:
-        """Say whether there is a whole output of this kind."""
+        """Return whether there is a complete output of this kind."""
         if self.kind == "lance":
             return bool(self.place.child("_versions").exists())
         content = self.place.child(MANIFEST).read() if self.place.exists() else None
@@ -220,6 +221,7 @@ def write_fragment(
     Raises
     ------
     StorageError
+        If the output cannot be written.
     """
     if output.kind == "lance":
         return _write_lance(output, name, layout, batches)

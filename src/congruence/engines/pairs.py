@@ -1,4 +1,4 @@
-"""Two columns of vectors whose rows belong together: of one data set, or of two that are cut alike."""
+"""Two columns of paired vectors: in one data set, or in two data sets with equal files."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ class PairedData:
         IdError
             Both sides have ids, and those of a row differ.
         NotFiniteError, ZeroRowError, ShapeError
+            If arrays have the wrong shape, contain NaN or infinity or have a row of zeros.
         """
         ours, theirs = self.source.open(fragment), self.target.open(self.partner[fragment.name])
         rows = max(256, _BLOCK_BYTES // (4 * max(self.source.dim, self.target.dim)))
@@ -123,6 +124,7 @@ def open_pairs(
     ParameterError
         The two are cut otherwise, so that rows cannot be paired without sorting them.
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     together = split_spec(source)[0] == split_spec(target)[0]
     most = {} if together else {"fragment_bytes": 2**62}  # whole files, which the two sides have in common

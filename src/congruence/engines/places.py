@@ -1,4 +1,4 @@
-"""Where data sets lie: local paths and the URLs of object stores, read and written the same way on every machine."""
+"""Locations of data sets: local paths and object-store URLs, read and written in the same way on every machine."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Place:
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """Give a file whose content is here, whole, when the block ends well, and nowhere otherwise.
+        """Yield a file whose content appears, complete, when the block ends without an error, and not otherwise.
 
         A local file is written under a temporary name and renamed. For an object store it waits on this machine first: what is put there
         by a block that failed would be a whole object with half of the content.
@@ -150,6 +150,7 @@ class Place:
         Raises
         ------
         StorageError
+            If the output cannot be written.
         """
         with _refusals(self, "writing"):
             if self.local:

@@ -1,4 +1,4 @@
-"""What mapping very many rows takes: rates measured on this machine, and what follows from them."""
+"""Estimate what mapping very many rows takes, from rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Check:
-    """How near a limit is: the load as a share of it.
+    """How close a limit is: the load and the limit.
 
     Attributes
     ----------
@@ -189,6 +189,7 @@ def measure_rates(
     Raises
     ------
     FileError, StorageError
+        If a file cannot be read, or the output cannot be written.
     """
     from threadpoolctl import threadpool_limits
 
@@ -267,7 +268,7 @@ def plan_rows(
     columns: int = 2,
     fragment_bytes: int = FRAGMENT_BYTES,
 ) -> DataPlan:
-    """Work out what mapping so many rows takes.
+    """Estimate what mapping this many rows takes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Ray Data as an engine (extra ``ray``): a task a fragment, on one machine or on a cluster."""
+"""Ray Data as an engine (extra ``ray``): one task per fragment, on one machine or a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample of a data set's rows, chosen by id: the same items from every data set that has them, whatever its order."""
+"""A sample of a data set's rows, chosen by id: the same items from every data set that has them, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Map a data set of many files, a fragment a task."""
+"""Map a data set of many files, one task per fragment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["DataSetReport", "transform_dataset"]
 
 @dataclass(frozen=True)
 class DataSetReport:
-    """What :func:`transform_dataset` did.
+    """Summary of a call to :func:`transform_dataset`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How well does a map work? The paper's measures before and after it, beside what each model reaches by itself."""
+"""Evaluate a map: the paper's measures before and after mapping, next to the scores of each model alone."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ def evaluate(
     center: bool = False,
     hubness: str | Hubness | None = None,
 ) -> Scores:
-    """Measure a map on embeddings of both models, per modality and across modalities.
+    """Score a map on embeddings from both models, within each modality and across modalities.
 
     Parameters
     ----------
     mapping : Map
-        Fitted.
+        A fitted map.
     source, target : Embeddings or array_like, or mapping of str to those
-        RowsLike of one modality in both models, or by modality (``"image"``, ``"text"``), of which any may be missing; what can be measured
-        is. RowsLike of both sides pair as in :func:`congruence.fit`: by id, or by position where they have none.
+        Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be missing; everything that the
+        data allow is measured. Rows are paired as in :func:`congruence.fit`: by id, or by position if they have no ids.
     modality : str, optional
-        Of rows that are not in a mapping; by default what embeddings say, or else the modality the map was fitted on, or else
-        ``"other"``.
+        Modality of rows that are not in a mapping. By default the modality the embeddings declare, else the modality the map was fitted on,
+        else ``"other"``.
     labels : mapping of str to str, optional
-        Class of each image by id. By default an image's id is its class.
+        Class of each image, by id. By default an image's id is its class.
     prompt_labels : mapping of str to str, optional
-        Class of each text by id, when several prompts describe a class; they are ensembled. By default a text's
-        id is its class. For two-sided maps it may also be the id of the image a text describes.
+        Class of each text, by id, for several prompts per class, which are ensembled. By default a text's
+        id is its class. For joint-space maps the label may also be the id of the image that a text describes.
     center : bool, default=False
-        Measure retrieval once more with the mean of the evaluated queries subtracted from the queries and that of the evaluated gallery from the
-        gallery: lines whose names end in ``_centered``. ``zero_shot_centered`` is always measured.
+        Also measure retrieval after subtracting the mean of the evaluated queries from the queries and the mean of the evaluated gallery from the
+        gallery. The names of these lines end in ``_centered``. ``zero_shot_centered`` is always measured.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Measure retrieval and classification once more with hubs corrected for: lines whose names end in ``_csls`` or ``_qb_norm``. The evaluated
-        queries are the bank (transductive).
+        Also measure retrieval and classification with a correction for hubs. The names of these lines end in ``_csls`` or ``_qb_norm``. The
+        evaluated queries are the query bank (transductive).
 
     Returns
     -------
@@ -85,22 +85,25 @@ def evaluate(
     Raises
     ------
     InputError
-        Nothing can be measured, or a mapping on one side only.
-    SpaceMismatchError, DirectionError, ModalityError, IdError, ShapeError, DtypeError, NotFiniteError
+        If nothing can be measured, or only one of source and target is a mapping.
+    SpaceMismatchError, DirectionError, ModalityError
+        If the embeddings do not belong to the map's spaces or modalities.
+    IdError, ShapeError, DtypeError, NotFiniteError
+        If the embeddings cannot be used or paired.
 
     Notes
     -----
-    ``zero_shot_centered`` subtracts each modality's own mean before the cosine, on both sides. It is the fair measure where the
-    mean of one modality in the target space is unknown, and it is what few anchors can support: an offset in a
-    direction they never probed cannot be mapped.
+    ``zero_shot_centered`` subtracts each modality's own mean on both sides before the cosine. It is the fair measure when the
+    mean of one modality in the target space is unknown, and when there are few anchors: an offset in a
+    direction that the anchors do not cover cannot be mapped.
 
-    Two-sided maps are measured in their joint space: every modality of the source against every one of the target, matched by id
-    within a modality and by class (or id) across. ``cosine`` is the mean over all matching pairs, ``recall_at_k`` the share of rows
+    Joint-space maps are measured in their joint space: every modality of the source against every modality of the target, matched by id
+    within a modality and by class (or id) across modalities. ``cosine`` is the mean over all matching pairs, ``recall_at_k`` the share of rows
     with a match among their k nearest, ``mean_recall_at_1`` the mean of both directions, and ``zero_shot``, with ``labels``, the accuracy
     of classifying images by prompts that are ensembled after they are mapped.
 
-    A cosine stands beside two controls on the same rows: every mapped row at the target's mean, and a random rotation about the
-    right means; retrieval and classification stand beside chance (:mod:`congruence.evaluation.controls`).
+    Each cosine is reported with two controls on the same rows: every mapped row replaced by the target mean, and a random rotation about the
+    correct means. Retrieval and classification are reported with chance (:mod:`congruence.evaluation.controls`).
 
     References
     ----------
@@ -151,7 +154,7 @@ def evaluate(
 
 
 def _known(mapping: Map, modality: str) -> str | None:
-    """Return the modality if the map keeps means for it; otherwise the map is used with the means it has."""
+    """Return the modality if the map has means for it; otherwise None, so that the map's default means are used."""
     if isinstance(mapping, OrthogonalMap) and modality not in mapping.modality_means_:
         return None
     return modality
@@ -174,7 +177,7 @@ def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
 
 
 class _Both(TypedDict):
-    """The columns of a line that hold a measure with and without the map."""
+    """The columns of a result line that hold a measure with and without the map."""
 
     after: float
     before: float | None
@@ -182,7 +185,7 @@ class _Both(TypedDict):
 
 
 class _Controlled(TypedDict):
-    """Those that hold its controls."""
+    """The columns of a result line that hold its controls."""
 
     control_constant: float | None
     control_random_rotation: float | None
@@ -211,7 +214,7 @@ def _within(
     _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
     rows: list[Score] = []
     for way in ways:
-        if way.center and n < 2:  # a row less itself has no direction
+        if way.center and n < 2:  # a single row minus its mean is zero
             continue
 
         def found(queries: np.ndarray, gallery: np.ndarray, way: Ranking = way, *, exclude_self: bool = False) -> float:
@@ -228,7 +231,7 @@ def _within(
             )
         )
         if len(sizes) < n:
-            # With several items a class the query's own counterpart makes the task easy; leave it out as well.
+            # With several items per class, the query's own counterpart makes the task too easy; exclude it as well.
             other = partial(found, exclude_self=True)
             rows.append(
                 Score(
@@ -250,7 +253,7 @@ def _within(
 
 
 def _controlled(controls: ControlRows, fn: Callable[[np.ndarray, np.ndarray], float], moved: Pairs) -> _Controlled:
-    """Return the columns of a line that hold its controls."""
+    """Return the columns of a result line that hold its controls."""
     found = controls.score(lambda rows: fn(rows, moved.target.vectors))
     return {"control_constant": found.constant, "control_random_rotation": found.random_rotation}
 
@@ -263,7 +266,7 @@ def _across(
     notes: list[str],
     ways: list[Ranking],
 ) -> list[Score]:
-    """Classify images by text, over every combination of models the embeddings at hand allow."""
+    """Classify images by texts, for every combination of models that the embeddings allow."""
     spaces = {("source", m): items for m, items in sides["source"].items() if m in ("image", "text")}
     spaces |= {("target", m): items for m, items in sides["target"].items() if m in ("image", "text")}
     spaces |= {("aligned", m): items for m, items in aligned.items() if m in ("image", "text")}
@@ -317,10 +320,10 @@ def _across(
 
 
 def _center(mapping: Map, key: tuple[str, str], items: Embeddings) -> tuple[np.ndarray, bool]:
-    """Return a modality's mean on one side and whether the map knows it (else it is the mean of the rows at hand)."""
+    """Return a modality's mean on one side and whether the map knows it (if not, it is the mean of the given rows)."""
     side, modality = key
     means = mapping.modality_means_.get(modality) if isinstance(mapping, OrthogonalMap) else None
     if means is None:
         return items.mean, False
-    # The aligned cloud's center is where the map puts the source mean, which is the target mean by construction.
+    # The center of the aligned rows is the image of the source mean under the map, which by construction is the target mean.
     return (means[0] if side == "source" else means[1]), True

@@ -1,4 +1,4 @@
-"""What an evaluation is made of: its lines, and the classes of items."""
+"""The result of an evaluation, its lines, and the classes of items."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class Score:
     Attributes
     ----------
     metric : str
-        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``; of two-sided
-        maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``. Retrieval that is
-        searched in another way has this way at its end (:class:`Ranking`).
+        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``; for joint-space
+        maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``. If retrieval uses
+        centering or a correction for hubs, the name ends in that variant's suffix (:class:`Ranking`).
     query, against : str
-        What is compared with what, for example ``"aligned image"`` with ``"target text"``; for two-sided maps ``"aligned source image"``
+        What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for joint-space maps ``"aligned source image"``
         with ``"aligned target text"``.
     after : float
-        With the map.
+        Score with the map.
     before : float or None
-        The same with the source vectors left where they are; None when widths differ or it makes no sense.
+        Score with the unmapped source vectors; None if the widths differ or the comparison is not meaningful.
     source, target : float or None
-        What the source model and the target model reach by themselves; the target is the oracle.
+        Scores of the source model alone and of the target model alone; the target's is the oracle.
     n : int
-        Items (of a two-sided map: pairs, or queries) it was measured on.
+        Number of items (for a joint-space map: pairs, or queries).
     chance : float or None
-        What neighbors drawn at random reach, for retrieval and classification.
+        Score of neighbors drawn at random, for retrieval and classification.
     control_constant, control_random_rotation : float or None
-        For cosine and distance: the same with every mapped row at the target's mean, and with a random rotation about the right
-        means (:mod:`congruence.evaluation.controls`).
+        For cosine and distance: the score with every mapped row replaced by the target's mean, and with a random rotation about the
+        correct means (:mod:`congruence.evaluation.controls`).
     """
 
     metric: str
@@ -62,14 +62,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Ranking:
-    """A way to search, under which a line of retrieval is measured.
+    """A variant of the search used in a line of retrieval.
 
     Attributes
     ----------
     center : bool
-        Each side less the mean of its own evaluated rows.
+        Whether each side is centered at the mean of its own evaluated rows.
     hubness : Hubness or None
-        Corrected by the evaluated queries.
+        Correction for hubs, computed from the evaluated queries.
     """
 
     center: bool = False
@@ -77,12 +77,12 @@ class Ranking:
 
     @property
     def suffix(self) -> str:
-        """What it adds to the name of a measure: nothing, ``"_centered"``, ``"_csls"``, and so on."""
+        """Suffix of the measure's name: empty, ``"_centered"``, ``"_csls"``, and so on."""
         return "_centered" * self.center + (f"_{self.hubness.name}" if self.hubness else "")
 
     @property
     def notes(self) -> list[str]:
-        """Say which rows it takes its means and its bank from."""
+        """Return notes on the rows from which its means and its query bank are computed."""
         notes = (
             ["Centered retrieval subtracts the mean of the evaluated rows, on each side its own."]
             if self.center
@@ -101,12 +101,12 @@ class Ranking:
 
 
 def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
-    """Return the ways to search that are asked for: plain, centered, corrected, and both.
+    """Return the requested search variants: plain, centered, corrected, and both.
 
     Raises
     ------
     ParameterError
-        An unknown correction.
+        If the correction is unknown.
     """
     correction = as_hubness(hubness)
     corrections = (None,) if correction is None else (None, correction)
@@ -115,16 +115,16 @@ def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
 
 @dataclass(frozen=True)
 class Scores:
-    """Outcome of :func:`evaluate`: plain data, ready for a table, JSON or a report.
+    """Result of :func:`evaluate`: plain data, ready for a table, JSON or a report.
 
     Attributes
     ----------
     rows : list of Score
-        Retrieval and classification first; cosines and distances, beside their controls, after them.
+        Retrieval and classification first, then cosines and distances with their controls.
     probed_energy : dict of str to float
-        For each modality the mean share of the source vectors' energy in directions the anchors probed.
+        By modality, the mean share of the source vectors' variance (norm²) in directions that the anchors cover.
     notes : list of str
-        What a reader must know to read the numbers.
+        Notes a reader needs to interpret the numbers.
     """
 
     rows: list[Score]
@@ -132,7 +132,7 @@ class Scores:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return a table: a score before and after the map, what each model reaches by itself, and chance; then the notes."""
+        """Return a table: scores before and after mapping, of each model alone, and by chance; then the notes."""
         table: list[tuple[str, ...]] = [("score", "before", "after", "source", "target", "chance")]
         for row in self.rows:
             numbers = (row.before, row.after, row.source, row.target, row.chance)
@@ -143,18 +143,18 @@ class Scores:
         return "\n".join([*lines, *self.notes])
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each score before and after the map, beside what the target reaches by itself and what the controls reach.
+        """Draw each score before and after mapping, with the target's own score and those of the controls.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -182,12 +182,12 @@ DISTANCES = ("cosine", "distance")
 
 
 def retrieval_first(rows: list[Score]) -> list[Score]:
-    """Return the lines with cosines and distances last, otherwise in their order."""
+    """Return the lines with cosines and distances last, otherwise in their original order."""
     return sorted(rows, key=lambda row: row.metric in DISTANCES)
 
 
 def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray:
-    """Return the class of each image, its id where no labels are given, and refuse images without one."""
+    """Return the class of each image (its id, if no labels are given); raise an error for images without one."""
     if labels is None:
         return items.ids
     missing = [i for i in items.ids.tolist() if i not in labels]
@@ -199,7 +199,7 @@ def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray
 
 
 def shared_codes(*sides: np.ndarray) -> list[np.ndarray]:
-    """Return a number for each id or label of several sides, equal where their texts are, in the order of the texts."""
+    """Return a number for each id or label of several sides; numbers are equal if the texts are, and follow the order of the texts."""
     texts = np.concatenate([id_texts(side) for side in sides])
     codes = np.unique(texts, return_inverse=True)[1].reshape(-1)
     return np.split(codes, np.cumsum([len(side) for side in sides])[:-1])

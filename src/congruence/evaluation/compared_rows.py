@@ -1,4 +1,4 @@
-"""The rows two maps are compared on: read, checked, held out by both, and mapped."""
+"""Prepare the rows two maps are compared on: read, check, keep rows held out by both, and map."""
 
 from __future__ import annotations
 
@@ -38,20 +38,22 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
     models : mapping of str to Map
         Fitted.
     source, target : Embeddings or array_like, or mapping of str to those
-        ``source`` may be None where there are no maps.
+        ``source`` may be None if there are no maps.
     modality : str or None
-        Of rows that are not in a mapping.
+        Modality of rows that are not in a mapping.
 
     Returns
     -------
     dict of str to (dict of str to Embeddings)
-        ``"source"`` and ``"target"``, under the texts of their ids.
+        ``"source"`` and ``"target"``, with ids as strings.
 
     Raises
     ------
     InputError
-        No source for a map.
+        If a map is passed without source rows.
     SpaceMismatchError, DirectionError, ModalityError, ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; vectors belong to another space; vectors belong to
+        the map's target; or the modality does not fit.
     """
     if source is None and models:
         raise InputError(
@@ -92,26 +94,26 @@ def unseen_rows(
     prompt_labels: Mapping[str, str] | None,
     fitted_rows: str,
 ) -> tuple[Sides, list[str]]:
-    """Leave out, or refuse, rows that a map's record says it may have been fitted on.
+    """Leave out, or refuse, rows that a map may have been fitted on according to its own record.
 
     Parameters
     ----------
     models : mapping of str to Map
     sides : dict of str to (dict of str to Embeddings)
     labels, prompt_labels : mapping of str to str, or None
-        With labels, ids of images are no classes, and a class of the fitted texts does not tell of them.
+        With labels, image ids are not classes, so a class among the fitted texts does not identify images.
     fitted_rows : {"refuse", "drop", "keep"}
 
     Returns
     -------
     sides : dict of str to (dict of str to Embeddings)
     notes : list of str
-        Where records or ids say nothing.
+        Notes on maps whose records, or rows whose ids, are not sufficient to decide.
 
     Raises
     ------
     InputError
-        Such rows, under ``"refuse"``; no other rows, under ``"drop"``.
+        If there are such rows and ``fitted_rows="refuse"``, or no other rows remain with ``"drop"``.
     """
     notes: list[str] = []
     if fitted_rows == "keep":
@@ -153,7 +155,7 @@ def unseen_rows(
 
 
 def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels: Mapping[str, str] | None) -> Mapped:
-    """Map the source's rows, or take rows that were mapped already.
+    """Map the source rows, or use rows that are already mapped.
 
     Parameters
     ----------
@@ -161,7 +163,7 @@ def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels:
     given : Map, or Embeddings or array_like, or mapping of str to those
     sides : dict of str to (dict of str to Embeddings)
     prompt_labels : mapping of str to str, or None
-        Class of each text: texts of a class are ensembled after they are mapped.
+        Class of each text; texts of a class are ensembled after mapping.
 
     Returns
     -------
@@ -170,8 +172,9 @@ def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels:
     Raises
     ------
     InputError
-        Mapped rows that do not say their modality beside a target of several; no prompt with a class.
+        If mapped rows do not declare their modality but the target has several, or no prompt has a class.
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
     target = dict(sides["target"])
     if isinstance(given, Map):
@@ -194,7 +197,7 @@ def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels:
 
 
 def _takes(mapping: Map, modality: str) -> bool:
-    """Say whether a map is for a modality: of a map that joins two, only the source's."""
+    """Return whether a map applies to a modality; a cross-modal map applies to the source's only."""
     ours, theirs = mapping.source_space_.modality, mapping.target_space_.modality
     return not isinstance(mapping, TwoSidedMap) or ours == theirs or ours in (None, modality)
 

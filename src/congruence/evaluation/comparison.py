@@ -1,4 +1,4 @@
-"""Which of two maps is better, and by more than chance: paired differences on the same held-out queries."""
+"""Compare two maps on the same held-out queries, with tests of the paired differences."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ class Difference:
     ----------
     metric : str
         ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as in
-        :class:`~congruence.evaluation.Score`; ``"recall_at_k"``: the query's own counterpart is among the k nearest;
-        ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the mapped one finds too, the
+        :class:`~congruence.evaluation.Score`. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest.
+        ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, excluding the
         item itself left out.
     query, against : str
-        What searches what.
+        Kind of the queries, and of the rows that are searched.
     first_name, second_name : str
-        The two maps.
+        Names of the two maps.
     first, second : float
-        Their means over the queries.
+        Mean score of each map over the queries.
     difference : float
-        ``first − second``: positive where the first is better.
+        ``first − second``: positive if the first map is better.
     low, high : float
-        Its interval, by a bootstrap of the groups.
+        Confidence interval of the difference, from a bootstrap over the groups.
     p_value : float
-        Of the hypothesis that which of the two made which score is exchangeable within each group.
+        For the null hypothesis that the scores of the two maps are exchangeable within each group.
     adjusted_p_value : float
-        After Holm, over all lines of the comparison.
+        The p-value after Holm's correction over all lines of the comparison.
     test : {"mcnemar", "sign-flip"}
     wins, losses : int
-        Queries on which the first, and the second, scores higher.
+        Number of queries on which the first map, and the second, scores higher.
     n, n_groups : int
-        Queries, and groups of them.
+        Number of queries, and of groups of queries.
     """
 
     metric: str
@@ -77,16 +77,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Outcome of :func:`compare_maps`: plain data.
+    """Result of :func:`compare_maps`: plain data.
 
     Attributes
     ----------
     rows : list of Difference
-        Retrieval and classification first.
+        One line per measure; retrieval and classification first.
     level : float
-        Of the intervals.
+        Confidence level of the intervals.
     notes : list of str
-        What a reader must know to read the numbers.
+        Notes a reader needs to interpret the numbers.
     """
 
     rows: list[Difference]
@@ -94,15 +94,16 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
     def get(self, metric: str, query: str, against: str, second_name: str | None = None) -> Difference:
-        """Return one line; of several second maps that of the one named.
+        """Return one line; if there are several second maps, the line of the one named.
 
         Raises
         ------
         KeyError
+            If there is no such line.
         """
         for row in self.rows:
             same = (row.metric, row.query, row.against) == (metric, query, against)
@@ -135,36 +136,36 @@ def compare_maps(
     Parameters
     ----------
     A : Map, or Embeddings or array_like of shape (n, d), or mapping of str to those
-        A fitted map; or rows that were mapped already, paired with the target's, by modality or of one.
+        A fitted map, or rows that are already mapped, paired with the target's rows, by modality or of one modality.
     B : as A, or mapping of str to Map
-        What ``A`` is compared with. Several maps by name are each compared with ``A``.
+        The map that ``A`` is compared with. With a mapping, each of several named maps is compared with ``A``.
     source : Embeddings or array_like, or mapping of str to those, or None
-        Rows of the source model, as for :func:`congruence.evaluate`. None where mapped rows are given for all.
+        Rows of the source model, as for :func:`congruence.evaluate`. None if mapped rows are passed for all maps.
     target : Embeddings or array_like, or mapping of str to those
         Rows of the target model.
     modality : str, optional
-        Of rows that are not in a mapping.
+        Modality of rows that are not in a mapping.
     labels, prompt_labels : mapping of str to str, optional
         Class of each image and of each text by id, as for :func:`congruence.evaluate`.
     metrics : sequence of str, optional
-        Measure only these (:class:`Difference`): Holm's correction then pays for fewer.
+        Measure only these (see :class:`Difference`); Holm's correction is then over fewer lines.
     k : int, default=10
-        Neighbors of ``recall_at_k`` and ``overlap_at_k``, which need more rows than that.
+        Number of neighbors for ``recall_at_k`` and ``overlap_at_k``, which need more rows than this.
     name : str, default="A"
-        What the result calls ``A``; a single other map is ``"B"``.
+        Name of ``A`` in the result; a single other map is named ``"B"``.
     groups : "identical", mapping of str to str, sequence of length n, or None, default="identical"
-        Queries whose errors depend on each other, such as photos of one object: they are resampled, and exchanged, together. Those
-        with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal labels by id or by the order of the source's
-        rows (of the target's, without source), or each by itself. Where none of a line's queries has a label, each stands by itself too.
+        Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a whole. Either queries
+        with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal labels, by id or in the order of the source rows
+        (the target rows, if there is no source), or (None) each query on its own. If no query of a line has a label, each is on its own too.
     fitted_rows : {"refuse", "drop", "keep"}, default="refuse"
-        Rows that a map's own record says it may have been fitted on: those its ``holdout`` rule does not hold out. ``"keep"`` is for new
-        items, of which the rule knows nothing.
+        What to do with rows that, according to a map's own record, it may have been fitted on: those its ``holdout`` rule does not hold out.
+        Use ``"keep"`` for new items, which the rule does not know.
     level : float, default=0.95
-        Of the intervals.
+        Confidence level of the intervals.
     draws : int, default=2000
-        Of the bootstrap.
+        Number of bootstrap samples.
     permutations : int, default=9999
-        Of the sign-flip test.
+        Number of permutations of the sign-flip test.
     random_state : int, default=0
 
     Returns
@@ -174,22 +175,23 @@ def compare_maps(
     Raises
     ------
     InputError
-        Rows a map was fitted on, under ``fitted_rows="refuse"``; none left, under ``"drop"``; nothing that can be measured; no source for a
-        map.
+        If a map was fitted on some rows and ``fitted_rows="refuse"``; if no rows are left with ``"drop"``; if nothing can be measured; or if a
+        map is passed without source rows.
     ParameterError
-        An option out of range, or a metric that cannot be measured here.
+        If an option is out of range, or a metric cannot be measured on these data.
     ShapeError, IdError
-        Labels or rows that do not pair.
+        If labels or rows cannot be paired.
     SpaceMismatchError, DirectionError, ModalityError, DtypeError, NotFiniteError
+        If the rows cannot be used, or do not belong to the maps' spaces.
 
     Notes
     -----
-    Null hypothesis: within each group of queries it is exchangeable which of the two maps made which scores. Hits of queries that each
-    stand alone are compared by McNemar's exact test; other scores, hits shared under ties, and groups by flipping the signs of the groups'
+    Null hypothesis: within each group of queries, the scores of the two maps are exchangeable. Hits of ungrouped queries are compared by
+    McNemar's exact test. Other scores, fractional hits under ties, and groups are compared by flipping the signs of the groups'
     sums. Holm's correction is over all lines returned.
 
-    The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. Whether a *method* is better
-    needs fits on several draws of the anchors.
+    The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test whether a *method* is better,
+    fit on several samples of the anchors.
 
     References
     ----------
@@ -245,7 +247,7 @@ def compare_maps(
 
 
 def _named(name: str, A: Any, B: Any) -> dict[str, Any]:
-    """Return what is compared by name, the first first."""
+    """Return what is compared, by name, the first map first."""
     several = isinstance(B, Mapping) and any(isinstance(one, Map) for one in B.values())
     others = {str(other): one for other, one in B.items()} if several else {"B": B}
     if name in others:
@@ -254,7 +256,7 @@ def _named(name: str, A: Any, B: Any) -> dict[str, Any]:
 
 
 def _labels_by_id(groups: Any, side: Mapping[str, Embeddings]) -> dict[str, Any] | None:
-    """Return the group of each query by id, where groups are given."""
+    """Return the group of each query by id, if groups are given."""
     if groups is None or isinstance(groups, str):
         if groups is not None:
             check_choice(groups, ("identical",), "groups")
@@ -271,14 +273,14 @@ def _labels_by_id(groups: Any, side: Mapping[str, Embeddings]) -> dict[str, Any]
 
 
 def _groups(groups: object, label_of: Mapping[str, object] | None, scores: QueryScores) -> np.ndarray | None:
-    """Return the group of each query, or None where each stands alone."""
+    """Return the group of each query, or None if each query is on its own."""
     if groups is None:
         return None
     if label_of is None:
         labels = duplicate_groups(scores.vectors)
     else:
         alone = [name for name in scores.ids.tolist() if name not in label_of]
-        if len(alone) == len(scores.ids):  # labels of the images, and the queries are texts
+        if len(alone) == len(scores.ids):  # the labels are those of images, and the queries are texts
             return None
         if alone:
             raise InputError(
@@ -291,7 +293,7 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: Query
 def _score(
     maps: list[Mapped], sides: Mapping[str, Mapping[str, Embeddings]], labels: Mapping[str, str] | None, k: int
 ) -> list[QueryScores]:
-    """Score every query that all maps answer."""
+    """Score every query that all maps can answer."""
     found = []
     for m, native in sides["target"].items():
         if all(m in one.aligned and m in one.target for one in maps):

@@ -1,4 +1,4 @@
-"""Is an image nearer its caption than a caption that is wrong in a detail? SugarCrepe's question, for embeddings of any model."""
+"""Is an image nearer its caption than a caption that is wrong in one detail? The SugarCrepe test, for embeddings of any model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CATEGORY_NAMES = {
 
 @dataclass(frozen=True)
 class TaskRecall:
-    """Recall at 1 on the items of one kind.
+    """Recall at 1 on the items of one task.
 
     Attributes
     ----------
@@ -51,15 +51,15 @@ class TaskRecall:
         ``"replace"``, ``"add"``, ``"swap"``; of swap ``"swap, order only"``, whose two captions have the same words, and ``"swap, other
         words"``; and SugarCrepe's categories, ``"replace, object"`` and others of :data:`CATEGORY_NAMES`, where a task has several.
     n : int
-        Items.
+        Number of items.
     binary : float
-        Share of images nearer their caption than its wrong one. Chance: 0.5.
+        Share of images nearer their caption than the wrong one. Chance: 0.5.
     choice : float
-        The same with distractors beside the wrong one; never above ``binary``. Chance: 1 / options.
+        The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
     options : int
-        Captions to choose from in ``choice``.
+        Number of captions to choose from in ``choice``.
     ties : int
-        Items whose caption and wrong caption have the same cosine. Equals are chosen among at random, and what is reported is the expectation.
+        Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the expectation is reported.
     """
 
     task: str
@@ -70,7 +70,7 @@ class TaskRecall:
     ties: int
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
@@ -83,37 +83,38 @@ def sugarcrepe_recall(
     options: int = 5,
     random_state: int = 0,
 ) -> list[TaskRecall]:
-    """Measure image-to-text recall at 1 among a caption and a wrong one, and among these and distractors, by task.
+    """Measure image-to-text recall at 1 by task: between a caption and a wrong one, and among these and distractors.
 
     Parameters
     ----------
     items : SugarCrepe
-        Which are measured on: test items, for a model trained on others.
+        Items to measure on: test items, if a model was trained on others.
     image, caption, negative : array_like, shape (n, d)
-        Embeddings of each item's image and two captions in one space: of a dual encoder, or of a two-sided map.
+        Embeddings of each item's image and two captions in one space, from a dual encoder or a joint-space map.
     options : int, default=5
-        Captions to choose from in all; ``options − 2`` are distractors.
+        Total number of captions to choose from; ``options − 2`` of them are distractors.
     random_state : int, default=0
-        Of the distractors; see :func:`distractors`.
+        Random seed of the distractors; see :func:`distractors`.
 
     Returns
     -------
     list of TaskRecall
-        A line for each task among the items, in the order replace, add, swap; then the two parts of swap; then SugarCrepe's categories,
-        for tasks with items of several. The distractors of a category are those of its task, so that a task is the mean of its categories.
+        One entry per task: replace, add, swap; then the two parts of swap; then SugarCrepe's categories, for tasks with more than one.
+        The distractors of a category are those of its task, so that the score of a task is the mean over its categories.
 
     Raises
     ------
     ParameterError
-        Fewer than two options.
+        If ``options`` is below two.
     TooFewAnchorsError
-        A task without enough captions of other images to draw from.
+        If a task does not have enough captions of other images to draw from.
     ShapeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros.
 
     Notes
     -----
-    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that does not heed their order cannot tell
-    them apart, so that they are reported by themselves.
+    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order cannot distinguish
+    them, so they are also reported separately.
 
     References
     ----------
@@ -131,21 +132,22 @@ def sugarcrepe_outcomes(
     options: int = 5,
     random_state: int = 0,
 ) -> np.ndarray:
-    """Measure what :func:`sugarcrepe_recall` takes means of, for each item: what two models have right is compared item by item.
+    """Return the per-item outcomes that :func:`sugarcrepe_recall` averages, for item-by-item comparison of two models.
 
     Parameters
     ----------
     items, image, caption, negative, options, random_state
-        As there.
+        As for :func:`sugarcrepe_recall`.
 
     Returns
     -------
     ndarray, shape (n, 2)
-        The probabilities that the right caption is chosen, between two and among all: 1, 0, or a share of 1 for equals.
+        Probability that the correct caption is chosen, between two captions and among all: 1, 0, or a fraction for ties.
 
     Raises
     ------
     ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros; a parameter has an invalid value; or there are too few rows.
     """
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
@@ -170,13 +172,13 @@ def _cosines(
 def text_only_recall(
     items: SugarCrepe, caption: np.ndarray, negative: np.ndarray, *, options: int = 5, random_state: int = 0
 ) -> list[TaskRecall]:
-    """Measure what scores of the texts alone choose, by task: what can be had without looking at an image.
+    """Measure by task how often scores of the texts alone choose the correct caption: what can be achieved without looking at the image.
 
     Parameters
     ----------
     items : SugarCrepe
     caption, negative : ndarray, shape (n,)
-        How right each item's caption and its wrong caption look, by their words; the highest is chosen.
+        Score of each item's caption and wrong caption, computed from the texts; the higher one is chosen.
     options, random_state
         As for :func:`sugarcrepe_recall`, for the same questions.
 
@@ -187,6 +189,7 @@ def text_only_recall(
     Raises
     ------
     ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError
+        If arrays have the wrong shape or contain NaN or infinity; a parameter has an invalid value; or there are too few rows.
     """
     right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
     for side, name in ((right, "caption"), (wrong, "negative")):
@@ -216,24 +219,25 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
-    """Draw captions of other images for each item, among the items of its task.
+    """Draw captions of other images for each item, from the items of its task.
 
     Parameters
     ----------
     items : SugarCrepe
     options : int, default=5
-        Captions to choose from in all.
+        Total number of captions to choose from.
     random_state : int, default=0
-        The draw depends on it and on the items, in their order, alone: every model is asked the same questions.
+        The draw depends only on this seed and on the items in their order, so that every model gets the same questions.
 
     Returns
     -------
     ndarray of int, shape (n, options − 2)
-        Numbers of items whose captions these are. Texts differ from each other and from the item's own two.
+        Numbers of the items whose captions are drawn. Their texts differ from each other and from the item's own two.
 
     Raises
     ------
     ParameterError, TooFewAnchorsError
+        If a parameter has an invalid value, or there are too few rows.
     """
     check_seed(random_state)
     check_choices(options)
@@ -261,7 +265,7 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
 
 
 def check_choices(options: int) -> None:
-    """Raise ParameterError for fewer captions to choose from than two."""
+    """Check that there are at least two captions to choose from. Raises ParameterError."""
     check_positive(options, "options", integer=True)
     if options < 2:
         raise ParameterError(
@@ -270,7 +274,7 @@ def check_choices(options: int) -> None:
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:
-    """Say of each item whether its two captions have the same words, so that only their order differs.
+    """Return for each item whether its two captions have the same words and differ only in their order.
 
     Parameters
     ----------
@@ -279,7 +283,7 @@ def same_words(items: SugarCrepe) -> np.ndarray:
     Returns
     -------
     ndarray of bool, shape (n,)
-        Case and punctuation are left aside.
+        Case and punctuation are ignored.
     """
 
     def words(text: str) -> list[str]:
@@ -290,19 +294,19 @@ def same_words(items: SugarCrepe) -> np.ndarray:
 
 
 def chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Return the probability that the right one is chosen, equals being chosen among at random.
+    """Return the probability that the correct caption is chosen, breaking ties at random.
 
     Parameters
     ----------
     right : ndarray, shape (n,)
-        Cosine of each image and its caption.
+        Cosine of each image with its caption.
     wrong : ndarray, shape (n, k)
-        Cosines of the image and the other captions.
+        Cosines of the image with the other captions.
 
     Returns
     -------
     ndarray, shape (n,)
-        1, 0, or a share of 1 for cosines within 1e-6 of each other.
+        1, 0, or a fraction if cosines are within 1e-6 of each other.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""What a score must be read against: maps that know the target's mean and nothing else, and chance.
+"""Reference values for scores: maps that know only the target's mean, and chance.
 
-Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high and a mean cosine by itself says
-little about a map. Two controls say how much of it the means alone account for.
+Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high, and a mean cosine alone says
+little about a map. Two controls show how much of it is due to the means.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _NO_DIRECTION = 1e-9
 
 @dataclass(frozen=True)
 class ControlRows:
-    """RowsLike that take the place of mapped ones, by :func:`control_rows`.
+    """Rows that replace the mapped ones in the controls; see :func:`control_rows`.
 
     Attributes
     ----------
     center : ndarray of float64, shape (d,)
         The mean around which the rows lie.
     lengths : ndarray of float64, shape (n,)
-        Distance of each row from its own mean: what a rotation keeps.
+        Distance of each row from its own mean, which a rotation preserves.
     width : int
-        Width of the space that is rotated, at least d. Where it is larger, the rotated rows are cut to d columns.
+        Width of the space that is rotated, at least d. If it is larger, the rotated rows are truncated to d columns.
     in_sample : bool
-        Whether the center is the mean of the very rows that are compared.
+        Whether the center is the mean of the rows that are compared.
     """
 
     center: np.ndarray
@@ -48,12 +48,12 @@ class ControlRows:
     in_sample: bool
 
     def constant(self) -> np.ndarray | None:
-        """Return every row at the center, shape (n, d), read-only.
+        """Return every row replaced by the center, shape (n, d), read-only.
 
         Returns
         -------
         ndarray of float64 or None
-            None where the center is zero, which has no direction, or the only row there is.
+            None if the center is zero, which has no direction, or is the only row.
         """
         scale = float(self.lengths.max(initial=0.0)) or 1.0
         if self._alone or float(np.linalg.norm(self.center)) <= _NO_DIRECTION * scale:
@@ -65,7 +65,7 @@ class ControlRows:
         return self.in_sample and len(self.lengths) < 2
 
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
-        """Return the rows as a random rotation about the means leaves them, shape (n, d).
+        """Return the rows after a random rotation about the means, shape (n, d).
 
         Parameters
         ----------
@@ -74,13 +74,13 @@ class ControlRows:
         Returns
         -------
         ndarray of float32 or None
-            None where the center is the only row there is.
+            None if the center is the only row.
 
         Notes
         -----
-        A Haar-distributed rotation sends one row's difference from the mean to a uniformly random direction. Whatever is averaged
-        over rows has, by linearity, the same expectation when every row gets a direction of its own, which costs n·d per draw
-        where a rotation costs d³ and spreads less between draws.
+        A Haar-distributed rotation maps the difference of one row from the mean to a uniformly random direction. By linearity, any average
+        over rows has the same expectation if every row gets an independent direction. This costs n·d per draw, where a rotation costs d³, and
+        varies less between draws.
         """
         if self._alone:
             return None
@@ -91,14 +91,14 @@ class ControlRows:
     def score(
         self, measure: Callable[[np.ndarray], float], *, draws: int = DRAWS, random_state: int = RANDOM_STATE
     ) -> Controls:
-        """Measure both kinds of rows as the mapped ones are measured.
+        """Score both kinds of control rows in the same way as the mapped rows.
 
         Parameters
         ----------
         measure : callable
-            From rows of shape (n, d) to a number that is a mean over rows.
+            Function of rows of shape (n, d) that returns a mean over rows.
         draws : int, default=5
-            Random rotations to average over.
+            Number of random rotations to average over.
         random_state : int, default=0
 
         Returns
@@ -117,15 +117,15 @@ class ControlRows:
 
 @dataclass(frozen=True)
 class Controls:
-    """A score of rows that know the target's mean and nothing else.
+    """A score of rows that contain only the target's mean.
 
     Attributes
     ----------
     constant : float or None
-        With every mapped row at the target's mean.
+        Score with every mapped row replaced by the target's mean.
     random_rotation : float or None
-        With the rows turned by a random rotation about the right means; the mean over draws. Both are None where
-        :class:`ControlRows` has none.
+        Score with the rows rotated at random about the correct means, averaged over draws. Both are None if
+        :class:`ControlRows` has no such rows.
     """
 
     constant: float | None
@@ -133,16 +133,16 @@ class Controls:
 
 
 def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
-    """Return what replaces the mapped rows of a map in the two controls.
+    """Return the rows that replace the mapped rows of a map in the two controls.
 
     Parameters
     ----------
     mapping : Map
-        Fitted, with the means of the rows' modality chosen (:meth:`~congruence.OrthogonalMap.for_modality`).
+        A fitted map, set to the rows' modality (:meth:`~congruence.OrthogonalMap.for_modality`).
     X : array_like, shape (n, d_source)
-        RowsLike of the source model.
+        Rows of the source model.
     Y : array_like, shape (m, d_target)
-        RowsLike of the target model they are compared with.
+        Rows of the target model that they are compared with.
 
     Returns
     -------
@@ -163,8 +163,8 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     maps                                                     rows at hand of either side, where they are compared
     ==========================  ===========================  =====================================================
 
-    μ_A and μ_B are the means the map itself uses, from its anchors. A map without means (``center=False``) is given those of
-    the rows at hand: the controls then know more than the map does.
+    μ_A and μ_B are the means that the map itself uses, from its anchors. For a map without means (``center=False``) those of
+    the given rows are used, so that the controls have more information than the map.
     """
     X, Y = np.asarray(X), np.asarray(Y)
     affine = isinstance(mapping, AffineMap) and bool(mapping.target_mean_.any())  # else the map has no means
@@ -177,14 +177,14 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
 
 
 def control_rows_of(moved: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
-    """Return what replaces rows that were mapped already, where the map's own means are unknown.
+    """Return the rows that replace already mapped rows, when the map's own means are unknown.
 
     Parameters
     ----------
     moved : ndarray, shape (n, d)
         Mapped rows of the source.
     theirs : ndarray, shape (m, d)
-        What they are compared with.
+        Rows that they are compared with.
     center : ndarray, shape (d,), optional
         Mean of both; by default each side's own mean.
 
@@ -200,27 +200,27 @@ def control_rows_of(moved: np.ndarray, theirs: np.ndarray, center: np.ndarray | 
 def cosine_controls(
     mapping: Map, X: RowsLike, Y: RowsLike, *, draws: int = DRAWS, random_state: int = RANDOM_STATE
 ) -> Controls:
-    """Return the mean cosine that the constant and the random rotation reach on paired rows.
+    """Return the mean cosines of the constant and the random-rotation control on paired rows.
 
     Parameters
     ----------
     mapping : Map
-        Fitted, with the means of the rows' modality chosen.
+        A fitted map, set to the rows' modality.
     X : array_like, shape (n, d_source)
     Y : array_like, shape (n, d_target)
     draws : int, default=5
-        Random rotations to average over.
+        Number of random rotations to average over.
     random_state : int, default=0
 
     Returns
     -------
     Controls
-        To stand beside :func:`~congruence.metrics.paired_cosine` of the mapped rows.
+        To be reported with :func:`~congruence.metrics.paired_cosine` of the mapped rows.
 
     Raises
     ------
     ShapeError
-        RowsLike do not pair.
+        If the rows cannot be paired.
 
     Examples
     --------
@@ -238,16 +238,16 @@ def cosine_controls(
 
 
 def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
-    """Return the share of queries that find a match among k of n rows drawn at random.
+    """Return the expected share of queries that find a match among k of n rows drawn at random.
 
     Parameters
     ----------
     matching : array_like of int, shape (q,)
-        For each query the number of the n rows that match it.
+        For each query, the number of the n rows that match it.
     n : int
-        RowsLike of the gallery.
+        Number of rows in the gallery.
     k : int, default=1
-        RowsLike looked at.
+        Number of rows drawn.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a stranger can read: how many stored vectors find their text, from a few known pairs and another model."""
+"""How many stored vectors an outsider can match to their texts, with a few known pairs and another model."""
 
 from __future__ import annotations
 
@@ -32,28 +32,29 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Exposure:
-    """How much of a store is read under one protection with one number of pairs.
+    """Share of a store that can be matched under one protection with one number of known pairs.
 
     Attributes
     ----------
     protection : str
     pairs : int
-        Vectors whose texts are known.
+        Number of vectors whose texts are known.
     by_pairs : float
-        Share of the vectors with other texts whose nearest candidate is their own, by the map fitted on the pairs alone.
+        Share of the other vectors whose nearest candidate is their own text, with a map fitted on the pairs alone.
     found : float
-        The same after the map was refitted on mutual nearest neighbors; that may also be less.
+        The same after refitting the map on mutual nearest neighbors; this may be lower.
     low, high : float
         95 % interval of ``found``.
     found_at_k : float
-        Share with their own text among the k nearest.
+        Share whose own text is among the k nearest candidates.
     chance : float
-        Of ``found``: 1 / candidates.
+        Value of ``found`` by chance: 1 / candidates.
     candidates, n : int
-        Texts to choose from; vectors that were asked for, on average over the draws.
+        Number of candidate texts; number of vectors searched for, averaged over the draws.
     values : tuple of float
         ``found`` by draw.
     search : float
+        Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are still found.
         What the protection leaves of the owner's own search: the share of the true k nearest stored vectors that are still found.
     """
 
@@ -71,7 +72,7 @@ class Exposure:
     values: tuple[float, ...] = field(default_factory=tuple)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
@@ -89,30 +90,30 @@ def measure_exposure(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> list[Exposure]:
-    """Measure how many vectors of a store find their text in another model, given a few known pairs.
+    """Measure how many vectors of a store can be matched to their text in another model, given a few known pairs.
 
     Parameters
     ----------
     store : Embeddings or array_like, shape (n, d)
-        Vectors as somebody stored them.
+        Vectors as they are stored.
     texts : Embeddings or array_like, shape (m, e)
-        Candidates encoded by another model, the texts of the store among them: by id, or by position where there are no ids. Further
-        candidates make the task harder, as they would be for a stranger.
+        Candidate texts encoded by another model, including the texts of the store: matched by id, or by position if there are no ids. Further
+        candidates make the task harder, as they would for an outsider.
     pairs : sequence of int, default=(10, 100)
-        Numbers of stored vectors whose texts are known: 0, or 2 at least. Without any, :class:`congruence.UnpairedMap` seeks the map, which
-        takes minutes for thousands of rows and finds one only where both sides show nearly the same items.
+        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, :class:`congruence.UnpairedMap` searches for the map, which
+        takes minutes for thousands of rows and succeeds only if both sides contain nearly the same items.
     labels : mapping of str to str, optional
-        The text's id of each stored vector by its own, where they differ (photos and classes).
+        Id of the text of each stored vector, by the vector's id, if they differ (e.g. photos and classes).
     queries : Embeddings or array_like, shape (q, d), optional
-        Of the owner, to measure what a protection costs search. By default stored vectors search for others.
+        Queries of the owner, to measure how much a protection degrades search. By default stored vectors are used as queries.
     protections : sequence of str, default=("none",)
         See :func:`congruence.evaluation.protections.protect`.
     rounds : int, default=4
-        Refits on mutual nearest neighbors; 0 for none.
+        Number of refits on mutual nearest neighbors; 0 for none.
     k : int, default=10
-        Of ``found_at_k`` and ``search``.
+        k of ``found_at_k`` and ``search``.
     draws : int, default=5
-        Draws of the known pairs, and of rotations and noise.
+        Number of random draws of the known pairs, and of rotations and noise.
     random_state : int, default=0
     callback : callable, optional
         Called with 1 after each draw.
@@ -125,20 +126,21 @@ def measure_exposure(
     Raises
     ------
     ParameterError
-        An unknown protection, a single pair, or a number out of range.
+        If a protection is unknown, a single pair is requested, or a number is out of range.
     TooFewAnchorsError
-        No vectors with other texts left beside the pairs, or no more than ``k + 1`` rows.
+        If no vectors other than the pairs remain, or there are at most ``k + 1`` rows.
     IdError
-        A stored vector without its text among the candidates.
+        If the text of a stored vector is not among the candidates.
     ShapeError
-        No ids, and not as many texts as vectors; queries of another width.
+        If there are no ids and the numbers of texts and vectors differ, or queries have another width.
     DtypeError, NotFiniteError, ZeroRowError
+        If the vectors cannot be used.
 
     Notes
     -----
-    The measured attack is :func:`congruence.evaluation.linkage.link`. It is a lower bound on what can be read: a stranger may know more, have
-    a nearer model, or a better method. The interval resamples draws and vectors (Owen's pigeonhole bootstrap) and is never narrower than
-    Wilson's for one draw.
+    The attack is :func:`congruence.evaluation.linkage.link`. The result is a lower bound on what can be matched: an outsider may know more, have
+    a more similar model, or use a better method. The interval resamples draws and vectors (Owen's pigeonhole bootstrap) and is never narrower than
+    Wilson's interval for one draw.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Two-sided maps measured where they lead: both models' vectors in the joint space."""
+"""Evaluation of joint-space maps: both models' vectors are compared in the joint space."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def evaluate_joint(
     center: bool = False,
     hubness: str | Hubness | None = None,
 ) -> Scores:
-    """Measure a two-sided map; see :func:`congruence.evaluation.evaluate`, which calls this.
+    """Evaluate a joint-space map; called by :func:`congruence.evaluation.evaluate`.
 
     Returns
     -------
@@ -82,8 +82,9 @@ def evaluate_joint(
     Raises
     ------
     InputError
-        Nothing can be measured.
+        If nothing can be measured.
     SpaceMismatchError, DirectionError, ShapeError
+        If arrays have the wrong shape; vectors belong to another space; or vectors belong to the map's target.
     """
     sides: dict[str, dict[str, Embeddings]] = {"source": dict(source), "target": dict(target)}
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""Which items answer which query: relevance judgments, from a TREC file, from classes or from ids."""
+"""Which items are relevant to which query: relevance judgments from a TREC file, from classes or from ids."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Judgments:
     Attributes
     ----------
     rows : list of ndarray of int
-        For each query the relevant rows of the index, ascending; empty where there is none.
+        For each query the relevant rows of the index, ascending; empty if there are none.
     grades : list of ndarray of float64
-        Above 0, one for each of these.
+        Relevance grades of these rows, all positive.
     notes : list of str
-        What was judged and is not there.
+        Judgments whose query or document does not exist.
     """
 
     rows: list[np.ndarray]
@@ -40,21 +40,21 @@ class Judgments:
 
     @property
     def judged(self) -> np.ndarray:
-        """Which queries have a relevant row; bool, shape (m,)."""
+        """Mask of the queries that have a relevant row, shape (m,), bool."""
         return np.array([len(rows) > 0 for rows in self.rows])
 
     def take(self, queries: np.ndarray) -> Judgments:
-        """Return those of some queries, by number."""
+        """Return the judgments of some queries, by number."""
         return Judgments([self.rows[q] for q in queries], [self.grades[q] for q in queries], self.notes)
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Read relevance judgments in TREC's format: ``query 0 document grade``, a line each, apart by white space.
+    """Read relevance judgments in TREC format: one line per judgment, ``query 0 document grade``, separated by white space.
 
     Parameters
     ----------
     path : path-like
-        UTF-8. Empty lines are passed over.
+        UTF-8. Empty lines are skipped.
 
     Returns
     -------
@@ -64,9 +64,9 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     Raises
     ------
     FileError
-        The file cannot be read.
+        If the file cannot be read.
     InputError
-        A line of another form, a grade that is no whole number, or a document that is judged twice; the line is named.
+        If a line has another form, a grade is not a whole number, or a document is judged twice; the message names the line.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -119,7 +119,7 @@ def judge(
     qrels : mapping of str to mapping of str to float, optional
         Grade by query id and document id (:func:`read_qrels`).
     labels : (sequence of length m, sequence of length n), optional
-        Class of each query and of each row of the index: those of the query's class are relevant. By default the rows with the query's id are.
+        Class of each query and of each row of the index; rows of the query's class are relevant. By default the rows with the query's id are.
 
     Returns
     -------
@@ -128,9 +128,9 @@ def judge(
     Raises
     ------
     InputError
-        Both ways at once; ids are needed and missing; or no query has a relevant row in the index.
+        If both ``qrels`` and ``labels`` are given, ids are needed and missing, or no query has a relevant row in the index.
     ShapeError
-        Labels of another number.
+        If the number of labels differs from the number of rows.
     """
     if qrels is not None and labels is not None:
         raise InputError("Got qrels and labels; expected one of the two. Leave out qrels=… or labels=….")

@@ -1,4 +1,4 @@
-"""What somebody with a model of their own can do with a store and a few known texts: link its other vectors to texts."""
+"""The attack on a store: link its vectors to texts, with another model and a few known texts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NEAR = 10
 
 @dataclass(frozen=True)
 class Linkage:
-    """Where each vector's own text stands among the candidates.
+    """Rank of each vector's own text among the candidates.
 
     Attributes
     ----------
     above : ndarray of int, shape (n,)
-        Candidates that score higher than the vector's own text.
+        Number of candidates that score higher than the vector's own text.
     level : ndarray of int, shape (n,)
-        Candidates that score the same, its own included.
+        Number of candidates with the same score, including the own text.
     """
 
     above: np.ndarray
@@ -41,31 +41,31 @@ class Linkage:
 def link(
     store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
 ) -> tuple[Linkage, Linkage]:
-    """Map a store into the space of other vectors from known pairs, and find each row's text there.
+    """Map a store into the space of other vectors using known pairs, and rank each row's own text there.
 
     Parameters
     ----------
     store : ndarray, shape (n, d)
     texts : ndarray, shape (m, e)
-        Candidates, encoded by another model.
+        Candidate texts, encoded by another model.
     own : ndarray of int, shape (n,)
-        The candidate that is each row's text. Used for the known rows, and to score.
+        Index of each row's own text. Used for the known rows, and for scoring.
     known : ndarray of int, shape (p,)
-        Rows of the store whose texts are known; none leaves the first map to :class:`congruence.UnpairedMap`.
+        Rows of the store whose texts are known; if empty, the first map comes from :class:`congruence.UnpairedMap`.
     rounds : int
-        Refits on the pairs and on mutual nearest neighbors of both sides.
+        Number of refits on the pairs and on mutual nearest neighbors of both sides.
     random_state : int, default=0
-        Of the map without pairs.
+        Used for the map without pairs.
 
     Returns
     -------
     by_pairs, refined : Linkage
-        By the map from the pairs alone, and after the rounds, which end early when nothing changes.
+        Results with the map from the pairs alone, and after the rounds, which end early if nothing changes.
 
     Notes
     -----
-    The mean of the whole store and that of all candidates are known without any pair and are subtracted first. Similarities are
-    corrected for hubs (CSLS): 2 cos(x, y) − r(x) − r(y), r the mean cosine with the ten nearest of the other side.
+    The means of the whole store and of all candidates are known without any pair, and are subtracted first. Similarities are
+    corrected for hubs (CSLS): 2 cos(x, y) − r(x) − r(y), where r is the mean cosine with the ten nearest rows of the other side.
 
     References
     ----------

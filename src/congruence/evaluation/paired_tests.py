@@ -1,4 +1,4 @@
-"""Is the mean of paired differences zero? Exact McNemar, sign flips, a bootstrap of groups, and Holm's correction."""
+"""Tests of paired differences: exact McNemar test, sign flips, a bootstrap over groups, and Holm's correction."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _BLOCK = 2_000_000
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the p-value of McNemar's exact test of two answers to the same queries.
+    """Return the p-value of McNemar's exact test for two answers to the same queries.
 
     Parameters
     ----------
     first, second : ndarray, shape (n,)
-        1 for a hit and 0 for a miss, of the same independent queries.
+        1 for a hit and 0 for a miss, on the same independent queries.
 
     Returns
     -------
     float
-        Two-sided; 1 where they disagree on no query.
+        Two-sided; 1 if they agree on every query.
 
     Notes
     -----
-    Of the b + c queries that only one of the two answers right, b are the first's. If both are as good, each is the first's with
-    probability 1/2: p = min(1, 2 · P[Bin(b + c, 1/2) ≤ min(b, c)]).
+    Of the b + c queries that exactly one of the two answers correctly, b belong to the first. If both are equally good, each belongs to the first
+    with probability 1/2: p = min(1, 2 · P[Bin(b + c, 1/2) ≤ min(b, c)]).
 
     References
     ----------
@@ -45,14 +45,14 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> float:
-    """Return the p-value of the sign-flip permutation test of a mean difference of zero.
+    """Return the p-value of the sign-flip permutation test of a zero mean difference.
 
     Parameters
     ----------
     sums : ndarray, shape (g,)
-        Sum of the paired differences of each group; of each query, where it stands alone.
+        Sum of the paired differences in each group, or of each query if it is on its own.
     permutations : int
-        Random flips. Where all 2^g flips are no more than ``permutations + 1``, all are tried and the test is exact.
+        Number of random flips. If there are at most ``permutations + 1`` flips in total (2^g), all are enumerated and the test is exact.
     rng : numpy.random.Generator
 
     Returns
@@ -62,9 +62,9 @@ def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> 
 
     Notes
     -----
-    Exchangeable under the null hypothesis: which of the two made which score, within a query; and, with groups, within all queries
-    of a group at once. Then each group's sum is as likely with the other sign, whatever the sums' distribution is. The observed
-    signs count among the flips, so that the test never rejects more often than its level.
+    Under the null hypothesis, the scores of the two are exchangeable within a query or, with groups, within all queries
+    of a group at once. Each group's sum then has either sign with equal probability, whatever its distribution. The observed
+    signs are included among the flips, so that the test never rejects more often than its level.
 
     References
     ----------
@@ -86,13 +86,13 @@ def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> 
 
 
 def group_sums(differences: np.ndarray, groups: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of the differences of each group and its size.
+    """Return the sum of the differences in each group, and its size.
 
     Parameters
     ----------
     differences : ndarray, shape (n, q)
     groups : ndarray, shape (n,), or None
-        Label of each query; None where each stands alone.
+        Group label of each query; None if each query is on its own.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def group_sums(differences: np.ndarray, groups: np.ndarray | None) -> tuple[np.n
 def bootstrap_intervals(
     sums: np.ndarray, sizes: np.ndarray, level: float, draws: int, rng: np.random.Generator, largest: np.ndarray
 ) -> np.ndarray:
-    """Return bootstrap intervals of mean differences, groups resampled whole.
+    """Return bootstrap intervals of mean differences; groups are resampled as a whole.
 
     Parameters
     ----------
@@ -119,11 +119,11 @@ def bootstrap_intervals(
     sizes : ndarray, shape (g,)
         From :func:`group_sums`.
     level : float
-        For example 0.95.
+        Confidence level, e.g. 0.95.
     draws : int
     rng : numpy.random.Generator
     largest : ndarray, shape (q,)
-        What a single difference can be at most: 1 for hits, 2 for cosines.
+        Largest possible difference: 1 for hits, 2 for cosines.
 
     Returns
     -------
@@ -132,8 +132,8 @@ def bootstrap_intervals(
 
     Notes
     -----
-    Percentiles at Φ(√(g / (g − 1)) · t), t Student's quantile with g − 1 degrees of freedom: plain percentiles are too narrow for few
-    groups. Where no query disagrees the resamples do not either; the interval then holds what g groups without a disagreement cannot
+    Percentiles at Φ(√(g / (g − 1)) · t), with t Student's quantile with g − 1 degrees of freedom, because plain percentiles are too narrow for few
+    groups. If no query disagrees, no resample does either; the interval is then what g groups without a disagreement cannot
     exclude, ± largest · (1 − (α/2)^(1/g)). With one group nothing can be resampled, and it is ± largest.
 
     References
@@ -161,12 +161,12 @@ def bootstrap_intervals(
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-    """Return p-values adjusted so that, of all tests together, a false rejection is as rare as the level says.
+    """Return p-values adjusted such that the probability of any false rejection among all tests is at most the level.
 
     Parameters
     ----------
     p_values : ndarray, shape (m,)
-        Of tests that may depend on each other in any way.
+        P-values of tests that may depend on each other in any way.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Which of several settings no other is better than in both of two measures."""
+"""Pareto front: settings that no other setting beats in both of two measures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["pareto_front"]
 
 
 def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
-    """Mark the points of the Pareto front: those to which no other is as good in both measures and better in one.
+    """Return a mask of the Pareto front: points for which no other point is at least as good in both measures and better in one.
 
     Parameters
     ----------
     cost : array_like, shape (n,)
-        The smaller the better, such as an error of reconstruction.
+        Smaller is better, e.g. a reconstruction error.
     gain : array_like, shape (n,)
-        The larger the better, such as recall.
+        Larger is better, e.g. recall.
 
     Returns
     -------
@@ -27,9 +27,9 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     Raises
     ------
     ShapeError
-        The two have not the same number of points.
+        If the two have different numbers of points.
     NotFiniteError
-        A point has NaN or infinity.
+        If a point contains NaN or infinity.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What an owner may do to stored vectors so that a stranger reads less from them, and what search then has to do."""
+"""Protections that an owner can apply to stored vectors so that an outsider learns less from them, and the matching query transformations."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Protected:
     Attributes
     ----------
     rows : ndarray, shape (n, k)
-        What lies in the store, and in a stranger's hands.
+        The rows as stored, which an outsider may obtain.
     query : callable
-        What the owner does to a query, from (m, d) to (m, k): turned and cut as the rows, at full precision and without noise.
+        Transformation of queries by the owner, from (m, d) to (m, k): rotated and reduced as the rows are, in full precision and without noise.
     """
 
     rows: np.ndarray
@@ -36,14 +36,14 @@ class Protected:
 
 
 def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
-    """Return the steps of a protection as names and numbers.
+    """Return the steps of a protection as (name, number) pairs.
 
     Parameters
     ----------
     spec : str
-        One of :data:`PROTECTIONS`, with ``=number`` where it takes one; several are joined by ``+`` and done in that order.
+        One of :data:`PROTECTIONS`, with ``=number`` if it takes one; several are joined by ``+`` and applied in that order.
     width : int
-        Of the store.
+        Width of the store.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
     Raises
     ------
     ParameterError
-        An unknown name, a number that is missing, out of range or too much.
+        If a name is unknown, or a number is missing, superfluous or out of range.
     """
     steps = []
     for part in spec.split("+"):
@@ -88,13 +88,13 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
         See :func:`check_protection`.
 
         * ``none``
-        * ``rotation``: a rotation drawn at random, of which the owner alone knows.
-        * ``noise=s``: independent Gaussian noise, as long on average as s times the row.
-        * ``pca=k``: the k directions that hold most of the rows' energy.
-        * ``int8``: 255 levels a dimension, from the largest absolute value there.
+        * ``rotation``: a random rotation known only to the owner.
+        * ``noise=s``: independent Gaussian noise, with an average length of s times that of the row.
+        * ``pca=k``: the k directions with most of the rows' variance.
+        * ``int8``: 255 levels per dimension, scaled to its largest absolute value.
         * ``binary``: the sign of each dimension.
     rng : numpy.random.Generator
-        Of rotations and noise.
+        For rotations and noise.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
     Raises
     ------
     ParameterError
-        As :func:`check_protection`.
+        As for :func:`check_protection`.
     """
     out, turns = rows, []
     for name, value in check_protection(spec, rows.shape[1]):

@@ -1,4 +1,4 @@
-"""Scores of single queries, so that two maps can be compared on each."""
+"""Scores of individual queries, so that two maps can be compared query by query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Mapped", "QueryScores", "across", "hits_at_k", "within"]
 
 @dataclass(frozen=True)
 class Mapped:
-    """What is compared: rows that a map made, or rows that were given as such.
+    """The rows to compare: mapped by a map, or passed as already mapped.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Mapped:
     aligned : dict of str to Embeddings
         Mapped rows by modality.
     target : dict of str to Embeddings
-        What they are compared with: the target's rows, led into the joint space by a two-sided map.
+        Rows that they are compared with: the target's, mapped into the joint space by a joint-space map.
     """
 
     name: str
@@ -50,13 +50,13 @@ class QueryScores:
     Attributes
     ----------
     query, against : str
-        What searches what, as in :class:`~congruence.evaluation.Score`.
+        Kind of the queries, and of the rows that are searched, as in :class:`~congruence.evaluation.Score`.
     ids : ndarray, shape (n,)
-        Of the queries.
+        Ids of the queries.
     vectors : ndarray, shape (n, d)
-        Of the queries before any map, by which identical ones are found; of the target model where those are unknown.
+        Unmapped vectors of the queries, used to find identical ones; those of the target model if the unmapped ones are unknown.
     scores : dict of str to ndarray, shape (n, maps)
-        By measure.
+        Scores by measure.
     """
 
     query: str
@@ -67,7 +67,7 @@ class QueryScores:
 
 
 def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Say of each query whether gallery row i, its own, is among the k rows of largest cosine.
+    """Return for each query whether gallery row i, its counterpart, is among the k rows of largest cosine.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
     Returns
     -------
     ndarray of float64, shape (n,)
-        1 or 0; under ties the probability that an order drawn at random has it among the first k.
+        1 or 0; for ties the probability that it is among the first k in a random order.
 
     Raises
     ------
     ZeroRowError
-        A row without direction.
+        If a row is zero.
     """
     # In float64, so that copies of a row tie and other rows do not.
     Q, G = (normalize_rows(np.asarray(rows, dtype=np.float64)) for rows in (queries, gallery))
@@ -120,7 +120,7 @@ def within(
     labels : mapping of str to str, optional
         Class of each item; its id by default.
     k : int
-        Neighbors looked at; less where there are fewer rows.
+        Number of neighbors; fewer if there are fewer rows.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def within(
     Raises
     ------
     IdError
-        The maps' rows are not of the same items.
+        If the maps' rows do not belong to the same items.
     """
     pairs = [Pairs.join(one.aligned[modality], one.target[modality]) for one in maps]
     ids = id_texts(pairs[0].ids)
@@ -162,7 +162,7 @@ def within(
 
 
 def _check_same(one: Mapped, first: Mapped, modality: str, rows: Embeddings, known: Embeddings) -> None:
-    """Refuse rows that are not of the first map's items, in its order."""
+    """Check that the rows belong to the first map's items, in the same order."""
     if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
         raise IdError(
             f"Got {len(rows)} {modality} rows of {one.name!r} that are not those of {first.name!r}, which has {len(known)}; expected the "
@@ -176,7 +176,7 @@ def across(
     source: Mapping[str, Embeddings],
     labels: Mapping[str, str] | None,
 ) -> QueryScores | None:
-    """Classify images by texts, of which either are mapped.
+    """Classify images by texts, where one of the two is mapped.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def across(
     Returns
     -------
     QueryScores or None
-        None where one of the two is missing, or no image has its class among the texts.
+        None if one of the two is missing, or no image's class is among the texts.
     """
     sides = ({"aligned": one.aligned, "target": one.target} for one in maps)
     rows = [(side[which[0]].get("image"), side[which[1]].get("text")) for side in sides]

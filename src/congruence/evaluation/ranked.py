@@ -1,4 +1,4 @@
-"""Recall and nDCG of ranked lists, query by query, and what lists drawn at random reach."""
+"""Recall and nDCG of ranked lists, query by query, and their expected values for random lists."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def ranked_scores(
     Parameters
     ----------
     found : ndarray of int, shape (m, k)
-        Rows of the index for each query, best first; at least as many as are asked about.
+        Rows of the index for each query, best first; at least as many as the largest cutoff.
     judgments : Judgments
-        Of these m queries, each of which has a relevant row.
+        Judgments of these m queries, each of which has a relevant row.
     at : sequence of int, default=(1, 10)
-        Where lists are cut for recall.
+        Cutoffs k for recall.
     ndcg_at : int, default=10
     mode : {"any", "share"}, default="any"
-        What recall counts, as for :func:`congruence.metrics.recall_at_k`: lists with a relevant row, or the share of relevant rows found.
+        What recall measures, as in :func:`congruence.metrics.recall_at_k`: lists with a relevant row, or the share of relevant rows found.
 
     Returns
     -------
@@ -49,12 +49,12 @@ def ranked_scores(
     Raises
     ------
     ParameterError
-        Another ``mode``.
+        If ``mode`` is unknown.
 
     Notes
     -----
-    nDCG = Σᵢ gᵢ / log₂(i + 1) over the best possible value of the same sum, g the grade itself, as in trec_eval and scikit-learn. Rows that are not
-    judged count as not relevant.
+    nDCG = Σᵢ gᵢ / log₂(i + 1) divided by the best possible value of this sum, where g is the grade itself, as in trec_eval and scikit-learn. Rows
+    without a judgment count as not relevant.
 
     References
     ----------
@@ -77,7 +77,7 @@ def ranked_scores(
 def expected_scores(
     judgments: Judgments, n: int, *, at: Sequence[int] = (1, 10), ndcg_at: int = 10, mode: str = "any"
 ) -> dict[str, float]:
-    """Return what an index of n rows in random order reaches on average; parameters as for :func:`ranked_scores`."""
+    """Return the expected scores of an index of n rows in random order; parameters as for :func:`ranked_scores`."""
     discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))
     out = dict.fromkeys(_names(at, ndcg_at), 0.0)
     m = len(judgments.rows)

@@ -1,4 +1,4 @@
-"""Recall between a caption and its wrong ones of any data: several wrong captions a row, tasks with names of one's own."""
+"""Recall between captions and wrong captions on any data: several wrong captions per row, and custom task names."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def recall_by_task(
     options: int = 5,
     random_state: int = 0,
 ) -> tuple[list[TaskRow], str | None]:
-    """Measure recall at 1 between a caption and its wrong ones, and among these and distractors, by task.
+    """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors.
 
     Parameters
     ----------
     image, caption : ndarray, shape (n, d)
-        In one space.
+        Embeddings in one space.
     wrong : ndarray, shape (n, k, d)
         Wrong captions of each row.
     groups : sequence, shape (n,)
-        The image of each row: captions of the same image are no distractors.
+        The image of each row; captions of the same image are never distractors.
     tasks : sequence of str, shape (n,), optional
-        Kind of each row's wrong captions; one kind, ``"all"``, if left out.
+        Kind of each row's wrong captions; by default a single kind, ``"all"``.
     texts : ndarray of int, shape (n, 1 + k), optional
-        Numbers of the caption and the wrong captions of each row, equal ones for one text, so that no text is drawn twice. By default
-        texts are one when their vectors are identical.
+        Numbers that identify the text of the caption and of the wrong captions of each row, so that no text is drawn twice. By default
+        texts with identical vectors are the same.
     options : int, default=5
-        Captions to choose from with one wrong caption; ``options − 2`` are distractors, of the same task.
+        Number of captions to choose from, including one wrong caption; ``options − 2`` are distractors, from the same task.
     random_state : int, default=0
-        Of the distractors; see :func:`~congruence.evaluation.compositional.distractors`.
+        Random seed of the distractors; see :func:`~congruence.evaluation.compositional.distractors`.
 
     Returns
     -------
@@ -63,12 +63,12 @@ def recall_by_task(
         ``task``, ``n``, ``binary``, ``choice`` and ``ties``, as :class:`~congruence.evaluation.compositional.TaskRecall` has them, for each task in the order of their names;
         the row of several tasks together, ``"all"``, is last. ``choice`` is None where there are too few captions of other images to draw.
     note : str or None
-        What those are too few for.
+        Explains why ``choice`` is None for some tasks.
 
     Raises
     ------
     ParameterError
-        Fewer than two options.
+        If ``options`` is below two.
     """
     check_seed(random_state)
     check_choices(options)

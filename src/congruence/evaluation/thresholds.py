@@ -1,4 +1,4 @@
-"""Cut-offs of the old model's scores, translated to scores of mapped vectors."""
+"""Translate thresholds on the old model's scores to thresholds on scores of mapped vectors."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Translation:
-    """A cut-off of the old model's scores, and what it becomes where one side is mapped: bridged queries, or a migrated index.
+    """A threshold on the old model's scores and its translation when one side is mapped: bridged queries, or a migrated index.
 
     Rates are measured on queries that the translation was not fitted on (cross-validation).
 
     Attributes
     ----------
     threshold : float
-        The old cut-off.
+        The old threshold.
     value : float
-        The one to use instead.
+        The threshold to use instead.
     fpr_old, fpr_unchanged, fpr : float
-        False-positive rate: the share of irrelevant pairs of a query and a row above the cut-off. Of the old model; of mapped vectors if the old cut-off
-        stays; of mapped vectors above ``value``.
+        False-positive rate, i.e. the share of irrelevant pairs of a query and a row above the threshold: with the old model; with mapped vectors and
+        the old threshold; with mapped vectors and ``value``.
     fpr_interval : (float, float)
         95 % interval of ``fpr``, from resampled queries.
     recall_old, recall_unchanged, recall : float or None
-        The share of relevant pairs above the cut-off; None where no pair is known to be relevant.
+        Share of relevant pairs above the threshold; None if no pair is known to be relevant.
     recall_interval : (float, float) or None
     """
 
@@ -75,20 +75,20 @@ class Translation:
     recall_interval: tuple[float, float] | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """A monotone translation of scores and the rates it was found to give.
+    """A monotone translation of scores, with the error rates measured for it.
 
     Attributes
     ----------
     table : ndarray of float64, shape (12, points)
-        :data:`COLUMNS` at each point, old scores strictly ascending.
+        :data:`COLUMNS` at each point, with strictly ascending old scores.
     n_queries, n_pairs, n_relevant : int
-        Queries, irrelevant pairs, and relevant pairs.
+        Numbers of queries, irrelevant pairs, and relevant pairs.
     """
 
     table: np.ndarray
@@ -97,12 +97,12 @@ class Thresholds:
     n_relevant: int
 
     def translate(self, threshold: float) -> Translation:
-        """Return what a cut-off becomes.
+        """Return the translation of a threshold.
 
         Parameters
         ----------
         threshold : float
-            A cosine of the old model.
+            A cosine threshold of the old model.
 
         Returns
         -------
@@ -111,7 +111,7 @@ class Thresholds:
         Raises
         ------
         ParameterError
-            No irrelevant pair had such a score.
+            If no irrelevant pair had a score this high.
         """
         _check_number(threshold)
         old = self.table[0]
@@ -137,21 +137,21 @@ class Thresholds:
 
     @property
     def lowest(self) -> float:
-        """The lowest cut-off of the old model that can be translated."""
+        """The lowest threshold of the old model that can be translated."""
         return float(self.table[0, 0])
 
     @property
     def highest(self) -> float:
-        """The highest cut-off of the old model that can be translated."""
+        """The highest threshold of the old model that can be translated."""
         return float(self.table[0, -1])
 
     def at_rates(self, rates: Sequence[float]) -> list[tuple[float, Translation]]:
-        """Translate the cut-offs at which the old model's false-positive rate was given ones.
+        """Translate the thresholds at which the old model has the given false-positive rates.
 
         Parameters
         ----------
         rates : sequence of float
-            In (0, 1). Those that no cut-off had are left out.
+            In (0, 1). Rates that no threshold has are left out.
 
         Returns
         -------
@@ -161,16 +161,16 @@ class Thresholds:
         return [(rate, self.translate(float(np.interp(rate, fpr, old)))) for rate in rates if fpr[0] <= rate <= fpr[-1]]
 
     def describe(self) -> dict[str, float]:
-        """Return the counts, and between which cut-offs of the old model there is a translation, as plain data."""
+        """Return the counts, and the range of thresholds of the old model that can be translated, as plain data."""
         return {**self.facts(), "lowest": self.lowest, "highest": self.highest}
 
     def facts(self) -> dict[str, int]:
-        """Return what is saved beside the table."""
+        """Return the facts that are saved with the table."""
         return {"n_queries": self.n_queries, "n_pairs": self.n_pairs, "n_relevant": self.n_relevant}
 
     @classmethod
     def restore(cls, table: np.ndarray, facts: Mapping[str, Any]) -> Thresholds:
-        """Make the translation that was saved, after checking it.
+        """Build the translation from saved data, after checking it.
 
         Raises
         ------
@@ -191,7 +191,7 @@ class Thresholds:
 
 
 def _check_number(threshold: float) -> None:
-    """Refuse what is no finite number. Raises ParameterError."""
+    """Check that a value is a finite number. Raises ParameterError."""
     if (
         isinstance(threshold, bool)
         or not isinstance(threshold, (int, float, np.integer, np.floating))
@@ -203,7 +203,7 @@ def _check_number(threshold: float) -> None:
 
 
 def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find for scores of one model the scores of another with the same share of pairs above.
+    """Return corresponding scores of two models: those with the same share of pairs above them.
 
     Parameters
     ----------
@@ -213,9 +213,9 @@ def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.nd
     Returns
     -------
     ndarray, shape (p,)
-        Points among the old scores, strictly ascending.
+        Scores of the old model, strictly ascending.
     ndarray, shape (p,)
-        The same of the new scores, ascending.
+        The corresponding scores of the new model, ascending.
     """
     n = len(old)
     tail = min(TAIL_PAIRS / n, 0.5)
@@ -239,9 +239,9 @@ def fit_thresholds(
     Parameters
     ----------
     new, old : (ndarray, shape (m, d); ndarray, shape (n, d))
-        The same queries and the same rows of an index, as they are compared from now on and as they were; the widths may differ between the two.
+        The same queries and the same index rows, as they are compared from now on, and as they were before; the widths may differ between the two.
     judgments : Judgments or None
-        Of these queries; without, all pairs count as irrelevant.
+        Judgments of these queries; if None, all pairs count as irrelevant.
     folds, random_state : int
 
     Returns
@@ -251,9 +251,9 @@ def fit_thresholds(
     Raises
     ------
     TooFewAnchorsError
-        Fewer than two queries a fold.
+        If there are fewer than two queries per fold.
     ParameterError
-        All scores are one.
+        If all scores are equal.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)
@@ -327,5 +327,5 @@ def _pool(scores: np.ndarray) -> np.ndarray:
 
 
 def _above(ascending: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Count the scores at or above each cut-off."""
+    """Count the scores at or above each threshold."""
     return len(ascending) - np.searchsorted(ascending, at.astype(ascending.dtype), side="left")

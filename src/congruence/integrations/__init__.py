@@ -1,4 +1,4 @@
-"""Doors to other libraries: each in a file of its own, each an extra."""
+"""Adapters for other libraries, one module each; each needs an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exports take: a map, or a bridge, which holds one."""
+"""Resolve what an export is given: a map, or a bridge, which contains one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["as_map"]
 
 
 def as_map(given: object, modality: str | None = None, normalize: bool | str = "auto") -> tuple[Map, bool | str]:
-    """Return the map to export, and whether its rows become unit rows.
+    """Return the map to export, and whether mapped rows are scaled to unit norm.
 
     Parameters
     ----------
@@ -33,6 +33,7 @@ def as_map(given: object, modality: str | None = None, normalize: bool | str = "
     ModalityError
         The map does not know the modality; or none was said of a bridge whose map knows several.
     NotFittedMapError
+        If the map is not fitted.
     """
     if isinstance(given, Bridge):
         return given.for_modality(modality), given.normalize if normalize == "auto" else normalize

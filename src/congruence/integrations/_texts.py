@@ -1,4 +1,4 @@
-"""Texts into vectors of an index's space: what the server and the adapters for other libraries share."""
+"""Encode texts as vectors in an index's space; shared by the server and the adapters for other libraries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Loaded:
 
 
 class TextVectors:
-    """Texts of a new model as vectors in the space of an index.
+    """Encode texts with a new model as vectors in the space of an index.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class TextVectors:
     bridge : path-like, Bridge, Map or None
         From the encoder's space to the index's; None gives the encoder's own vectors.
     modality : str, default="text"
-        Whose means a bridge with means for several modalities uses.
+        Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
         Texts that an :class:`~congruence.encoders.Encoder` reads at a time.
     check : bool, default=True
@@ -80,6 +80,7 @@ class TextVectors:
     SpaceMismatchError, DirectionError
         The encoder's vectors are not those of the map's source.
     ShapeError, FileError, MissingExtraError
+        If arrays have the wrong shape; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----
@@ -112,7 +113,7 @@ class TextVectors:
             self.load()
 
     def load(self) -> None:
-        """Load encoder and bridge, if that has not been done, and try them on a sample."""
+        """Load encoder and bridge, if not yet loaded, and test them on a sample."""
         if self._loaded is not None:  # without the lock, which an encoder at work holds
             return
         with self._lock:
@@ -180,7 +181,7 @@ class TextVectors:
         return rows
 
     def count_tokens(self, texts: list[str]) -> list[int]:
-        """Return how many tokens the model reads of each text; words, if its adapter cannot tell tokens."""
+        """Return the number of tokens the model reads of each text, or of words if its adapter cannot count tokens."""
         with self._lock:
             model = self._ready().model
             counts = None if model is None else model.count_tokens(texts)
@@ -207,14 +208,14 @@ class TextVectors:
 
     @property
     def name(self) -> str:
-        """Name of the model in whose space the vectors are; of the bridge's folder, where that is not known."""
+        """Name of the model in whose space the vectors are, or of the bridge's folder if it is unknown."""
         bridge = self.given[1]
         folder = Path(bridge).name if isinstance(bridge, (str, os.PathLike)) else ""
         return self.space.model or folder or "congruence"
 
     @property
     def fingerprint(self) -> str:
-        """What a sample text becomes, in hex: vectors of another encoder or bridge have another."""
+        """Hex digest of the vector of a sample text, which identifies the combination of encoder and bridge."""
         rounded = np.round(self([SAMPLE])[0].astype(np.float64), 4) + 0.0  # no -0.0
         return hashlib.sha256(rounded.tobytes()).hexdigest()[:16]
 
@@ -226,7 +227,7 @@ class TextVectors:
         return other
 
     def config(self) -> dict[str, str] | None:
-        """Return what rebuilds this as plain data; None if it was built from objects, which have no names to be found by again."""
+        """Return plain data from which this object can be rebuilt; None if it was built from objects, which have no names."""
         encoder, bridge = self.given
         if not isinstance(encoder, str) or not isinstance(bridge, (str, os.PathLike, type(None))):
             return None
@@ -235,7 +236,7 @@ class TextVectors:
 
 
 def open_bridge(bridge: BridgeLike) -> Bridge | None:
-    """Return a bridge for what was given for one. Raises FileError and what :class:`congruence.Bridge` raises."""
+    """Return a bridge from the given argument. Raises FileError, and the errors of :class:`congruence.Bridge`."""
     if bridge is None or isinstance(bridge, Bridge):
         return bridge
     return Bridge(bridge) if isinstance(bridge, Map) else Bridge.load(Path(bridge))

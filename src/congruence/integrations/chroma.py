@@ -1,4 +1,4 @@
-"""Chroma (extra ``chroma``): an embedding function of a new model for a collection that an old model filled."""
+"""Chroma (extra ``chroma``): an embedding function of a new model for a collection filled with an old model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     bridge : path-like, Bridge, Map or None
         From the encoder's space to that of the vectors in the collection. None gives the encoder's own vectors.
     modality : str, default="text"
-        Whose means a bridge with means for several modalities uses.
+        Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
         Texts that an encoder reads at a time.
     check : bool, default=True
@@ -41,8 +41,9 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
-        The encoder's vectors are not those of the bridge's source.
+        If the encoder's vectors do not belong to the bridge's source space.
     ParameterError, FileError, MissingExtraError
+        If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----
@@ -81,11 +82,11 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     @staticmethod
     def name() -> str:
-        """Return the name by which collections remember the function."""
+        """Return the name under which collections store the function."""
         return "congruence"
 
     def default_space(self) -> str:
-        """Return the distance of a new collection: mapped vectors are compared by their angle."""
+        """Return the distance for a new collection: mapped vectors are compared by angle."""
         return "cosine"
 
     def get_config(self) -> dict[str, object]:
@@ -95,11 +96,12 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     @staticmethod
     def validate_config(config: Mapping[str, object]) -> None:
-        """Refuse a configuration that is not of this function.
+        """Refuse a configuration that does not belong to this function.
 
         Raises
         ------
         ParameterError
+            If a parameter has an invalid value.
         """
         odd = sorted(set(config) - set(KEYS))
         if odd or "encoder" not in config or not all(isinstance(value, str) for value in config.values()):
@@ -110,11 +112,12 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> CongruenceEmbeddingFunction:
-        """Build the function that a collection remembers; its model is loaded with the first text.
+        """Build the function that a collection stores; its model is loaded with the first text.
 
         Raises
         ------
         ParameterError
+            If a parameter has an invalid value.
         """
         CongruenceEmbeddingFunction.validate_config(config)
         made = CongruenceEmbeddingFunction.__new__(CongruenceEmbeddingFunction)

@@ -1,4 +1,4 @@
-"""FAISS (extra ``faiss``): an affine map as a ``LinearTransform`` that goes in front of an index, new or existing."""
+"""FAISS (extra ``faiss``): an affine map as a ``LinearTransform`` in front of a new or existing index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     mapping : AffineMap or Bridge
         Orthogonal or linear, fitted.
     modality : str, optional
-        Whose means to use; the map's own by default.
+        Modality whose means are used; by default the modality the map was fitted on.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def to_faiss_index(
     modality: str | None = None,
     normalize: bool | str = "auto",
 ) -> faiss.IndexPreTransform:
-    """Return a FAISS index that maps what it is given: the map's transform, then the L2 norm where rows are to be unit rows.
+    """Return a FAISS index that maps its input: the map's transform, followed by L2 normalization if rows should have unit norm.
 
     Around an index of the target model's vectors it takes the source model's queries. Nothing in that index is read or changed by it.
 
@@ -88,7 +88,7 @@ def to_faiss_index(
     index : faiss.Index, optional
         Of the target's width, of any kind; an empty ``IndexFlatIP`` by default.
     modality : str, optional
-        Whose means to use; the map's own by default.
+        Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
         Add a ``NormalizationTransform``; "auto" does so if the target's rows had unit norm at the fit.
 
@@ -100,6 +100,7 @@ def to_faiss_index(
     Raises
     ------
     ParameterError, ModalityError, MissingExtraError
+        If a parameter has an invalid value; the modality does not fit; or an optional dependency is not installed.
     ShapeError
         The index has another width than the map's output.
 
@@ -151,7 +152,7 @@ def export_faiss(
         An index of the target model's vectors, of any kind, to put the map in front of; its bytes end the new file as they are. An empty
         ``IndexFlatIP`` by default. A file is mapped into memory, not read (FAISS 1.11 and later).
     modality : str, optional
-        Whose means to use; the map's own by default.
+        Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
         Scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     force : bool, default=False
@@ -170,6 +171,7 @@ def export_faiss(
     FileError, CorruptFileError
         No file of an index, or one that FAISS cannot read.
     ModalityError, MissingExtraError, OutputExistsError, StorageError
+        If the modality does not fit; an optional dependency is not installed; the output already exists; or the output cannot be written.
 
     Warns
     -----

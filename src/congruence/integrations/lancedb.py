@@ -1,4 +1,4 @@
-"""LanceDB (extra ``lancedb``): an embedding function of a new model for a table that an old model filled."""
+"""LanceDB (extra ``lancedb``): an embedding function of a new model for a table filled with an old model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         Folder of a saved bridge or map, from the encoder's space to that of the vectors in the table. Without one, vectors are the
         encoder's own.
     modality : str, default="text"
-        Whose means a bridge with means for several modalities uses.
+        Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
         Texts that the encoder reads at a time.
     check : bool, default=True
@@ -42,6 +42,7 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     SpaceMismatchError, DirectionError, ModalityError
         With the first text, or width: the encoder's vectors are not those of the bridge's source.
     ParameterError, FileError, MissingExtraError
+        If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""LangChain (extra ``langchain``): embeddings of a new model for a vector store that an old model filled."""
+"""LangChain (extra ``langchain``): embeddings of a new model for a vector store filled with an old model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CongruenceEmbeddings(Embeddings):
     bridge : path-like, Bridge, Map or None
         From the encoder's space to that of the vectors in the store. None gives the encoder's own vectors.
     modality : str, default="text"
-        Whose means a bridge with means for several modalities uses.
+        Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
         Texts that an encoder reads at a time.
     check : bool, default=True
@@ -31,8 +31,9 @@ class CongruenceEmbeddings(Embeddings):
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
-        The encoder's vectors are not those of the bridge's source.
+        If the encoder's vectors do not belong to the bridge's source space.
     ParameterError, FileError, MissingExtraError
+        If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----

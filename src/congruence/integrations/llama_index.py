@@ -1,4 +1,4 @@
-"""LlamaIndex (extra ``llama-index``): embeddings of a new model for an index that an old model filled."""
+"""LlamaIndex (extra ``llama-index``): embeddings of a new model for an index filled with an old model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CongruenceEmbedding(BaseEmbedding):
     bridge : path-like, Bridge, Map or None
         From the encoder's space to that of the vectors in the index. None gives the encoder's own vectors.
     modality : str, default="text"
-        Whose means a bridge with means for several modalities uses.
+        Modality whose means are used, for a bridge that has means for several modalities.
     embed_batch_size : int, default=32
         Texts that LlamaIndex passes, and an encoder reads, at a time.
     check : bool, default=True
@@ -37,8 +37,9 @@ class CongruenceEmbedding(BaseEmbedding):
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
-        The encoder's vectors are not those of the bridge's source.
+        If the encoder's vectors do not belong to the bridge's source space.
     ParameterError, FileError, MissingExtraError
+        If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----
@@ -79,7 +80,7 @@ class CongruenceEmbedding(BaseEmbedding):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name by which LlamaIndex writes the class down."""
+        """Return the name under which LlamaIndex serializes the class."""
         return "CongruenceEmbedding"
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:

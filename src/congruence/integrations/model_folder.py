@@ -1,4 +1,4 @@
-"""The folder of an exported sentence-transformers model: what marks it, and what may be replaced."""
+"""The folder of an exported sentence-transformers model: how it is marked, and what may be replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT, MARKER = "congruence-sentence-transformers", "congruence.json"
 
 
 def check_model_output(path: str | Path, *, force: bool = False) -> None:
-    """Refuse a path at which something stands that an exported model must not replace.
+    """Refuse a path at which there is something that an exported model must not replace.
 
     Parameters
     ----------
@@ -30,13 +30,14 @@ def check_model_output(path: str | Path, *, force: bool = False) -> None:
     Raises
     ------
     OutputExistsError, FileError, StorageError
+        If the output already exists; a file cannot be read; or the output cannot be written.
     """
     check_output(path, force=force, directory=True, foreign=_why_no_export)
 
 
 @contextmanager
 def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """Give a folder to write a model into, and put it into its place, marked as exported, when the block ends well.
+    """Yield a temporary folder to write a model to, and move it into place, marked as exported, on success.
 
     Parameters
     ----------
@@ -51,6 +52,7 @@ def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     Raises
     ------
     OutputExistsError, FileError, StorageError
+        If the output already exists; a file cannot be read; or the output cannot be written.
     """
     with atomic_path(path, force=force, directory=True, foreign=_why_no_export) as folder:
         try:

@@ -1,4 +1,4 @@
-"""ONNX (extra ``onnx-export``): any map as a graph that every ONNX runtime runs."""
+"""ONNX (extra ``onnx-export``): any map as a graph that every ONNX runtime can run."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def to_onnx(
     mapping : Map or Bridge
         Fitted, of any kind.
     modality : str, optional
-        Whose means to use; the map's own by default.
+        Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
-        End with rows of unit norm; "auto" does so if the target's rows had unit norm at the fit.
+        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
-        The head, of a two-sided map.
+        Which head to use; for joint-space maps only.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def to_onnx(
     Warns
     -----
     NormWarning
-        "auto", and the map does not know of its target's rows.
+        If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     layers = mapping.as_layers(None, normalize, side=side)
@@ -110,7 +110,7 @@ def export_onnx(
     side: str = "source",
     force: bool = False,
 ) -> Path:
-    """Write the map as an ONNX file; other parameters as of :func:`to_onnx`.
+    """Write the map as an ONNX file; other parameters as for :func:`to_onnx`.
 
     Parameters
     ----------
@@ -128,6 +128,7 @@ def export_onnx(
     Raises
     ------
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     MissingExtraError, ModalityError, ParameterError, NotFittedMapError
         As of :func:`to_onnx`.
     """

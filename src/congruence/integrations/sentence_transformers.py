@@ -1,4 +1,4 @@
-"""sentence-transformers (extra ``sentence-transformers``): a map at the end of a model.
+"""sentence-transformers (extra ``sentence-transformers``): a map appended to a model.
 
 Imports sentence-transformers, and with it torch.
 """
@@ -38,7 +38,7 @@ ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
 
 
 class MapModule(Module):
-    """A map of any kind as a module of sentence-transformers: the sentence embedding is mapped, everything else left as it is.
+    """A map of any kind as a sentence-transformers module: maps the sentence embedding and leaves everything else unchanged.
 
     Its weights are fixed. sentence-transformers 6 loads modules of other packages with ``trust_remote_code=True`` only, from local folders too;
     most maps need no such module (:func:`to_modules`).
@@ -50,9 +50,9 @@ class MapModule(Module):
     modality : str, optional
         Whose means to use; by default the bridge's, or "text".
     normalize : {"auto", True, False}, default="auto"
-        End with rows of unit norm; "auto" does so if the target's rows had unit norm at the fit.
+        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
-        The head, of a two-sided map.
+        Which head to use; for joint-space maps only.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class MapModule(Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> Self:
-        """Read what :meth:`save` wrote, from a folder or the Hugging Face hub; the map's digests are checked, and nothing in it is run."""
+        """Load what :meth:`save` wrote, from a folder or the Hugging Face hub; the map's digests are checked, and no code in it is run."""
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
         folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub)
@@ -107,13 +107,13 @@ def to_modules(
     normalize: bool | str = "auto",
     side: str = "source",
 ) -> list[nn.Module]:
-    """Return the map as modules of sentence-transformers itself, which load anywhere, without congruence and without trusted code.
+    """Return the map as standard sentence-transformers modules, which load anywhere, without congruence and without trusted code.
 
     Parameters
     ----------
     mapping : Map or Bridge
     modality, normalize, side
-        As of :class:`MapModule`.
+        As for :class:`MapModule`.
 
     Returns
     -------
@@ -126,6 +126,7 @@ def to_modules(
     ParameterError
         The map has layers that the library has no module for (``swiglu``, ``residual``, some ``layernorm``); or as of :class:`MapModule`.
     ModalityError, NotFittedMapError
+        If the modality does not fit, or the map is not fitted.
     """
     mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
     torch = require("torch", extra="sentence-transformers")
@@ -142,7 +143,7 @@ def map_model(
     normalize: bool | str = "auto",
     side: str = "source",
 ) -> SentenceTransformer:
-    """Return the model with the map at its end, so that ``encode`` gives vectors of the map's target space.
+    """Return the model with the map appended, so that ``encode`` returns vectors in the map's target space.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def map_model(
         The map's source model. Its modules are shared with the new one, and not changed.
     mapping : Map or Bridge
     modality, normalize, side
-        As of :class:`MapModule`.
+        As for :class:`MapModule`.
 
     Returns
     -------
@@ -165,6 +166,7 @@ def map_model(
     ParameterError
         The model truncates its vectors; or as of :class:`MapModule`.
     ModalityError, NotFittedMapError
+        If the modality does not fit, or the map is not fitted.
     """
     modality = _modality(mapping, modality)
     mapping, normalize = as_map(mapping, modality, normalize)
@@ -214,7 +216,7 @@ def export_sentence_transformers(
     side: str = "source",
     force: bool = False,
 ) -> Path:
-    """Write a model with the map at its end as a folder that ``SentenceTransformer(path)`` loads.
+    """Write a model with the map appended as a folder that ``SentenceTransformer(path)`` can load.
 
     Parameters
     ----------
@@ -222,9 +224,9 @@ def export_sentence_transformers(
     model : SentenceTransformer, or its name or folder
         Loaded without trusting code of its folder.
     path : path-like
-        The folder to make.
+        The folder to create.
     modality, normalize, side
-        As of :class:`MapModule`.
+        As for :class:`MapModule`.
     force : bool, default=False
         Replace a folder that this function wrote; nothing else is replaced.
 
@@ -239,6 +241,7 @@ def export_sentence_transformers(
     ShapeError, ModalityError, ParameterError, NotFittedMapError
         As of :func:`map_model`.
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     """
     modality = _modality(mapping, modality)
     mapping, normalize = as_map(mapping, modality, normalize)
@@ -269,7 +272,7 @@ def _modality(given: Map | Bridge, modality: str | None) -> str:
 
 
 def needs_trust(model: SentenceTransformer) -> bool:
-    """Say whether loading the saved model needs ``trust_remote_code=True``, for a :class:`MapModule` in it."""
+    """Return whether loading the saved model needs ``trust_remote_code=True``, because it contains a :class:`MapModule`."""
     return any(isinstance(module, MapModule) for module in model)
 
 

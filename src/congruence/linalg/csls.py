@@ -1,4 +1,4 @@
-"""Cross-domain similarity local scaling: similarities of two sets of rows less what hubs, near to everything, have of them."""
+"""Cross-domain similarity local scaling (CSLS): similarities between two sets of rows, corrected for hubs that are near everything."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["ScaledSimilarity", "mean_of_largest", "mutual_neighbors"]
 
 
 def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
-    """Return the mean of the k largest entries along an axis: r of CSLS, if the entries are cosines.
+    """Return the mean of the k largest entries along an axis; for cosines this is r of CSLS.
 
     Parameters
     ----------
     S : ndarray of float32 or float64, shape (n, m)
-        −inf stands for an entry that is not there; it is left out of the mean, which is 0 where there is none.
+        −inf marks a missing entry, which is left out of the mean; the mean is 0 if there are none left.
     k : int
-        All entries are taken where there are fewer.
+        If there are fewer entries, all are used.
     axis : int
-        0 for a mean a column, 1 for a mean a row.
+        0 for a mean per column, 1 for a mean per row.
 
     Returns
     -------
@@ -37,18 +37,18 @@ def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
 
 
 class ScaledSimilarity:
-    """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) of all rows of two sets, a block of rows of the first at a time.
+    """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all rows of two sets, one block of rows of the first set at a time.
 
     Parameters
     ----------
     A : ndarray of float32 or float64, shape (n, d)
         Rows of unit norm, so that inner products are cosines.
     B : ndarray of float32 or float64, shape (m, d)
-        The same, in one space with A.
+        The same, in the same space as A.
     n_neighbors : int
-        Rows of the other set that r is the mean over, the nearest; all of them where that has fewer.
+        Number of nearest rows of the other set over which r is averaged; all of them if there are fewer.
     blocked : int, optional
-        Rows of A whose similarities are in memory at once; by default as many as fit 32 MB.
+        Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
 
     Attributes
     ----------
@@ -90,19 +90,19 @@ class ScaledSimilarity:
             yield part, self._A[part] @ self._B.T if self._whole is None else self._whole
 
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows of A and their 2 ⟨a, b⟩ − r(b), in which each row of A has its own order of B.
+        """Yield rows of A and their 2 ⟨a, b⟩ − r(b), which ranks B for each row of A.
 
         Yields
         ------
         slice
         ndarray of float64, shape (rows, m)
-            A new array, which the caller may change.
+            A new array, which the caller may modify.
         """
         for part, S in self._products():
             yield part, 2.0 * S - self.theirs
 
     def mutual(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the pairs of which each row is the other's nearest; see :func:`mutual_neighbors`."""
+        """Find the pairs of mutually nearest rows; see :func:`mutual_neighbors`."""
         n, m = len(self._A), len(self._B)
         to_b = np.empty(n, np.intp)
         of_a = np.empty(n)
@@ -125,28 +125,28 @@ class ScaledSimilarity:
 def mutual_neighbors(
     A: np.ndarray, B: np.ndarray, n_neighbors: int = 10, *, blocked: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the pairs of rows of which each is the other's nearest under CSLS.
+    """Find the pairs of rows that are each other's nearest under CSLS.
 
-    CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b), where r is the mean inner product of a row with its nearest rows of the other set. It takes
-    from hubs, rows that are near to everything, what makes them everybody's nearest.
+    CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b), where r is the mean inner product of a row with its nearest rows of the other set. It lowers the
+    similarities of hubs, rows that are near everything and would otherwise be nearest to many rows.
 
     Parameters
     ----------
     A : ndarray of float32 or float64, shape (n, d)
         Rows of unit norm, so that inner products are cosines.
     B : ndarray of float32 or float64, shape (m, d)
-        The same, in one space with A.
+        The same, in the same space as A.
     n_neighbors : int, default=10
-        Rows that r averages over; all of the other set where that has fewer.
+        Number of rows over which r is averaged; all of the other set if there are fewer.
     blocked : int, optional
-        Rows of A whose similarities are in memory at once; by default as many as fit 32 MB.
+        Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
 
     Returns
     -------
     i : ndarray of int, shape (k,)
         Rows of A, ascending.
     j : ndarray of int, shape (k,)
-        The row of B that belongs to each; none occurs twice.
+        The row of B matched to each; without repetition.
     score : ndarray of float64, shape (k,)
         CSLS of each pair, in [-4, 4].
 

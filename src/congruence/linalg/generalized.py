@@ -1,4 +1,4 @@
-"""Generalized Procrustes analysis from cross-covariances: one rotation a model into a frame that all share."""
+"""Generalized Procrustes analysis from cross-covariances: one rotation per model into a common frame."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["GeneralizedProcrustes", "generalized_procrustes"]
 
 @dataclass(frozen=True)
 class GeneralizedProcrustes:
-    """Rotations of several models into one frame.
+    """Rotations of several models into a common frame.
 
     Attributes
     ----------
     rotations : list of ndarray, shapes (d_m, k)
-        Orthonormal rows; act on rows from the right. Directions without evidence are filled in.
+        Orthonormal rows; multiply rows from the right. Directions without evidence are filled in.
     evidence : list of ndarray, shapes (d_m, k)
         Σ_j C_mj R_j: each model's cross-covariance with all others in the frame.
     objective : ndarray, shape (sweeps + 1,)
-        Σ_{m<j} tr(R_mᵀ C_mj R_j) of the start and after each sweep; it never decreases.
+        Σ_{m<j} tr(R_mᵀ C_mj R_j), initially and after each sweep; it never decreases.
     converged : bool
-        The last sweep raised the objective by no more than the tolerance.
+        Whether the last sweep improved the objective by no more than the tolerance.
     """
 
     rotations: list[np.ndarray]
@@ -50,15 +50,15 @@ def generalized_procrustes(
     cross : mapping of (m, j) with m < j to ndarray, shape (d_m, d_j)
         Cross-covariances Σ w xᵀ y of the pairs of models that share items.
     weight : mapping of (m, j) to float
-        How much stands behind each of them; the start follows the largest.
+        Weight of each of them; the initialization follows the largest.
     widths : sequence of int
         d_m, none above ``k``.
     k : int
         Width of the frame.
     max_iter : int, default=200
-        Sweeps over the models.
+        Largest number of sweeps over the models.
     tol : float, default=1e-8
-        A sweep that raises the objective by less than this share of it is the last.
+        Stop after a sweep that improves the objective by less than this share of it.
 
     Returns
     -------
@@ -66,11 +66,11 @@ def generalized_procrustes(
 
     Notes
     -----
-    With all other rotations given, the best R_m is the polar factor of Σ_j C_mj R_j, so that each step is a Procrustes problem
-    in closed form, and the objective grows with each. For rows of equal weight and complete data this is the alternating solution of Gower
-    (1975) and ten Berge (1977). The start is a closed form as well: pairwise solutions along a maximum spanning tree
-    from the widest model. There, directions of a model that its parent says nothing of get axes of the frame that no model uses yet:
-    a third model may share them. Of two models the start is the solution.
+    Given all other rotations, the best R_m is the polar factor of Σ_j C_mj R_j, so each step is a Procrustes problem with a
+    closed-form solution, and the objective increases with each. For rows of equal weight and complete data this is the alternating solution of Gower
+    (1975) and ten Berge (1977). The initialization is also in closed form: pairwise solutions along a maximum spanning tree
+    from the widest model. Directions of a model about which its parent has no information get axes of the frame that no model uses yet,
+    because a third model may share them. For two models the initialization is the solution.
 
     Only the pairs' cross-covariances are read, so memory and time of a sweep do not depend on the number of items.
 

@@ -1,7 +1,7 @@
 """One-pass, mergeable means and cross-covariances.
 
-Everything a rigid or a linear map needs from paired rows is in five sums: the total weight, the two means and the
-second moments about them. They can be gathered block by block, in any order, on any number of machines, and
+A rotation or linear map can be computed from five sums over paired rows: the total weight, the two means and the
+second moments about them. The sums can be gathered block by block, in any order, on any number of machines, and
 added up afterwards.
 """
 
@@ -70,7 +70,7 @@ class CrossMoments:
         X : ndarray, shape (n, d_source)
         Y : ndarray, shape (n, d_target)
         weights : ndarray, shape (n,), optional
-            Non-negative; a weight of 2 is the same as the row twice, 0 the same as leaving it out.
+            Non-negative. A weight of 2 has the effect of repeating the row, a weight of 0 that of omitting it.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class CrossMoments:
         self.rows += other.rows
 
     def merge(self, other: CrossMoments) -> CrossMoments:
-        """Return the moments of both sets of rows together.
+        """Return the moments of both sets of rows combined.
 
         Raises
         ------
@@ -150,12 +150,12 @@ class CrossMoments:
         return new
 
     def without(self, part: CrossMoments) -> CrossMoments:
-        """Return the moments of the rows that are left when some of them are taken out (without the gram matrix).
+        """Return the moments of the remaining rows when some are removed (without the gram matrix).
 
         Parameters
         ----------
         part : CrossMoments
-            Of rows that are among these, of smaller weight.
+            Moments of rows that are among these, with smaller total weight.
 
         Returns
         -------
@@ -252,7 +252,7 @@ def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray
 
 
 def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """√(mean ‖x‖² · mean ‖y‖²) over the groups: the largest that singular values of the mean cross-covariance add up to.
+    """√(mean ‖x‖² · mean ‖y‖²) over the groups: the largest possible sum of the singular values of the mean cross-covariance.
 
     Parameters
     ----------

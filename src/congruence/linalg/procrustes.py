@@ -1,4 +1,4 @@
-"""The linear algebra under the maps: singular systems of cross-covariances, rotations, spectral filters."""
+"""The linear algebra behind the maps: singular value decompositions of cross-covariances, rotations, spectral filters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class CrossSVD:
     Attributes
     ----------
     U : ndarray, shape (d_source, k)
-        Source directions, k = min(d_source, d_target), or fewer where only those with a singular value are there.
+        Source directions, k = min(d_source, d_target), or fewer if only those with a nonzero singular value are included.
     s : ndarray, shape (min(d_source, d_target),)
         Singular values, descending.
     Vt : ndarray, shape (k, d_target)
         Target directions as rows.
     rank : int
-        How many singular values stand above rounding error: the number of directions the anchors probed.
+        Number of singular values above rounding error, i.e. of directions that the anchors cover.
     """
 
     U: np.ndarray

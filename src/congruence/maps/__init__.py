@@ -1,4 +1,4 @@
-"""Maps between embedding spaces, and the table that names them."""
+"""Maps between embedding spaces, and tables of them by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
     "restore_map",
 ]
 
-#: Every map, by the name that ``config.json`` uses.
+#: Every map class, by the name used in ``config.json``.
 MAPS: dict[str, type[Map]] = {
     "orthogonal": OrthogonalMap,
     "linear": LinearMap,
@@ -59,19 +59,19 @@ MAPS: dict[str, type[Map]] = {
     "heads": HeadsMap,
 }
 
-#: Those that are fitted on pairs, by the name that ``--method`` and :func:`make_map` use; heads are trained instead.
+#: Map classes that are fitted on pairs, by the name that ``--method`` and :func:`make_map` use; heads are trained instead.
 METHODS: dict[str, type[Map]] = {name: cls for name, cls in MAPS.items() if cls is not HeadsMap}
 
 
 def make_map(method: str, **parameters: object) -> Map:
-    """Make an unfitted map by name.
+    """Return an unfitted map by name.
 
     Parameters
     ----------
     method : str
         A key of :data:`METHODS`.
     **parameters
-        The map's own parameters.
+        Parameters of the map.
 
     Returns
     -------
@@ -99,8 +99,9 @@ def load(path: str | Path) -> Map:
     Raises
     ------
     FileError, CorruptFileError, VersionError
+        If the folder cannot be read, is damaged, or was written in a newer format.
     ParameterError
-        The folder holds a frame (:meth:`CanonicalFrame.load`) or a bridge (:meth:`congruence.Bridge.load`).
+        If the folder holds a frame (use :meth:`CanonicalFrame.load`) or a bridge (use :meth:`congruence.Bridge.load`).
     """
     arrays, config = persist.read_folder(path)
     if config.get("kind") == "bridge":
@@ -111,15 +112,15 @@ def load(path: str | Path) -> Map:
 
 
 def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], path: str | Path) -> Map:
-    """Make the map that was read from a folder, after checking all of it.
+    """Build the map that was read from a folder, after checking its content.
 
     Parameters
     ----------
     arrays : mapping of str to ndarray
     config : mapping
-        What :func:`congruence.persist.read_folder` returns.
+        As returned by :func:`congruence.persist.read_folder`.
     path : path-like
-        For messages.
+        Used in error messages.
 
     Returns
     -------
@@ -128,7 +129,7 @@ def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], 
     Raises
     ------
     CorruptFileError, ParameterError
-        As :func:`load`.
+        As for :func:`load`.
     """
     kind = config.get("kind")
     if kind == CanonicalFrame.kind:
@@ -166,7 +167,10 @@ def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, to
 
     Raises
     ------
-    FileError, CorruptFileError, VersionError, MissingExtraError
+    FileError, CorruptFileError, VersionError
+        If the folder cannot be read, is damaged, or was written in a newer format.
+    MissingExtraError
+        If the name is on the hub and the ``hub`` extra is not installed.
     """
     if persist.find_map(name_or_path).is_dir():
         return load(name_or_path)

@@ -1,4 +1,4 @@
-"""Maps that are a product and an offset."""
+"""Maps that consist of a matrix product and an offset."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class AffineMap(Map):
     @property
     @abstractmethod
     def matrix(self) -> np.ndarray:
-        """The matrix that acts on rows, shape (d_source, d_target), float64."""
+        """The matrix that multiplies rows from the right, shape (d_source, d_target), float64."""
 
     @property
     def offset(self) -> np.ndarray:
-        """What is added after the product: ``target_mean_ − source_mean_ @ matrix``, float64."""
+        """The vector that is added after the product: ``target_mean_ − source_mean_ @ matrix``, float64."""
         return self.target_mean_ - self.source_mean_ @ self.matrix
 
     @property
@@ -49,11 +49,12 @@ class AffineMap(Map):
         Returns
         -------
         ndarray or tensor, shape (m, d_target)
-            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
+            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         A = self._check_source(X)
         # The means are folded into one offset, so a block is read once and never copied to be centered.

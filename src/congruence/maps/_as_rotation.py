@@ -1,4 +1,4 @@
-"""Maps that are fitted in their own way and saved as the rotation they are."""
+"""Maps with their own way of fitting that are saved as plain orthogonal maps."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from congruence.maps.orthogonal import OrthogonalMap
 
 
 class SavedAsRotation(OrthogonalMap):
-    """An orthogonal map with more parameters than one, which whoever loads it does not need."""
+    """Base of orthogonal maps with additional parameters, which are not needed after loading."""
 
     def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map without the parameters of the search for its pairs.
+        """Return the fitted map without the parameters of the search for pairs.
 
         Returns
         -------
         OrthogonalMap
-            Maps as this one does, and shares its record of scores.
+            Gives the same results as this map, and shares its scores.
 
         Raises
         ------
         NotFittedMapError
+            If the map is not fitted.
         """
         self._check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap._get_param_names()})
@@ -34,7 +35,7 @@ class SavedAsRotation(OrthogonalMap):
         Parameters
         ----------
         path : path-like
-            The folder to make.
+            The folder to create.
         force : bool, default=False
             Replace an existing folder.
 
@@ -45,5 +46,6 @@ class SavedAsRotation(OrthogonalMap):
         Raises
         ------
         NotFittedMapError, OutputExistsError, StorageError
+            If the map is not fitted; the output already exists; or the output cannot be written.
         """
         return self.to_orthogonal().save(path, force=force)

@@ -1,4 +1,4 @@
-"""What every map is: a scikit-learn transformer on paired rows that knows its two spaces and can be saved."""
+"""Base of every map: a scikit-learn transformer fitted on paired rows that knows its two spaces and can be saved."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
     """Base of all maps between two embedding spaces.
 
-    A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is written into
-    ``congruence.maps.MAPS``. After a fit, ``source_space_`` and ``target_space_`` say which spaces the map joins
-    and ``scores_`` holds whatever was measured on it; both travel with the saved map.
+    A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is listed in
+    ``congruence.maps.MAPS``. After a fit, ``source_space_`` and ``target_space_`` identify the spaces the map connects
+    and ``scores_`` holds everything that was measured; both are saved with the map.
     """
 
     kind: ClassVar[str]
-    #: What to do with vectors of the far side's width, for messages.
+    #: Advice for vectors that have the width of the target, for error messages.
     wrong_side: ClassVar[str] = "Apply the inverse"
     n_features_in_: int
     source_space_: Space
@@ -65,7 +65,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -89,7 +89,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         Returns
         -------
         ndarray or tensor, shape (m, d_out)
-            For a tensor a tensor, on its device, in its dtype and with its graph.
+            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph.
         """
 
     @overload
@@ -97,7 +97,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
     @overload
     def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
     def transform_target(self, Y: RowsLike) -> Array:
-        """Map target rows into the space :meth:`transform` leads to: the identity for one-sided maps.
+        """Map target rows into the space that :meth:`transform` maps to: the identity, except for joint-space maps.
 
         Parameters
         ----------
@@ -130,13 +130,13 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
 
     @property
     def d_out(self) -> int:
-        """Width of what :meth:`transform` returns: ``d_target``, or the joint space's of a two-sided map."""
+        """Width of the output of :meth:`transform`: ``d_target``, or the width of the joint space for a joint-space map."""
         return self._n_features_out
 
     @property
     @abstractmethod
     def _n_features_out(self) -> int:
-        """Width of what :meth:`transform` returns; scikit-learn names output features by it."""
+        """Width of the output of :meth:`transform`; scikit-learn uses it to name output features."""
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):
@@ -153,7 +153,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         reset: bool = True,
         min_pairs: int = 2,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Validate paired rows and weights; set (or compare) the names and number of input features."""
+        """Validate paired rows and weights; store (or compare) the names and number of input features."""
         if Y is None:
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None; expected the "
@@ -163,7 +163,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         A = as_matrix(X, "X", numeric_objects=True)
         labels = to_rows(Y, "Y")
         if labels.ndim == 1 and labels.dtype.kind in "iub":
-            # scikit-learn's contract: a transformer may be handed 1-D integer targets. They are one column.
+            # Required by scikit-learn: a transformer may receive 1-D integer targets. They are treated as one column.
             labels = labels[:, None]
         B = as_matrix(labels, "Y", numeric_objects=True)
         check_same_rows(len(A), len(B), "X", "Y")
@@ -183,21 +183,21 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         return A, B, weights
 
     def _check_source(self, X: RowsLike) -> Array:
-        """Validate rows to transform; a tensor stays one (:func:`check_native`).
+        """Validate rows to transform; a tensor stays a tensor (:func:`check_native`).
 
-        Zero rows pass: the estimator has no ids to name them by.
+        Zero rows are accepted, because the estimator has no ids with which to name them.
         """
         self._check_fitted()
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
-        # A map of congruence.fit never saw column names: those of a frame are then no news to warn of.
-        # Where neither has names there is nothing left to check, and scikit-learn would take longer than the product of a few rows.
+        # congruence.fit passes arrays without column names, so a data frame with names is no reason for a warning.
+        # If neither has names, nothing is left to check, and scikit-learn's check would take longer than mapping a few rows.
         if hasattr(self, "feature_names_in_"):
             validate_data(self, with_names(X, A), reset=False, skip_check_array=True)
         return A
 
     def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:
-        """Start the records that every fitted map has."""
+        """Initialize the attributes that every fitted map has."""
         self.source_space_ = Space(dim=X.shape[1], normalized=has_unit_rows(X))
         self.target_space_ = Space(dim=Y.shape[1], normalized=has_unit_rows(Y))
         self.scores_ = {}
@@ -205,18 +205,18 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
     # ------------------------------------------------------------------ use on embeddings
 
     def for_modality(self, modality: str | None) -> Map:
-        """Return the map to use for a modality: itself, unless the method keeps means for each."""
+        """Return the map to use for a modality: the map itself, unless the method keeps means for each modality."""
         return self
 
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
-        """Say whether mapped rows are to be scaled to unit norm, as :meth:`apply`, ``transform_file`` and exports do.
+        """Return whether :meth:`apply`, ``transform_file`` and exports scale mapped rows to unit norm.
 
-        :meth:`transform` never scales: it is the map itself, which can be inverted and composed.
+        :meth:`transform` never scales: it is the fitted map itself, which can be inverted and composed.
 
         Parameters
         ----------
         normalize : {"auto", True, False}, default="auto"
-            "auto": if the target's rows had unit norm at the fit (``target_space_.normalized``).
+            "auto" scales if the target's rows had unit norm at the fit (``target_space_.normalized``).
 
         Returns
         -------
@@ -225,12 +225,12 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         Raises
         ------
         ParameterError
-            Another value.
+            If ``normalize`` has another value.
 
         Warns
         -----
         NormWarning
-            "auto", and the map does not know of its target's rows. They are then left as they are.
+            If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; rows are then not scaled.
         """
         self._check_fitted()
         if isinstance(normalize, (bool, np.bool_)):
@@ -264,28 +264,29 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         ----------
         embeddings : Embeddings or array_like, shape (m, d_source)
         modality : str, optional
-            Which means to use; the embeddings' own modality by default.
+            Modality whose means are used; by default the modality of the embeddings.
         normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, so that mapped
-            rows and the target model's own can stand in one inner-product index. False gives what :meth:`transform` gives.
+            Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that mapped rows and
+            the target model's own rows can share an inner-product index. With False, rows are as :meth:`transform` returns them.
 
         Returns
         -------
         Embeddings
-            Same ids, in the target space. For a tensor a tensor, as from :meth:`transform`: it has a device and a graph to keep.
+            Same ids, in the target space. For tensor input a tensor, as from :meth:`transform`, so that its device and graph are kept.
 
         Raises
         ------
         SpaceMismatchError, DirectionError, ModalityError
+            If the embeddings do not belong to the source space, or belong to the target space or to a modality without known means.
         ShapeError, DtypeError, NotFiniteError
-            Of what is not :class:`~congruence.Embeddings`.
+            If the input is not :class:`~congruence.Embeddings` and cannot be used.
         ParameterError
-            Another value of ``normalize``.
+            If ``normalize`` has another value.
 
         Warns
         -----
         NormWarning
-            "auto", and the map does not know of its target's rows; they are then left as they are.
+            If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; rows are then not scaled.
         """
         self._check_fitted()
         if is_tensor(embeddings):

@@ -1,4 +1,4 @@
-"""What maps check of rows, weights and means."""
+"""Checks of rows, weights and means that maps share."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Modalities: TypeAlias = str | Sequence[str] | np.ndarray | None
 
 @dataclass(frozen=True)
 class GivenMeans:
-    """Means of a modality that :meth:`OrthogonalMap.recenter` was given.
+    """Means of a modality that were passed to :meth:`OrthogonalMap.recenter`.
 
     Attributes
     ----------
     source, target : ndarray
     n_source, n_target : float or None
-        Weight of the rows behind each; None where a mean vector was given, 0 where the target's is taken from the gap between modalities.
+        Weight of the rows behind each; None if a mean vector was passed, 0 if the target's was derived from the gap between modalities.
     """
 
     source: np.ndarray
@@ -39,15 +39,16 @@ class GivenMeans:
 
 
 class NotFittedMapError(CongruenceError, NotFittedError):
-    """A map is used before it was fitted (part of the error tree; scikit-learn's own type as well)."""
+    """A map is used before it was fitted (part of this library's error tree, and scikit-learn's own type as well)."""
 
 
 def check_native(X: RowsLike, name: str) -> Array:
-    """Return rows to map as an array, float32 or float64; a tensor stays one, on its device and with its graph.
+    """Return rows to map as an array, float32 or float64; a tensor stays a tensor, on its device and in its graph.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
     if is_tensor(X):
         return widen(as_native(X, name))
@@ -55,7 +56,7 @@ def check_native(X: RowsLike, name: str) -> Array:
 
 
 def with_names(X: object, A: Array) -> object:
-    """Return the frame whose column names scikit-learn remembers and compares, or the matrix where columns are not features."""
+    """Return the data frame whose column names scikit-learn stores and compares, or the matrix if columns are not features."""
     return X if hasattr(X, "columns") and getattr(X, "shape", ())[1:] == A.shape[1:] else A
 
 
@@ -65,6 +66,7 @@ def check_mean(mean: ArrayLike | Embeddings, width: int, name: str) -> np.ndarra
     Raises
     ------
     ShapeError, NotFiniteError
+        If arrays have the wrong shape or contain NaN or infinity.
     """
     if isinstance(mean, Embeddings):
         mean = mean.mean
@@ -80,7 +82,7 @@ def check_mean(mean: ArrayLike | Embeddings, width: int, name: str) -> np.ndarra
 
 
 def count_rows(rows: object) -> int | None:
-    """Return how many rows :func:`check_mean` averages; None for a vector, of which nobody says how many it stands for."""
+    """Return the number of rows that :func:`check_mean` averages; None for a vector, for which it is unknown."""
     if isinstance(rows, Embeddings):
         return len(rows)
     array = to_rows(rows, "rows")
@@ -93,6 +95,7 @@ def check_same_kind(one: object, other: object, verb: str) -> None:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if type(one) is not type(other):
         raise ParameterError(
@@ -115,7 +118,7 @@ def check_weights(sample_weight: ArrayLike, X: np.ndarray) -> np.ndarray:
 
 
 def split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarray | None]]:
-    """Return (name, rows) for each modality; one unnamed group when nothing was said."""
+    """Return (name, rows) for each modality; a single unnamed group if no modality was given."""
     if modality is None:
         return [("", None)]
     if isinstance(modality, str):

@@ -1,4 +1,4 @@
-"""A rotation that goes on: more pairs, other shards, more rows for its means."""
+"""A rotation that can be updated: with more pairs, with other shards, or with more rows for its means."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from congruence.maps._rotation import RotationMap
 
 
 class ContinuedMap(RotationMap):
-    """A rotation computed from moments, which are sums and can therefore be added to.
+    """A rotation computed from moments, which are sums, so that more pairs can be added.
 
-    A subclass gathers them (``_gather``) and computes the rotation from them (``_solve``).
+    A subclass gathers the moments (``_gather``) and computes the rotation from them (``_solve``).
     """
 
     shrinkage: str
@@ -27,7 +27,7 @@ class ContinuedMap(RotationMap):
 
     @abstractmethod
     def _start(self) -> None:
-        """Forget everything seen."""
+        """Discard everything gathered so far."""
 
     @abstractmethod
     def _gather(
@@ -58,15 +58,15 @@ class ContinuedMap(RotationMap):
     ) -> Self:
         """Add pairs to those already seen; the result equals one fit on all of them.
 
-        The rotation is computed when it is next needed, so many small batches cost no more than one large.
+        The rotation is computed only when it is next needed, so many small batches cost no more than one large batch.
 
         Parameters
         ----------
         X, Y, sample_weight, modality, y
-            As for :meth:`fit`. A batch may hold a single pair, as long as two have been seen when the map is used.
+            As for :meth:`fit`. A batch may hold a single pair, as long as two pairs have been seen when the map is used.
         forgetting : float, default=1.0
-            In (0, 1]: what the weights of all pairs seen before are multiplied by. After t more batches a pair counts forgetting to the t;
-            the result equals one fit with these as ``sample_weight``.
+            Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has weight forgetting to the
+            power t; the result equals one fit with these weights as ``sample_weight``.
 
         Returns
         -------
@@ -75,12 +75,12 @@ class ContinuedMap(RotationMap):
         Raises
         ------
         ParameterError
-            ``shrinkage="cv"``; a map that has no moments, as after :meth:`then` or from a :class:`~congruence.CanonicalFrame`; or one
-            recentered without a name for the modality.
+            If ``shrinkage="cv"``; if the map has no moments, as after :meth:`then` or from a :class:`~congruence.CanonicalFrame`; or if it
+            was recentered without a modality name.
 
         Notes
         -----
-        Means that :meth:`recenter` gave stay; a target mean that it took from the gap between modalities follows the new rotation.
+        Means set by :meth:`recenter` are kept. A target mean that :meth:`recenter` derived from the gap between modalities is recomputed with the new rotation.
         """
         check_forgetting(forgetting)
         if self.shrinkage == "cv":
@@ -97,12 +97,12 @@ class ContinuedMap(RotationMap):
         if not first:
             self._refuse_unnamed_means()
             self._active = self.modality_ if "modality_" in vars(self) else getattr(self, "_active", None)
-            # New moments, and not these: other maps of the same fit share them (for_modality, recenter).
+            # Create new moments: other maps of the same fit share the present ones (for_modality, recenter).
             self.moments_ = {name: moments.scaled(forgetting) for name, moments in self.moments_.items()}
         try:
             self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
         except Exception:
-            self.moments_ = before  # a batch that is refused must not age the others
+            self.moments_ = before  # a rejected batch must not decay the weights of earlier ones
             raise
         return self
 
@@ -112,7 +112,7 @@ class ContinuedMap(RotationMap):
         Parameters
         ----------
         other : OrthogonalMap
-            Fitted with the same parameters on other pairs of the same two models, for example on another shard.
+            Fitted with the same parameters on other pairs of the same two models, e.g. on another shard.
 
         Returns
         -------
@@ -121,6 +121,7 @@ class ContinuedMap(RotationMap):
         Raises
         ------
         ParameterError, ShapeError
+            If arrays have the wrong shape, or a parameter has an invalid value.
         """
         check_same_kind(self, other, "merge")
         if self.get_params() != other.get_params():
@@ -152,28 +153,28 @@ class ContinuedMap(RotationMap):
         modality: str,
         forgetting: float = 1.0,
     ) -> Self:
-        """Return a map in whose means of a modality more unpaired rows are counted.
+        """Return a map whose means of one modality include additional unpaired rows.
 
         Parameters
         ----------
         source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target), optional
-            Rows to add on one side or on both; they need not belong together.
+            Rows to add to one side or both; they need not be paired.
         modality : str
-            One that :meth:`recenter` was given rows of.
+            A modality for which :meth:`recenter` was given rows.
         forgetting : float, default=1.0
-            What the rows counted so far weigh, in (0, 1].
+            Factor in (0, 1] by which the weight of the rows counted so far is multiplied.
 
         Returns
         -------
         OrthogonalMap
-            With forgetting = 1 the one that :meth:`recenter` gives for all rows together, to rounding.
+            With forgetting = 1, the map that :meth:`recenter` gives for all rows together, up to rounding.
 
         Raises
         ------
         ModalityError
-            :meth:`recenter` gave no means of this modality.
+            If :meth:`recenter` set no means of this modality.
         ParameterError
-            It got mean vectors, so that the number of rows is not known.
+            If :meth:`recenter` was given mean vectors, so that the number of rows is unknown.
         """
         check_forgetting(forgetting)
         self._check_fitted()
@@ -204,7 +205,7 @@ class ContinuedMap(RotationMap):
             total = seen * forgetting + new
             sides.append((mean + (check_mean(rows, len(mean), name) - mean) * (new / total), total))
         (a, n_source), (b, n_target) = sides
-        if n_target == 0:  # of the gap between modalities alone
+        if n_target == 0:  # the target mean comes from the gap between modalities only
             b = known.target + (a - known.source) @ self.rotation_
         new_means = (a, b) if modality == self.modality_ else (self.source_mean_, self.target_mean_)
         table = {**self.modality_means_, modality: (a, b)}
@@ -223,7 +224,7 @@ class ContinuedMap(RotationMap):
             )
 
     def _keep_given_means(self) -> None:
-        """After a solve, put back what recenter gave, and the modality that was in use."""
+        """After solving, restore the means set by ``recenter`` and the modality in use."""
         fitted = self.source_mean_, self.target_mean_
         for name, given in self.given_means_.items():
             if given.n_target == 0:
@@ -237,7 +238,7 @@ class ContinuedMap(RotationMap):
 
 
 def check_forgetting(forgetting: float) -> None:
-    """Refuse a forgetting factor outside (0, 1]. Raises ParameterError."""
+    """Check that a forgetting factor is in (0, 1]. Raises ParameterError."""
     if check_positive(forgetting, "forgetting") > 1:
         raise ParameterError(
             f"Got forgetting={forgetting}; expected a number above 0 and at most 1. Pass forgetting=0.9, for example."

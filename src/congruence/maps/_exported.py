@@ -1,4 +1,4 @@
-"""A fitted map in other frameworks: as layers, plain data, and as a module of PyTorch."""
+"""Export a fitted map as layers, which are plain data, or as a PyTorch module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Exported(ABC):
-    """What a fitted map is written as for other frameworks."""
+    """Exports of a fitted map for other frameworks."""
 
     kind: ClassVar[str]
     #: The sides that :meth:`as_layers` knows.
@@ -46,10 +46,10 @@ class Exported(ABC):
 
     @abstractmethod
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
-        """Say whether mapped rows are to be scaled to unit norm."""
+        """Return whether mapped rows are to be scaled to unit norm."""
 
     def _layers_of(self, side: str) -> list[Layer]:
-        """Return ``transform`` as layers, or of a two-sided map the head of one side."""
+        """Return ``transform`` as layers; for a joint-space map, the head of one side."""
         raise ParameterError(
             f"Got {type(self).__name__}, which is not made of layers; expected a map of the table MAPS. Call transform instead."
         )
@@ -57,36 +57,37 @@ class Exported(ABC):
     def as_layers(
         self, modality: str | None = None, normalize: bool | str = "auto", *, side: str = "source"
     ) -> list[Layer]:
-        """Return what :meth:`~congruence.maps.Map.apply` does to rows, as layers: what every export is written from.
+        """Return :meth:`~congruence.maps.Map.apply` as a list of layers, from which every export is written.
 
         Parameters
         ----------
         modality : str, optional
-            Whose means to use; by default the map's own (``source_space_.modality``), as ``transform`` does.
+            Modality whose means are used; by default the map's own (``source_space_.modality``), as for ``transform``.
         normalize : {"auto", True, False}, default="auto"
-            End with rows of unit norm; "auto" does so if the target's rows had unit norm at the fit.
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
         side : {"source", "target"}, default="source"
-            The head, of a two-sided map.
+            Which head to use; for joint-space maps only.
 
         Returns
         -------
         list of dict
-            Layers as :class:`~congruence.HeadsMap` lists them, arrays in float64, and ``{"kind": "sum", "branches": [layers, …]}``, whose
-            branches take the same rows and whose results are added. A ``center`` before a ``linear`` layer is part of its bias.
+            Layers as listed in :class:`~congruence.HeadsMap`, with float64 arrays, and ``{"kind": "sum", "branches": [layers, …]}``, whose
+            branches are applied to the same rows and whose results are added. A ``center`` before a ``linear`` layer is merged into its bias.
 
         Raises
         ------
         ModalityError
-            The map has no means for the modality.
+            If the map has no means for the modality.
         ParameterError
-            ``side="target"`` of a map with one side, another value of ``normalize`` or ``side``, or a map of a class that is not made of
+            If ``side="target"`` for a map with one side, ``normalize`` or ``side`` has an invalid value, or the map's class does not consist of
             layers.
         NotFittedMapError
+            If the map is not fitted.
 
         Warns
         -----
         NormWarning
-            "auto", and the map does not know of its target's rows.
+            If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm.
         """
         check_choice(side, ("source", "target"), "side")
         if side not in self.sides:
@@ -112,33 +113,33 @@ class Exported(ABC):
         Parameters
         ----------
         modality : str, optional
-            Whose means to use; by default the map's own (``source_space_.modality``), as :meth:`transform` does.
+            Modality whose means are used; by default the map's own (``source_space_.modality``), as for :meth:`transform`.
         normalize : {"auto", True, False}, default="auto"
-            End with rows of unit norm; "auto" does so if the target's rows had unit norm at the fit, as :meth:`apply` does. False gives
-            what :meth:`transform` gives.
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, as in :meth:`apply`. With False,
+            the module computes :meth:`transform`.
         side : {"source", "target"}, default="source"
-            The head, of a two-sided map: "source" for what :meth:`transform` does, "target" for :meth:`transform_target`.
+            Which head of a joint-space map to use: "source" for :meth:`transform`, "target" for :meth:`transform_target`.
         trainable : bool, default=False
-            Whether the weights require gradients. Gradients of the rows pass in any case.
+            Whether the weights require gradients. Gradients with respect to the rows are always computed.
         dtype : torch.dtype, default=torch.float32
-            Of the weights, which the map holds in float64.
+            Type of the weights, which the map stores in float64.
 
         Returns
         -------
         TorchMap
-            A ``torch.nn.Module`` on the CPU, made of ``torch.nn`` layers where there are such. Later changes of the map do not reach it.
+            A ``torch.nn.Module`` on the CPU, made of ``torch.nn`` layers where possible. Later changes of the map do not affect it.
 
         Raises
         ------
         MissingExtraError
-            Without PyTorch.
+            If PyTorch is not installed.
         ModalityError, ParameterError, NotFittedMapError
-            As of :meth:`as_layers`.
+            As for :meth:`as_layers`.
 
         Warns
         -----
         NormWarning
-            "auto", and the map does not know of its target's rows.
+            If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm.
 
         Examples
         --------
@@ -166,7 +167,7 @@ class Exported(ABC):
 
 
 def _fold_centers(layers: Iterable[Layer]) -> list[Layer]:
-    """Put means that are subtracted before a product into its offset, as ``transform`` does."""
+    """Merge means that are subtracted before a product into its offset, as ``transform`` does."""
     out: list[Layer] = []
     for layer in layers:
         layer = {

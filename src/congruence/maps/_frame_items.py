@@ -1,4 +1,4 @@
-"""Items of several models, matched by id: which rows two models share, and the moments of these."""
+"""Items of several models, matched by id: the rows that two models share, and their moments."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def as_rows(data: Any, name: str, modality: str | None = None) -> Rows:
     ----------
     data : Embeddings, array_like, or mapping of modality to those
     name : str
-        Of the model, for messages.
+        Name of the model, for error messages.
     modality : str, optional
-        Of rows that say none.
+        Modality of rows that do not declare theirs.
 
     Returns
     -------
     dict of str to Embeddings
-        Under ``""`` where nothing says a modality.
+        Under ``""`` if the modality is unknown.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def name_modalities(models: Mapping[str, Rows], known: Iterable[str] = ()) -> di
     Raises
     ------
     ModalityError
-        Some rows say no modality, and the others say several.
+        If some rows have no modality, and the others have several.
     """
     said = sorted({q for rows in models.values() for q in rows} | set(known))
     named = [q for q in said if q]
@@ -111,10 +111,10 @@ class Items:
     Attributes
     ----------
     ids : ndarray of object (str), shape (n,)
-        Of every item, in the order in which the models name them; the row numbers where no model has ids.
+        Ids of all items, in the order in which they first occur in the models; row numbers if no model has ids.
     has_ids : bool
     rows : ndarray of int64, shape (M, n)
-        Each item's row in each model, −1 where the model lacks it.
+        Row number of each item in each model, −1 if the model does not have it.
     """
 
     ids: np.ndarray
@@ -123,7 +123,7 @@ class Items:
 
     @property
     def count(self) -> np.ndarray:
-        """How many models have each item, shape (n,)."""
+        """Number of models that have each item, shape (n,)."""
         return np.asarray(np.count_nonzero(self.rows >= 0, axis=0))
 
     @classmethod
@@ -133,9 +133,9 @@ class Items:
         Raises
         ------
         IdError
-            Some models have ids and others not.
+            If some models have ids and others do not.
         ShapeError
-            No model has ids, and their numbers of rows differ.
+            If no model has ids, and their numbers of rows differ.
         """
         sides = {name: rows[modality] for name, rows in models.items() if modality in rows}
         named = [name for name, side in sides.items() if side.has_ids]
@@ -169,7 +169,7 @@ class Items:
 def pair_moments(
     X: np.ndarray, Y: np.ndarray, rows: tuple[np.ndarray, np.ndarray], weights: np.ndarray
 ) -> CrossMoments:
-    """Gather the moments of rows that two models share, a block at a time.
+    """Compute the moments of rows that two models share, one block at a time.
 
     Parameters
     ----------
@@ -194,18 +194,19 @@ def width_of(rows: Rows) -> int:
 
 
 def space_of(rows: Rows) -> Space:
-    """Return the space of a model's vectors, of whatever modality."""
+    """Return the space of a model's vectors, of any modality."""
     spaces = [side.space for side in rows.values()]
     unit = all(space.normalized for space in spaces)
     return replace(spaces[0], modality=None, normalized=unit)
 
 
 def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]]) -> None:
-    """Refuse models in groups that share no item with each other.
+    """Check that all models are connected by shared items.
 
     Raises
     ------
     IdError
+        If ids are missing, repeated or without a partner.
     """
     edges = [{m, j} for m, j, _ in pairs]
     reached, new = {0}, [0]
@@ -223,11 +224,12 @@ def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]])
 
 
 def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
-    """Return how many directions a model's anchors can probe, ``used`` of each modality.
+    """Return the largest number of directions that a model's anchors can cover, with ``used`` of each modality.
 
     Raises
     ------
     TooFewAnchorsError
+        If there are too few rows.
     """
     most = sum(used) - sum(n > 0 for n in used) * center
     if sum(used) < 2 or most < 1:
@@ -238,6 +240,6 @@ def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
 
 
 def check_name(name: object) -> None:
-    """Refuse a model's name that is no text. Raises ParameterError."""
+    """Check that a model's name is a string. Raises ParameterError."""
     if not isinstance(name, str) or not name:
         raise ParameterError(f"Got a model named {name!r}; expected a text. Pass a name for every model.")

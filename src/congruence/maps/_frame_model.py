@@ -1,4 +1,4 @@
-"""What a frame keeps: of each model, and of the items that models share."""
+"""The content of a frame: its models, and the items that models share."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from congruence.errors import IdError, ShapeError
 
 @dataclass(frozen=True)
 class FrameModel:
-    """What a frame knows of one model.
+    """One model of a frame.
 
     Attributes
     ----------
     space : Space
     rotation : ndarray of float64, shape (d, k + a)
-        Into the frame, square roots of the gains included; the last columns are the axes of the modalities' means.
+        Rotation into the frame, multiplied by the square roots of the gains; the last columns are the axes of the modalities' means.
     means : dict of modality to ndarray, shape (d,)
-        The same point of the frame in every model; ``""`` where no modality was named.
+        Means that correspond to the same point of the frame in every model; ``""`` if no modality was named.
     means_from : dict of modality to {"items", "rows", "frame"}
-        Taken from shared items, from rows that no other model has, or, for a modality without rows, from the gap between modalities in the
-        other models.
+        Whether a mean comes from shared items, from rows that no other model has, or, for a modality without rows, from the gap between
+        modalities in the other models.
     width : int
-        k, of the frame.
+        k, the width of the frame.
     n_anchors : int
-        Rows that the rotation was fitted on.
+        Number of rows that the rotation was fitted on.
     rank : int
-        Directions they probed.
+        Number of directions that they cover.
     """
 
     space: Space
@@ -60,7 +60,7 @@ class Consensus:
     vectors : ndarray of float32, shape (n, k)
         Mean over the models that have the item.
     has_ids : bool
-        Otherwise rows go by their position.
+        If False, rows are matched by position.
     center : ndarray of float64, shape (k,)
         Mean of the models' means in the frame.
     """
@@ -71,14 +71,14 @@ class Consensus:
     center: np.ndarray
 
     def rows_of(self, rows: Embeddings, name: str) -> np.ndarray:
-        """Return the place of each row among the items, −1 where it is none of them, shape (n,).
+        """Return the position of each row among the items, −1 for rows that are not among them, shape (n,).
 
         Raises
         ------
         IdError
-            Only one of the two has ids.
+            If only one of the two has ids.
         ShapeError
-            Neither has, and their numbers differ.
+            If neither has ids, and their numbers differ.
         """
         if self.has_ids != rows.has_ids:
             with_ids, without = ("the frame", repr(name)) if self.has_ids else (repr(name), "the frame")
@@ -94,15 +94,15 @@ class Consensus:
         return np.arange(len(rows))
 
     def extended(self, ids: np.ndarray, vectors: np.ndarray) -> Consensus:
-        """Return the same with more items."""
+        """Return a copy with more items."""
         more = np.concatenate([self.vectors, vectors.astype(np.float32)])
         return Consensus(np.concatenate([self.ids, ids]), more, self.has_ids, self.center)
 
 
 def infer_means(models: Mapping[str, FrameModel], modalities: Iterable[str]) -> None:
-    """Give models without rows of a modality its mean, where other models know the gap to one that they have.
+    """Infer the mean of a modality for models without rows of it, if other models know its gap to a modality that they have.
 
-    A mean once inferred is not inferred again, so that models added later move nothing.
+    An inferred mean is never inferred again, so that models added later do not change it.
     """
     measured = {name: [q for q, word in one.means_from.items() if word != "frame"] for name, one in models.items()}
     for q in modalities:

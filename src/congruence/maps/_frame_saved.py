@@ -1,4 +1,4 @@
-"""How a frame is written and read: the format of maps, with a table of models and one of items."""
+"""Save and load frames: the format of maps, with a table of models and one of items."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from congruence.maps._saved import TOLERANCE, check_parameters, count
 
 
 class SavedFrame(BaseEstimator, ABC):
-    """Base of :class:`congruence.CanonicalFrame`: what a fitted frame consists of, and its folder."""
+    """Base of :class:`congruence.CanonicalFrame`: the components of a fitted frame, and its folder."""
 
     kind: ClassVar[str] = "frame"
     models_: dict[str, FrameModel]
@@ -31,11 +31,11 @@ class SavedFrame(BaseEstimator, ABC):
 
     @abstractmethod
     def _check_parameters(self) -> None:
-        """Refuse parameters that a frame does not take."""
+        """Check that the parameters are valid for a frame."""
 
     @abstractmethod
     def _check_fitted(self) -> None:
-        """Refuse to go on before a fit. Raises NotFittedMapError."""
+        """Raise NotFittedMapError if the frame is not fitted."""
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
@@ -44,7 +44,7 @@ class SavedFrame(BaseEstimator, ABC):
         ----------
         path : path-like
         force : bool, default=False
-            Replace a frame or map that is there.
+            Replace an existing frame or map.
 
         Returns
         -------
@@ -53,6 +53,7 @@ class SavedFrame(BaseEstimator, ABC):
         Raises
         ------
         NotFittedMapError, OutputExistsError, StorageError
+            If the map is not fitted; the output already exists; or the output cannot be written.
         """
         self._check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
@@ -94,6 +95,7 @@ class SavedFrame(BaseEstimator, ABC):
         Raises
         ------
         FileError, CorruptFileError, VersionError
+            If a file cannot be read; a file is damaged; or a file was written by a newer version.
         """
         arrays, config = persist.read_folder(path)
         if config.get("kind") != cls.kind:

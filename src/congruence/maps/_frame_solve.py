@@ -1,4 +1,4 @@
-"""What a frame computes from matched items: rotations, gains, means and the consensus of all models."""
+"""The computations of a frame from matched items: rotations, gains, means and the consensus of all models."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Means = dict[str, tuple[np.ndarray, str]]
 
 @dataclass(frozen=True)
 class Leg:
-    """One model's way into the frame.
+    """One model's rotation into the frame.
 
     Attributes
     ----------
     isometry : ndarray of float64, shape (d, k)
-        Partial isometry of the directions that its anchors probed (all of them under ``shrinkage="full"``).
+        Partial isometry of the directions that its anchors cover (of all directions with ``shrinkage="full"``).
     gains : ndarray, shape (min(d, k),)
-        Of its singular directions: those of a map are products of two models' square roots.
+        Gains of its singular directions; a map uses the products of two models' square roots.
     shrunk : ndarray of float64, shape (d, k)
-        The isometry with the square roots of the gains.
+        The isometry multiplied by the square roots of the gains.
     rank : int
-        Number of directions the anchors probed.
+        Number of directions that the anchors cover.
     used : str
         The shrinkage applied.
     """
@@ -50,7 +50,7 @@ class Leg:
 
 
 def gather(models: Sequence[Rows], items: Mapping[str, Items]) -> tuple[Moments, list[np.ndarray | None]]:
-    """Gather the moments of every pair of models on the items both have, each item weighted by 1 / (models that have it).
+    """Compute the moments of every pair of models on the items both have, each item weighted by 1 / (number of models that have it).
 
     Models with fewer shared rows than dimensions are described in an orthonormal basis of these rows.
 
@@ -109,7 +109,7 @@ def solve(
     evidence : list of ndarray, shapes (d_m, k)
         Cross-covariance of each model with all others in the frame.
     sizes : list of float
-        The most that the singular values of each could add up to.
+        Largest possible sum of the singular values of each.
     """
     cross: dict[tuple[int, int], np.ndarray] = {}
     weight: dict[tuple[int, int], float] = {}
@@ -140,26 +140,26 @@ def _size(parts: Sequence[CrossMoments], center: bool) -> float:
 def make_leg(
     name: str, evidence: np.ndarray, size: float, most: int, width: int, shrinkage: str, strength: float | None
 ) -> Leg:
-    """Turn a model's evidence into its leg.
+    """Compute a model's rotation into the frame from its evidence.
 
     Parameters
     ----------
     name : str
-        For messages.
+        Used in error messages.
     evidence : ndarray, shape (d, k)
     size : float
-        The most that its singular values could add up to.
+        Largest possible sum of its singular values.
     most : int
-        Bound on the number of probed directions.
+        Bound on the number of covered directions.
     width : int
-        Of the widest other model: there are no more directions to be probed.
+        Width of the widest other model, which bounds the number of covered directions.
     shrinkage : str
     strength : float or None
 
     Raises
     ------
     InputError
-        The rows do not vary together with those of other models.
+        If the rows do not covary with those of other models.
     """
     found = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
     if not found.rank:
@@ -187,11 +187,11 @@ def means_of(
     *,
     center: bool,
 ) -> dict[int, tuple[np.ndarray, str]]:
-    """Return each model's mean of one modality, all at the same point of the frame, and what it was taken from.
+    """Return each model's mean of one modality, all at the same point of the frame, and the rows it was computed from.
 
-    Models that lack items have means over different items. The translations into the frame are therefore those of least squares over all
-    pairs of models, in closed form; with complete data they are the models' own means. Models that no item of the modality
-    joins are joined by their means.
+    If models lack items, their means are over different items. The translations into the frame are therefore least-squares solutions over all
+    pairs of models, in closed form; with complete data they are the models' own means. Models that share no item of the modality
+    are connected by their means.
 
     Returns
     -------
@@ -244,7 +244,7 @@ def _weighted_mean(X: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> np.n
 
 
 def _groups(models: Sequence[int], shared: Mapping[tuple[int, int], object]) -> list[list[int]]:
-    """Return the models in groups that shared items join."""
+    """Return the groups of models that are connected by shared items."""
     left, groups = list(models), []
     while left:
         group, new = [], [left.pop(0)]

@@ -1,6 +1,6 @@
-"""The front matter of a model card, as the Hugging Face Hub reads it: library, tags, and the scores of held-out pairs as results.
+"""The front matter of a model card for the Hugging Face Hub: library, tags, and scores on held-out pairs as results.
 
-JSON is YAML, so that names and numbers of a file are written as JSON, and nothing in them can add a line of its own.
+Names and numbers are written as JSON, which is valid YAML, so that nothing in them can add a line of its own.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TypeGuard
 
 from congruence._utils.display import visible
 
-#: What the Hub's metadata calls a score of a fit, and how it is shown.
+#: Name and display label, in the Hub's metadata, of each score of a fit.
 _METRICS = {
     "held_out_retrieval_at_1": ("recall_at_1", "recall at 1", "held_out_retrieval_chance"),
     "held_out_recall_at_10": ("recall_at_10", "recall at 10", "held_out_recall_at_10_chance"),
     "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant"),
 }
 
-#: What the second number of each is.
+#: Meaning of the second number of each score.
 _CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
 
 
@@ -29,11 +29,11 @@ def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] 
     Parameters
     ----------
     name : str
-        Of the map: ``old → new``.
+        Name of the map: ``old → new``.
     tags : tuple of str
-        Beside those that all have.
+        Added to the tags that all maps have.
     scores : mapping, optional
-        Of the fit. Scores of held-out pairs become results, each with its control; others are left out.
+        Scores of the fit. Scores on held-out pairs become results, each with its control; others are left out.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] 
 
 
 def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the scores of held-out pairs; a record that holds anything else than numbers gives none."""
+    """Return the scores on held-out pairs; empty if the record holds anything other than numbers."""
     found = []
     for key, (kind, label, control) in _METRICS.items():
         value, beside = scores.get(key), scores.get(control)

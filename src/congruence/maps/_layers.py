@@ -1,4 +1,4 @@
-"""The layers a trained head may have: a written table, their checks, and their forward pass in NumPy or torch."""
+"""The layers that a trained head may have: the table of their kinds, their checks, and their forward pass in NumPy or torch."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ DEEPEST = 8
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kind of layer does and holds.
+    """The properties of a kind of layer.
 
     Attributes
     ----------
     apply : callable
-        From a layer and rows to rows.
+        Function of a layer and rows that returns rows.
     arrays : mapping of str to str
-        Name and shape of each array, in letters: ``"d"`` the width of rows on both sides, ``"i"`` and ``"o"`` of rows going in and
-        coming out.
+        Name and shape of each array, in letters: ``"d"`` is the width of rows on both sides, ``"i"`` and ``"o"`` the widths of input and
+        output rows.
     optional : tuple of str
         Entries that may be absent.
     others : tuple of str
-        Entries that are no arrays.
+        Entries that are not arrays.
     """
 
     apply: Callable[[Layer, Array], Array]
@@ -108,26 +108,26 @@ LAYERS: dict[str, Kind] = {
 
 
 def forward(layers: Iterable[Layer], x: Array) -> Array:
-    """Send rows through checked layers whose arrays are of the rows' library, device and dtype."""
+    """Apply checked layers to rows; the layers' arrays must have the rows' library, device and dtype."""
     for layer in layers:
         x = LAYERS[layer["kind"]].apply(layer, x)
     return x
 
 
 def run(layers: list[Layer], rows: Array, width: int) -> Array:
-    """Send rows through checked layers, a block at a time, in the rows' own precision and library.
+    """Apply checked layers to rows, one block at a time, in the rows' own precision and library.
 
     Parameters
     ----------
     layers : list of dict
     rows : ndarray or tensor, shape (m, d)
     width : int
-        Of the rows that come out.
+        Width of the output rows.
 
     Returns
     -------
     ndarray or tensor, shape (m, width)
-        Of a tensor with its graph.
+        A tensor is part of its autograd graph.
     """
     layers = cast(layers, rows)
     parts = blocks(len(rows), 4 * rows.itemsize * widest(layers, rows.shape[1]))
@@ -140,7 +140,7 @@ def run(layers: list[Layer], rows: Array, width: int) -> Array:
 
 
 def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
-    """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only where they differ."""
+    """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only if they differ."""
     return [
         {
             key: cast(value, rows) if key == "layers" else beside(value, rows) if is_array(value) else value
@@ -151,19 +151,19 @@ def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
 
 
 def is_array(value: object) -> TypeIs[np.ndarray]:
-    """Say whether an entry of a layer is an array."""
+    """Return whether an entry of a layer is an array."""
     return isinstance(value, np.ndarray)
 
 
 def check_layers(layers: object, name: str) -> list[Layer]:
-    """Return the layers of a head as plain dictionaries of the kinds in :data:`LAYERS`, arrays float32 or float64.
+    """Return the layers of a head as plain dictionaries of the kinds in :data:`LAYERS`, with float32 or float64 arrays.
 
     Parameters
     ----------
     layers : sequence of mapping
-        ``{"kind": …}`` and the arrays of that kind, tensors welcome.
+        ``{"kind": …}`` and the arrays of that kind, which may be tensors.
     name : str
-        What the caller calls them, for messages.
+        What the caller calls them, for error messages.
 
     Returns
     -------
@@ -172,9 +172,9 @@ def check_layers(layers: object, name: str) -> list[Layer]:
     Raises
     ------
     ParameterError
-        An unknown kind, or entries that a kind does not have or lacks.
+        If a kind is unknown, or entries are superfluous or missing.
     ShapeError, NotFiniteError, InputError
-        An array of a wrong shape, dtype or with NaN.
+        If an array has the wrong shape or dtype, or contains NaN.
     """
     return _check(layers, name, 0)
 
@@ -245,25 +245,25 @@ def _check_array(value: object, name: str, axes: int) -> np.ndarray:
 
 
 def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tuple[int | None, int | None]:
-    """Return the widths of rows that go into and come out of checked layers.
+    """Return the widths of the input and output rows of checked layers.
 
     Parameters
     ----------
     layers : sequence of dict
     name : str
-        For messages.
+        Used in error messages.
     width : int, optional
-        Width of rows going in, if known.
+        Width of the input rows, if known.
 
     Returns
     -------
     tuple of int or None
-        None where the layers leave it open.
+        None if the layers do not determine it.
 
     Raises
     ------
     ShapeError
-        A layer does not fit the one before it, or a residual block changes the width.
+        If a layer does not fit the one before it, or a residual block changes the width.
     """
     first, now = width, width
     for k, layer in enumerate(layers):
@@ -294,7 +294,7 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
 
 
 def widest(layers: Iterable[Layer], width: int) -> int:
-    """Return the most numbers a row takes on its way: what a block of rows is sized by."""
+    """Return the largest number of values per row in any layer, from which the size of blocks is determined."""
     most = width
     for layer in layers:
         if layer["kind"] == "residual":
@@ -328,12 +328,12 @@ def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str
 
 
 def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, depth: int = 0) -> list[Layer]:
-    """Put structure and arrays together again, taking the arrays used out of ``arrays``; to be checked afterwards.
+    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be checked.
 
     Raises
     ------
     ValueError, KeyError
-        The structure is not what :func:`flatten` writes, or names arrays that are not there.
+        If the structure is not as written by :func:`flatten`, or names missing arrays.
     """
     if not isinstance(structure, list) or depth > DEEPEST:
         raise ValueError(f"layers of {prefix} that are no list, or nested too deep")

@@ -1,4 +1,4 @@
-"""A fitted rotation with the means of its modalities: its inverse, its products, its means, and what is saved of it."""
+"""A fitted rotation with the means of its modalities: inverse, composition, means, and its saved form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from congruence.maps._saved import check_rotation, given_rows
 
 
 class RotationMap(AffineMap):
-    """A map ``z ↦ (z − μ_A) @ rotation + μ_B`` that keeps means μ_A and μ_B for each modality, once it is fitted.
+    """A map ``z ↦ (z − μ_A) @ rotation + μ_B`` that has, once fitted, means μ_A and μ_B for each modality.
 
     A subclass has a parameter ``center`` and sets the attributes in ``fit``.
     """
@@ -51,8 +51,8 @@ class RotationMap(AffineMap):
     def inverse_transform(self, Z: RowsLike) -> Array:
         """Map target rows back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
-        Exact on what :meth:`transform` returns when the map is an isometry; otherwise the part that was lost
-        or faded stays so.
+        If the map is an isometry, this exactly inverts :meth:`transform`; otherwise the components that :meth:`transform` removed or
+        shrank are not restored.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class RotationMap(AffineMap):
         Returns
         -------
         ndarray or tensor, shape (m, d_source)
-            As from :meth:`transform`.
+            As for :meth:`transform`.
         """
         self._check_fitted()
         A = check_native(Z, "Z")
@@ -71,7 +71,7 @@ class RotationMap(AffineMap):
         return as_given(out, Z)
 
     def inverse(self) -> Self:
-        """Return the map from target to source: the one a fit with the sides exchanged would give.
+        """Return the map from target to source, equal to the map fitted with source and target exchanged.
 
         Returns
         -------
@@ -93,9 +93,9 @@ class RotationMap(AffineMap):
         return new
 
     def then(self, other: Self) -> Self:
-        """Return the map that applies this one and then ``other``.
+        """Return the map that applies this map and then ``other``.
 
-        Means stay right: the middle means need not be equal. Modalities known to both keep their own.
+        The means of the two maps' middle space need not be equal; they are accounted for. Modalities that both maps know keep their own means.
 
         Parameters
         ----------
@@ -109,6 +109,7 @@ class RotationMap(AffineMap):
         Raises
         ------
         ParameterError, ShapeError, SpaceMismatchError
+            If arrays have the wrong shape; a parameter has an invalid value; or vectors belong to another space.
         """
         check_same_kind(self, other, "compose")
         self._check_fitted()
@@ -160,13 +161,13 @@ class RotationMap(AffineMap):
         source_mean : array_like, shape (d_source,) or (m, d_source), or Embeddings
             Mean of that modality in the source model, or rows to average.
         target_mean : array_like, shape (d_target,) or (m, d_target), or Embeddings, optional
-            The same in the target model. When it is not given, the gap between the two modalities' source
-            means is rotated as rows are: ``μ_B + (source_mean − μ_A) @ rotation``.
+            The same in the target model. If it is omitted, the gap between the two modalities' source
+            means is rotated like any row: ``μ_B + (source_mean − μ_A) @ rotation``.
         modality : str, optional
-            Name under which the new map keeps these means for :meth:`for_modality`.
+            Name under which the new map stores these means for :meth:`for_modality`.
         offset : float, default=1.0
-            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. At 1 it is the same function,
-            at 0 a rotation about the origin.
+            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1 it is the same function,
+            with 0 a rotation about the origin.
 
         Returns
         -------
@@ -174,10 +175,10 @@ class RotationMap(AffineMap):
 
         Notes
         -----
-        Rotating the gap is exact when one rotation about one offset relates both modalities, which is the
-        paper's model (Remark C.15), and when the anchors probed the direction of the gap. It then makes the
-        new map the same function as the original one. Two contrastive models need not
-        have gaps of the same length, so a real target mean, even from a few dozen rows, is better.
+        Rotating the gap is exact if the same rotation and offset relate both modalities, which is the
+        paper's model (Remark C.15), and if the anchors cover the direction of the gap. The
+        new map is then the same function as the original one. Two contrastive models need not
+        have gaps of the same length, so a measured target mean, even from a few dozen rows, is better.
         """
         self._check_fitted()
         d_source, d_target = self.rotation_.shape
@@ -206,7 +207,7 @@ class RotationMap(AffineMap):
         Parameters
         ----------
         modality : str or None
-            ``None`` returns the map as it is.
+            ``None`` returns the map unchanged.
 
         Returns
         -------
@@ -215,7 +216,7 @@ class RotationMap(AffineMap):
         Raises
         ------
         ModalityError
-            If the map has no means for it. A map fitted without naming a modality accepts any.
+            If the map has no means for the modality. A map fitted without a modality name accepts any.
         """
         self._check_fitted()
         if modality is None or modality == self.modality_:
@@ -246,8 +247,8 @@ class RotationMap(AffineMap):
         Returns
         -------
         ndarray of float64, shape (m,)
-            In [0, 1]. What is missing to 1 was never seen by the fit: it is dropped, or, under ``shrinkage="full"``,
-            turned arbitrarily. A row equal to the mean counts as 1.
+            In [0, 1]. The fit has no information about the remaining component: it is dropped or, with ``shrinkage="full"``,
+            rotated arbitrarily. A row equal to the mean counts as 1.
         """
         A = to_numpy(self._check_source(X))
         basis = self._probed_basis()
@@ -284,7 +285,7 @@ class RotationMap(AffineMap):
         return facts
 
     def _like(self) -> Self:
-        """Return a new map of the same parameters and spaces, not yet fitted."""
+        """Return a new, unfitted map with the same parameters and spaces."""
         new = type(self)(**self.get_params())
         new.source_space_, new.target_space_ = self.source_space_, self.target_space_
         new.n_features_in_ = self.n_features_in_
@@ -302,7 +303,7 @@ class RotationMap(AffineMap):
         n_pairs: int,
         center: bool,
     ) -> Self:
-        """Make a map that was fitted on no pairs of its own, as :meth:`then` does."""
+        """Build a map that was not fitted on pairs itself, as :meth:`then` does."""
         new = cls(center=center)
         new.moments_, new.given_means_ = {}, {}
         new.rotation_, new.n_features_in_ = rotation, rotation.shape[0]
@@ -324,7 +325,7 @@ class RotationMap(AffineMap):
         source: Space,
         target: Space,
     ) -> None:
-        """Fill a copy of this map that moves the same directions, with what differs given."""
+        """Fill a copy of this map that acts on the same directions, with the given differences."""
         new.rotation_ = rotation
         new.n_features_in_ = rotation.shape[0]
         new.source_mean_, new.target_mean_ = means
@@ -338,7 +339,7 @@ class RotationMap(AffineMap):
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"], rotation.shape, None)}
 
     def _give(self, modality: str, means: GivenMeans) -> None:
-        """Note means that were given, and for :meth:`_restore` of how many rows they are."""
+        """Store means that were given and, for :meth:`_restore`, the number of rows behind them."""
         self.given_means_[modality] = means
         self.facts_ = {**self.facts_, "mean_rows": self._mean_rows()}
 
@@ -394,5 +395,5 @@ class RotationMap(AffineMap):
 
 
 def check_middle(end: Space, start: Space) -> None:
-    """Refuse to compose maps whose middle spaces are known to differ (modalities may)."""
+    """Refuse to compose maps whose middle spaces are known to differ (their modalities may differ)."""
     check_space(replace(end, normalized=None), start, Space(), modality=False)

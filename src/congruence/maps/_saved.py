@@ -1,8 +1,8 @@
-"""What a saved map must be before it is taken in.
+"""Checks of a saved map before it is loaded.
 
-Checksums say that a folder is what somebody saved, not that it holds a map: whoever changes a file can compute them again. So
-shapes, dtypes, finite numbers, parameters, and what the map claims of itself are checked against the arrays. Every check
-raises ``ValueError`` or ``TypeError``, which :func:`congruence.load` turns into one ``CorruptFileError``.
+Checksums show that a folder is unchanged since it was saved, not that it holds a valid map: whoever changes a file can recompute them.
+Shapes, dtypes, finite numbers, parameters, and the map's statements about itself are therefore checked against the arrays. Every check
+raises ``ValueError`` or ``TypeError``, which :func:`congruence.load` converts to ``CorruptFileError``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRIED = 8
 
 
 def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
-    """Refuse parameters, facts, scores and spaces of types that the map would not have written.
+    """Refuse parameters, facts, scores and spaces whose types differ from those a map writes.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
 
 
 def check_parameters(kind: type, given: Mapping[str, object]) -> None:
-    """Compare each parameter with its default: JSON keeps numbers, text and flags apart, and so must a file.
+    """Check the type of each parameter against its default: JSON distinguishes numbers, text and flags, and a file must too.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _check_scores(scores: Mapping[str, object]) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Say whether a value is a finite number that fits a float."""
+    """Return whether a value is a finite number that fits a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) <= sys.float_info.max
@@ -108,7 +108,7 @@ def number(facts: Mapping[str, Any], name: str) -> float:
 
 
 def count(facts: Mapping[str, object], name: str, *, missing: int | None = None, most: int = 2**63 - 1) -> int:
-    """Return a whole number ≥ 0 among the facts; ``missing`` where there is none.
+    """Return a whole number ≥ 0 from the facts; ``missing`` if there is none.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def count(facts: Mapping[str, object], name: str, *, missing: int | None = None,
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *, free: tuple[str, ...] = ()) -> None:
-    """Refuse arrays that are not exactly those of a map.
+    """Check that the arrays are exactly those of a map.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *,
     shapes : mapping of str to str
         A letter for each axis; the same letter stands for the same length everywhere, and no length is 0.
     free : tuple of str
-        Names of arrays that are only records: they may be empty and hold NaN.
+        Names of arrays that are only records: they may be empty or contain NaN.
 
     Raises
     ------
     ValueError
-        One is missing, one too many, or one of another shape, dtype or with NaN or infinity.
+        If an array is missing or superfluous, has another shape or dtype, or contains NaN or infinity.
     """
     if set(arrays) != set(shapes):
         odd = sorted(set(arrays) ^ set(shapes))
@@ -158,10 +158,10 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *,
 
 
 def check_orthonormal(frame: np.ndarray, name: str) -> None:
-    """Refuse a matrix that is said to have orthonormal columns (or rows, if it is wider than tall) and has not.
+    """Check that a matrix has orthonormal columns (or rows, if it is wider than tall), as claimed.
 
-    Tried on random rows, at a cost that grows with the size of the matrix alone: of a matrix E = frameᵀ frame − I the expected
-    square of its product with a standard normal row is its squared Frobenius norm (Freivalds' check, with a tolerance).
+    Tested on random rows, at a cost proportional to the size of the matrix: for E = frameᵀ frame − I, the expected
+    squared norm of its product with a standard normal row is its squared Frobenius norm (Freivalds' check, with a tolerance).
 
     Raises
     ------
@@ -181,15 +181,15 @@ def check_rotation(
     moments: Mapping[str, Mapping[str, np.ndarray]],
     means: Mapping[str, Mapping[str, np.ndarray]],
 ) -> None:
-    """Refuse the arrays of a rigid map that do not fit each other, or that are not what its facts claim.
+    """Check that the arrays of an orthogonal map fit each other and agree with its facts.
 
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        All of the map's.
+        All arrays of the map.
     facts : mapping
     moments, means : mapping of str to mapping
-        Those of the arrays that belong to a modality, by its name and theirs.
+        The arrays that belong to a modality, by its name and their own.
 
     Raises
     ------
@@ -217,9 +217,9 @@ def check_rotation(
 def given_rows(
     facts: Mapping[str, object], means: Mapping[str, object], moments: Mapping[str, object]
 ) -> dict[str, tuple[float | None, float | None]]:
-    """Return how many rows the means are of that were given to a map, by modality.
+    """Return the number of rows behind the means that were passed to a map, by modality.
 
-    Maps of earlier versions do not say; of these, means that no moments have were given.
+    Earlier versions did not save it; for their maps, means without moments count as passed.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray,
 
 
 def check_restored(mapping: Map) -> None:
-    """Refuse a map whose spaces have other widths than its arrays, or which sends ordinary rows to NaN or infinity.
+    """Refuse a map whose spaces have other widths than its arrays, or which maps ordinary rows to NaN or infinity.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How a map is written and read: a folder on disk, a repository on the Hugging Face hub, and the card in it."""
+"""Save and load maps: a folder on disk, a repository on the Hugging Face hub, and its model card."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from congruence.maps._shown import Shown
 
 
 class Saving(Shown, ABC):
-    """Saving and loading of a map, from its parameters, :meth:`state` and ``facts_``."""
+    """Saving and loading of a map from its parameters, :meth:`state` and ``facts_``."""
 
     kind: ClassVar[str]
 
@@ -32,7 +32,7 @@ class Saving(Shown, ABC):
 
     @abstractmethod
     def _check_fitted(self) -> None:
-        """Refuse to go on before a fit. Raises NotFittedMapError."""
+        """Raise NotFittedMapError if the map is not fitted."""
 
     @classmethod
     def from_pretrained(
@@ -45,18 +45,19 @@ class Saving(Shown, ABC):
         name_or_path : str or path-like
             A folder, or ``"owner/name"`` on the hub.
         revision, token : str, optional
-            On the hub.
+            Revision and access token on the hub.
 
         Returns
         -------
         Map
-            Of this class; ``Map.from_pretrained`` and :func:`congruence.from_pretrained` take any kind.
+            Of this class; ``Map.from_pretrained`` and :func:`congruence.from_pretrained` accept any kind.
 
         Raises
         ------
         ParameterError
-            The folder holds a map of another kind.
+            If the folder holds another kind of map.
         FileError, CorruptFileError, VersionError, MissingExtraError
+            If a file cannot be read; a file is damaged; a file was written by a newer version; or an optional dependency is not installed.
         """
         from congruence.maps import from_pretrained  # the table of kinds stands above its members
 
@@ -74,7 +75,7 @@ class Saving(Shown, ABC):
         Parameters
         ----------
         path : path-like
-            The folder to make.
+            The folder to create.
         force : bool, default=False
             Replace an existing folder.
 
@@ -85,11 +86,12 @@ class Saving(Shown, ABC):
         Raises
         ------
         NotFittedMapError, OutputExistsError, StorageError
+            If the map is not fitted; the output already exists; or the output cannot be written.
         """
         return persist.write_folder(path, self.state(), self.config(), self._card(), force=force)
 
     def config(self) -> dict[str, Any]:
-        """Return what, beside the arrays of :meth:`state`, is saved of the map; plain data.
+        """Return everything that is saved of the map besides the arrays of :meth:`state`, as plain data.
 
         Returns
         -------
@@ -98,6 +100,7 @@ class Saving(Shown, ABC):
         Raises
         ------
         NotFittedMapError
+            If the map is not fitted.
         """
         self._check_fitted()
         return {
@@ -121,15 +124,15 @@ class Saving(Shown, ABC):
     def save_pretrained(
         self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
     ) -> Path:
-        """Save under the name Hugging Face users expect; overwrites, as they expect.
+        """Save the map under the method name that Hugging Face users expect; existing files are overwritten.
 
         Parameters
         ----------
         save_directory : path-like
         push_to_hub : bool, default=False
-            Upload as well.
+            Also upload the map.
         repo_id : str, optional
-            Where to; the folder's name by default.
+            Repository to upload to; by default the folder's name.
         **hub
             Passed to :meth:`push_to_hub`.
 
@@ -170,7 +173,7 @@ class Saving(Shown, ABC):
             return persist.upload_folder(path, repo_id, token=token, private=private, message=commit_message)
 
     def _card_text(self) -> tuple[str, list[str]]:
-        """Title of the model card, and what the map does and how to call it; in Markdown, names escaped."""
+        """Return the title of the model card, and what the map does and how to call it, in Markdown with escaped names."""
         return one_sided_text(self.source_space_, self.target_space_, self.facts_)
 
     def _card(self) -> str:

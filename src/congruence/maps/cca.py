@@ -1,48 +1,50 @@
-"""Regularised canonical correlation analysis as a map of both spaces."""
+"""Regularized canonical correlation analysis: both models are mapped into one joint space."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 import numpy as np
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
 from congruence.linalg.canonical import canonical_directions, whiten
-from congruence.linalg.procrustes import cross_svd
+from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.maps.projections import ProjectionMap, Rows
 
 __all__ = ["CCAMap"]
 
 
 class CCAMap(ProjectionMap):
-    """Projections of both spaces into a joint one whose coordinates are whitened and correlate most.
+    """Projections of both spaces into a joint space whose coordinates are whitened and maximally correlated.
 
-    Maximises ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I.
+    Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I.
 
     Parameters
     ----------
     n_components : int, optional
-        Width of the joint space; as many directions as the pairs allow by default: min(d_source, d_target, n − 1) (n without
-        centering) unless the rows themselves span less.
+        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n without
+        centering), or fewer if the rows span fewer.
     ridge : float, default=0.1
-        λ, added to the Gram matrices AᵀA and BᵀB, which are sums over rows and not means: with more pairs it weighs less.
+        λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more pairs.
     center : bool, default=True
-        Subtract the mean of the (unit) fitting rows.
+        Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
     normalize : bool, default=True
-        Scale rows to unit norm, before their mean is taken. Both steps are repeated on rows to be mapped.
+        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same way.
     power : float, default=0.0
-        Multiply direction i by (its canonical correlation)^power on both sides. 0 is the paper's: weakly correlated directions
-        count as much as strong ones.
+        Multiply direction i by (its canonical correlation)^power on both sides. 0, as in the paper, gives weakly and strongly
+        correlated directions the same weight.
 
     Attributes
     ----------
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
-        Act on rows from the right.
+        Multiply rows from the right.
     source_mean_, target_mean_ : ndarray of float64
-        Subtracted; zeros without centering.
+        Subtracted from the rows; zeros without centering.
     singular_values_ : ndarray
-        Canonical correlations of the fitting rows, descending, shrunk by λ; without λ the correlations themselves.
+        Canonical correlations of the fitted rows, descending, shrunk by λ (unshrunk for λ = 0).
 
     References
     ----------
@@ -69,13 +71,44 @@ class CCAMap(ProjectionMap):
         check_positive(self.ridge, "ridge", zero=True)
         check_positive(self.power, "power", zero=True)
 
-    def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        a, b = _compress(A, B)
-        return canonical_directions(self._whiten(a, A.size), self._whiten(b, B.size))
+    def fit_ridges(self, X: RowsLike, Y: RowsLike, ridges: Sequence[float]) -> list[Self]:
+        """Fit a map with each λ, from one singular value decomposition of either side.
 
-    def _whiten(self, rows: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
+        Parameters
+        ----------
+        X : array_like, shape (n, d_source)
+        Y : array_like, shape (n, d_target)
+        ridges : sequence of float
+            Values of ``ridge``.
+
+        Returns
+        -------
+        list of CCAMap
+            The maps that ``fit`` returns with each of them, in their order.
+
+        Raises
+        ------
+        InputError
+        ParameterError
+            A parameter is impossible, or ``n_components`` is more than these pairs allow.
+        """
+        maps = [type(self)(self.n_components, ridge, self.center, self.normalize, self.power) for ridge in ridges]
+        for one in maps:
+            one._check_all_parameters()
+        source, target = self._check_pairs(X, Y)[:2]
+        A, B = self._rows(source), self._rows(target)
+        sides = _decompose(A, B)
+        return [one._take(A, B, one._directions(sides)) for one in maps]
+
+    def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        return self._directions(_decompose(A, B))
+
+    def _directions(self, sides: tuple[CrossSVD, CrossSVD]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        x, y = map(self._whiten, sides)
+        return canonical_directions(x, y)
+
+    def _whiten(self, svd: CrossSVD) -> tuple[np.ndarray, np.ndarray]:
         """Return the whitened rows and the matrix that whitens."""
-        svd = cross_svd(rows, scale=size)
         if not svd.rank and not self.ridge:
             raise InputError(
                 "Got rows that are all alike once preprocessed, and ridge=0; expected rows that vary. Add other rows, or pass ridge=1.0."
@@ -87,13 +120,19 @@ class CCAMap(ProjectionMap):
         return singular**self.power if self.power else None
 
 
-def _compress(A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target many.
+def _decompose(A: Rows, B: Rows) -> tuple[CrossSVD, CrossSVD]:
+    """Return the singular value decompositions of both sides."""
+    a, b = _compress(A, B)
+    return cross_svd(a, scale=A.size), cross_svd(b, scale=B.size)
 
-    They are the triangle R of a QR decomposition of the rows of both sides laid next to each other, block by block: exact,
-    without squaring, in memory that does not grow with the number of rows.
+
+def _compress(A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them.
+
+    They are the triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block by block. This is
+    exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
     """
-    import scipy.linalg  # here and not above: the other methods do without it
+    import scipy.linalg  # imported here because the other methods do not need it
 
     width = A.width + B.width
     triangle = np.empty((0, width))

@@ -1,4 +1,4 @@
-"""How a map was found, as its ``scores_`` keep it, in words: the choice among maps, the refinement, the search for pairs."""
+"""Describe in words how a map was found, from its ``scores_``: the choice among maps, the refinement, the search for pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["alignment_rows", "choice_rows", "choice_sentence", "refinement_rows"
 
 
 def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
-    """Return what was chosen, by what evidence, by how much, and what else was tried, as lines of a table.
+    """Return the chosen map, the evidence, the margin and the alternatives tried, as rows of a table.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
 
 
 def choice_sentence(choice: Mapping[str, Any]) -> str:
-    """Return in sentences which map was chosen, among what, by which evidence, and by how much.
+    """Return sentences that state which map was chosen, from which candidates, on what evidence, and by what margin.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
 
 
 def refinement_rows(found: Mapping[str, object]) -> list[list[str]]:
-    """Return what unpaired rows did, measured on pairs that were left out, as lines of a table.
+    """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def refinement_rows(found: Mapping[str, object]) -> list[list[str]]:
 
 
 def refinement_sentence(found: Mapping[str, object]) -> str:
-    """Return in a sentence whether unpaired rows improved the map, and by what evidence.
+    """Return a sentence stating whether unpaired rows improved the map, and on what evidence.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def refinement_sentence(found: Mapping[str, object]) -> str:
 
 
 def alignment_rows(found: Mapping[str, object]) -> list[list[str]]:
-    """Return how far restarts without any known pair agree, as lines of a table.
+    """Return how well restarts without any known pair agree, as rows of a table.
 
     Parameters
     ----------

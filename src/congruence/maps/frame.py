@@ -1,4 +1,4 @@
-"""Many models in one frame: generalized Procrustes analysis, and the maps that follow from it."""
+"""Many models in one coordinate frame: generalized Procrustes analysis, and the maps between models that follow from it."""
 
 from __future__ import annotations
 
@@ -34,59 +34,60 @@ from congruence.maps.orthogonal import OrthogonalMap
 
 __all__ = ["CanonicalFrame"]
 
-#: Spectra that a frame can use: those of :class:`~congruence.OrthogonalMap` that need no second pass over the rows.
+#: Shrinkage settings that a frame supports: those of :class:`~congruence.OrthogonalMap` that do not need a second pass over the rows.
 SHRINKAGES = ("auto", "wiener", "probed", "full")
 
 
 class CanonicalFrame(SavedFrame):
     """One coordinate frame for many models, and a map between any two of them through it.
 
-    Each model has one rotation into the frame and a mean for each modality. A map from one model to another is the rotation of the
-    first followed by the transpose of the second's, so that maps agree with each other: A → B → C is A → C, and a
-    loop leads back. Models need not share all items, nor widths, nor modalities; items are matched by id.
+    Each model has one rotation into the frame, and one mean per modality. The map from one model to another is the rotation of the first
+    followed by the transpose of the second's rotation, so maps are consistent with each other: A → B → C equals A → C, and a
+    loop is the identity. Models need not share all items, widths or modalities; items are matched by id.
 
     Parameters
     ----------
     center : bool, default=True
-        Remove the means before fitting and exchange them when mapping.
+        Subtract the source mean and add the target mean when mapping; the rotations are fitted on centered rows.
     shrinkage : {"auto", "wiener", "probed", "full"}, default="auto"
-        What to do with a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is ``"wiener"``. Each
-        of the two models of a map contributes the square roots of its gains.
+        How to weight a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is ``"wiener"``. A map between
+        two models multiplies the square roots of both models' gains.
     shrinkage_strength : float, optional
-        Of ``"wiener"``; 0.1 by default.
+        Strength of ``"wiener"``; 0.1 by default.
     max_iter : int, default=200
-        Sweeps over the models.
+        Largest number of sweeps over the models.
     tol : float, default=1e-8
-        A sweep that raises the objective by less than this share of it is the last.
+        Stop after a sweep that improves the objective by less than this share of it.
 
     Attributes
     ----------
     models_ : dict of str to FrameModel
-        In the order in which they came.
+        The models, in the order in which they were added.
     consensus_ : dict of str to Consensus
-        The items in the frame, by modality: what models added later are fitted to.
+        The items in the frame, by modality. Models added later are fitted to them.
     axes_ : list of str
-        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`): the last columns of
-        the models' rotations. Under ``"wiener"`` only.
+        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`), stored as the last columns of
+        the models' rotations. Only with ``"wiener"``.
     objective_ : ndarray, shape (n_iter_ + 1,)
-        Alignment of all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the start on; it never decreases, and is 1 for exact data.
+        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never decreases, and is 1 for
+        noise-free data.
     n_iter_ : int
     converged_ : bool
 
     Warns
     -----
     ConvergenceWarning
-        ``max_iter`` sweeps were not enough.
+        If ``max_iter`` sweeps did not suffice.
 
     Notes
     -----
-    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, c_i the number of models that
-    have item i; for complete data this is Gower's generalized Procrustes analysis without scaling. Two models give their
+    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i is the number of models
+    that have item i. For complete data this is Gower's generalized Procrustes analysis without scaling; for two models it gives their
     :class:`~congruence.OrthogonalMap`. The solver is :func:`congruence.linalg.generalized.generalized_procrustes`.
 
-    A loop a → b → c → a is the identity on the directions that all three have in the frame, to rounding, under ``"probed"`` and ``"full"``, or
-    where gains are 1. Directions that a model lacks (it is narrower, or its anchors never probed them) are lost on the way through it, as in
-    any projection. Gains below 1 shrink a loop, and turn nothing.
+    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame, under ``"probed"`` and ``"full"``
+    or where gains are 1. Directions that a model lacks (because it is narrower, or its anchors do not cover them) are lost in a map through it, as
+    in any projection. Gains below 1 shrink the result of a loop but do not rotate it.
 
     References
     ----------
@@ -126,9 +127,9 @@ class CanonicalFrame(SavedFrame):
         Parameters
         ----------
         models : mapping of str to Embeddings or array_like, shapes (n_m, d_m), or to a mapping of modality to those
-            By the names that :meth:`map` will take. Items are matched by id; without any ids, all must have the same rows.
+            Vectors by model name; :meth:`map` uses these names. Items are matched by id. If no model has ids, all must have the same rows.
         modality : str, optional
-            Of rows that do not say theirs.
+            Modality of rows that do not declare theirs.
 
         Returns
         -------
@@ -137,11 +138,11 @@ class CanonicalFrame(SavedFrame):
         Raises
         ------
         InputError
-            Fewer than two models, or rows that cannot be used.
+            If there are fewer than two models, or rows cannot be used.
         IdError
-            Models that no chain of shared items joins, or ids for some models only.
+            If some models are not connected by any chain of shared items, or only some models have ids.
         TooFewAnchorsError
-            A model shares fewer than two items with the others.
+            If a model shares fewer than two items with the others.
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
@@ -194,15 +195,15 @@ class CanonicalFrame(SavedFrame):
         return self
 
     def add(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add a model to the frame; the maps between models that are in it stay as they are, to the bit.
+        """Add a model to the frame. The maps between models already in it do not change, to the bit.
 
         Parameters
         ----------
         name : str
         vectors : Embeddings or array_like, shape (n, d), or a mapping of modality to those
-            With ids that some of the frame's items have. Items that are new become the frame's as well, for models added later.
+            With ids, some of which are in the frame. New items become part of the frame, for models added later.
         modality : str, optional
-            Of rows that do not say theirs.
+            Modality of rows that do not declare theirs.
 
         Returns
         -------
@@ -211,14 +212,14 @@ class CanonicalFrame(SavedFrame):
         Raises
         ------
         ParameterError
-            The frame has a model of this name.
+            If the frame already has a model of this name.
         IdError, TooFewAnchorsError
-            No item, or a single one, is the frame's.
+            If no item, or only one, is in the frame.
 
         Notes
         -----
-        The rotation is the Procrustes solution onto the mean of the models that were there. :meth:`fit` on all models together
-        would fit each of them to the others anew, and move the maps between them.
+        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on all models together
+        would fit every model again and change the maps between them.
         """
         self._check_fitted()
         check_name(name)
@@ -245,13 +246,13 @@ class CanonicalFrame(SavedFrame):
         return self
 
     def extend(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add items to the frame, in a model that it has: so a chain of models can go on with new anchors. No map moves.
+        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors. No map changes.
 
         Parameters
         ----------
         name : str
         vectors, modality
-            As for :meth:`add`. Items that the frame has are left as they are.
+            As for :meth:`add`. Items already in the frame are left unchanged.
 
         Returns
         -------
@@ -260,9 +261,9 @@ class CanonicalFrame(SavedFrame):
         Raises
         ------
         ParameterError
-            The frame has no such model.
+            If the frame has no such model.
         ModalityError
-            It does not know this model's mean of the modality.
+            If the frame does not know this model's mean of the modality.
         """
         self._check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
@@ -283,20 +284,20 @@ class CanonicalFrame(SavedFrame):
         source, target : str
             Names of models.
         modality : str, optional
-            Whose means the map is to use at first; it has those of every modality that both models know. By default the first that
-            both have rows of.
+            Modality whose means the map uses initially; it has the means of every modality that both models know. By default the first
+            modality that both have rows of.
 
         Returns
         -------
         OrthogonalMap
-            It can be saved, composed, inverted and recentered as one fitted on pairs, but not continued with ``partial_fit``: it has no moments.
+            Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with ``partial_fit``, as it has no moments.
 
         Raises
         ------
         ParameterError
-            A model that the frame does not have, or one model twice.
+            If the frame does not have one of the models, or source and target are the same model.
         ModalityError
-            The means of this modality are not known in both, or no modality is common to both.
+            If the means of this modality are not known for both models, or no modality is common to both.
 
         """
         self._check_fitted()
@@ -329,7 +330,7 @@ class CanonicalFrame(SavedFrame):
         }
         return out
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ private
 
     def _check_parameters(self) -> None:
         check_choice(self.shrinkage, SHRINKAGES, "shrinkage")

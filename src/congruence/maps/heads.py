@@ -1,4 +1,4 @@
-"""A trained head for each side, served with NumPy, and with torch for tensors."""
+"""Trained heads, one for each model, applied with NumPy, or with torch for tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from congruence.maps.layered import PARTS, LayeredMap
 
 __all__ = ["HeadsMap"]
 
-#: Names that ``facts`` may not use, because a map tells something else under them.
+#: Names that ``facts`` may not use because a map stores something else under them.
 _RESERVED = {"method", "layers", "kind", "parameters", "source", "target", "scores", "joint_dim"}
 
 
 class HeadsMap(LayeredMap):
-    """Two trained heads that map both spaces into a joint one; made by :meth:`from_layers`, never fitted itself.
+    """Two trained heads that map both spaces into a joint one. Build it with :meth:`from_layers`; it has no fit of its own.
 
-    Layers are plain data, so that a map trained with any framework is saved, loaded and served without it:
+    Layers are plain data, so a map trained with any framework can be saved, loaded and applied without that framework:
 
     ============== ================================================================ ==========================================
     ``kind``       entries                                                          rows become
@@ -37,17 +37,17 @@ class HeadsMap(LayeredMap):
     ``residual``   ``layers``                                                       x + layers(x)
     ============== ================================================================ ==========================================
 
-    Biases, and the weight of ``layernorm``, may be absent.
+    Biases and the weight of ``layernorm`` are optional.
 
     Attributes
     ----------
     source_layers_, target_layers_ : list of dict
     decode_source_layers_, decode_target_layers_ : list of dict or None
-        From the joint space back to either model's.
+        Layers from the joint space back to each model's space.
     method_ : str
-        What trained the heads.
+        Name of the method that trained the heads.
     history_ : History
-        Losses and validation scores by step, which ``plot`` draws; only of heads trained by :mod:`congruence.train`.
+        Losses and validation scores by step, which ``plot`` draws; only for heads trained by :mod:`congruence.train`.
 
     Examples
     --------
@@ -73,20 +73,20 @@ class HeadsMap(LayeredMap):
         source_space: Space | None = None,
         target_space: Space | None = None,
     ) -> HeadsMap:
-        """Make a map of trained layers, which are copied.
+        """Build a map from trained layers, which are copied.
 
         Parameters
         ----------
         source, target : sequence of mapping
-            Layers of each head, first to last; arrays or tensors.
+            Layers of each head, first to last, as arrays or tensors.
         decode_source, decode_target : sequence of mapping, optional
-            Layers from the joint space back to each model's, for :meth:`reconstruct`.
+            Layers from the joint space back to each model's space, for :meth:`reconstruct`.
         facts : mapping, optional
-            What to remember of the training, plain data; ``n_pairs`` is also ``n_pairs_``.
+            Plain data about the training to store with the map; ``n_pairs`` also sets ``n_pairs_``.
         method : str, default="custom"
-            What trained the heads.
+            Name of the method that trained the heads.
         source_space, target_space : Space, optional
-            The models' spaces; their widths only by default.
+            The models' spaces; by default only their widths are known.
 
         Returns
         -------
@@ -95,10 +95,11 @@ class HeadsMap(LayeredMap):
         Raises
         ------
         ParameterError
-            Layers of unknown kinds or with unknown entries, or facts of a reserved name.
+            If a layer has an unknown kind or unknown entries, or ``facts`` uses a reserved name.
         ShapeError
-            Layers that do not fit each other, heads that end in different widths, or a head without a layer that says its width.
+            If layers do not fit each other, the heads end in different widths, or no layer of a head determines its width.
         NotFiniteError, InputError
+            If the arrays of a layer contain NaN or infinity, or cannot be used.
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
@@ -117,7 +118,7 @@ class HeadsMap(LayeredMap):
         return new
 
     def fit(self, X: object = None, Y: object = None, *, y: object = None) -> NoReturn:
-        """Refuse: heads are trained, by :mod:`congruence.train`.
+        """Raise an error: heads are trained with :mod:`congruence.train`.
 
         Raises
         ------
@@ -130,7 +131,7 @@ class HeadsMap(LayeredMap):
         )
 
     def __sklearn_clone__(self) -> Self:
-        """Return itself: what was trained is all there is to a map of heads."""
+        """Return the map itself: it has no parameters from which it could be fitted again."""
         return self
 
     def _check_fitted(self) -> None:

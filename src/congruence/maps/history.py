@@ -1,4 +1,4 @@
-"""The record of a training: losses and validation scores by step."""
+"""The record of a training run: losses and validation scores by step."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["History"]
 
 @dataclass
 class History:
-    """What happened in a run.
+    """Losses and validation scores of a training run.
 
     Attributes
     ----------
     losses : dict of str to list of float
         ``"step"`` and each term of the loss, every ``log_every`` steps.
     validation : list of (int, float)
-        Steps done and score; larger is better.
+        Number of steps completed and validation score; larger is better.
     best_step : int or None
-        Steps done when the score was highest.
+        Number of steps completed when the score was highest.
     steps : int
-        Steps done in all.
+        Total number of steps.
     """
 
     losses: dict[str, list[float]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class History:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return a record from plain data, as :meth:`to_dict` makes it and JSON gives it back.
+        """Build a record from plain data, as written by :meth:`to_dict` or read from JSON.
 
         Parameters
         ----------
@@ -57,7 +57,7 @@ class History:
         Raises
         ------
         ValueError, TypeError
-            Steps that are no counts, scores that are no pairs of numbers, or losses that are no lists of numbers.
+            If steps are not counts, scores are not pairs of numbers, or losses are not lists of numbers.
         """
         history = cls(**data)
         history.validation = [(int(step), float(score)) for step, score in history.validation]
@@ -72,7 +72,7 @@ class History:
         return history
 
     def to_dict(self) -> TrainingRecord:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {
             "losses": {term: [*values] for term, values in self.losses.items()},
             "validation": [*self.validation],
@@ -81,17 +81,17 @@ class History:
         }
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the validation score or a term of the loss by step; dashed, the step whose weights were kept.
+        """Draw the validation score or a term of the loss by step; a dashed line marks the step whose weights were kept.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         term : str, optional
-            ``"validation"``, or a term of the loss; of ``x_source`` and ``x_target``, which share a picture, it is ``"x"``. By default
-            the validation score where there is one, else ``"loss"``.
+            ``"validation"``, or a term of the loss; use ``"x"`` for ``x_source`` and ``x_target``, which are drawn together. By default
+            the validation score if there is one, else ``"loss"``.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -100,7 +100,7 @@ class History:
         Raises
         ------
         ParameterError
-            A term that the training does not have.
+            If the training record does not contain the term.
         """
         from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
 

@@ -1,4 +1,4 @@
-"""Joint-space maps whose heads are lists of layers, whoever trained them: served with NumPy, and with torch for tensors."""
+"""Joint-space maps whose heads are lists of layers, however trained; applied with NumPy, or with torch for tensors."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from congruence.maps.two_sided import TwoSidedMap
 
 __all__ = ["PARTS", "LayeredMap"]
 
-#: The parts of a map of layers, by the names arrays of a saved map begin with.
+#: Parts of such a map; the names of arrays in a saved map begin with these.
 PARTS = ("source", "target", "decode_source", "decode_target")
 
 
 class LayeredMap(TwoSidedMap):
-    """Base of the maps with a list of layers for each side, and perhaps one for each way back.
+    """Base of maps with a list of layers for each model and, optionally, layers back from the joint space to each model.
 
-    The layers are plain data; :class:`~congruence.HeadsMap` lists their kinds. Trainers and ``HeadsMap`` differ only in where these
-    come from, and are saved alike.
+    The layers are plain data; :class:`~congruence.HeadsMap` lists their kinds. Trainers and ``HeadsMap`` differ only in where the layers
+    come from, and are saved in the same way.
 
     Attributes
     ----------
     source_layers_, target_layers_ : list of dict
     decode_source_layers_, decode_target_layers_ : list of dict or None
-        From the joint space back to either model's.
+        Layers from the joint space back to each model's space.
     method_ : str
-        What trained the heads.
+        Name of the method that trained the heads.
     history_ : History
-        Losses and validation scores by step, which ``plot`` draws; only of heads with a record of their training.
+        Losses and validation scores by step, which ``plot`` draws; only for heads with a training record.
     """
 
     kind: ClassVar[str] = "heads"
@@ -51,7 +51,7 @@ class LayeredMap(TwoSidedMap):
     method_: str
 
     def _set(self, parts: Mapping[str, Any], method: str, facts: Mapping[str, Any]) -> None:
-        """Check layers and take them in."""
+        """Check the layers and store them."""
         checked = {name: _layers.check_layers(part, name) for name, part in parts.items()}
         ends = {name: _layers.widths(part, name) for name, part in checked.items()}
         for name in ("source", "target"):
@@ -97,9 +97,9 @@ class LayeredMap(TwoSidedMap):
         Raises
         ------
         AttributeError
-            The map is not fitted, or keeps no record of a training.
+            If the map is not fitted, or has no training record.
         CorruptFileError
-            The record of a saved map was damaged.
+            If the training record of a saved map is damaged.
         """
         self._check_fitted()
         if "history" not in self.facts_:
@@ -135,6 +135,7 @@ class LayeredMap(TwoSidedMap):
         Raises
         ------
         NotFittedMapError
+            If the map is not fitted.
         """
         self._check_fitted()
         return copy.deepcopy(self.source_layers_), copy.deepcopy(self.target_layers_)
@@ -157,8 +158,9 @@ class LayeredMap(TwoSidedMap):
         Raises
         ------
         ParameterError
-            The map has no decoder for the source.
+            If the map has no decoder for the source.
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         self._check_fitted()
         layers = self._decoder(self.decode_source_layers_, "source")
@@ -183,8 +185,9 @@ class LayeredMap(TwoSidedMap):
         Raises
         ------
         ParameterError
-            The map has no decoder for the target.
+            If the map has no decoder for the target.
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         self._check_fitted()
         layers = self._decoder(self.decode_target_layers_, "target")
@@ -203,7 +206,7 @@ class LayeredMap(TwoSidedMap):
         return json.dumps(self.facts_["layers"], sort_keys=True)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the arrays of all layers, named by their place, for example ``source.2.weight``."""
+        """Return the arrays of all layers, named by their position, e.g. ``source.2.weight``."""
         self._check_fitted()
         out: dict[str, np.ndarray] = {}
         for name in PARTS:
@@ -226,7 +229,7 @@ class LayeredMap(TwoSidedMap):
         self._set(parts, method, known)
 
     def describe(self) -> dict[str, object]:
-        """Return what is known about the map as plain data; layers as one line a head."""
+        """Return what is known about the map as plain data, with one line per head for its layers."""
         facts = super().describe()
         facts["layers"] = {
             name: " → ".join(_line(layer) for layer in getattr(self, f"{name}_layers_"))

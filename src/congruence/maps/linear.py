@@ -1,4 +1,4 @@
-"""The unconstrained linear map: ridge regression, its strength chosen fairly."""
+"""The unconstrained linear map: ridge regression whose penalty is chosen by generalized cross-validation."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class LinearMap(AffineMap):
     Attributes
     ----------
     coef_ : ndarray of float64, shape (d_source, d_target)
-        Acts on rows from the right (scikit-learn stores the transpose).
+        Multiplies rows from the right (scikit-learn stores the transpose).
     source_mean_, target_mean_ : ndarray of float64
     ridge_ : float
         The penalty used.
     gcv_ridges_, gcv_scores_ : ndarray
-        Grid and generalized cross-validation score of each, under ``ridge="cv"``.
+        With ``ridge="cv"``: the grid of penalties, and the generalized cross-validation score of each.
 
     References
     ----------
@@ -74,9 +74,9 @@ class LinearMap(AffineMap):
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
         sample_weight : array_like, shape (n,), optional
-            Non-negative; integer weights act like repeated rows.
+            Non-negative. An integer weight has the effect of repeating the row.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -85,6 +85,7 @@ class LinearMap(AffineMap):
         Raises
         ------
         InputError, ParameterError
+            If the rows cannot be used, or ``ridge`` is neither a non-negative number nor "cv".
         """
         self._check_ridge()
         return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
@@ -98,7 +99,7 @@ class LinearMap(AffineMap):
             check_positive(self.ridge, "ridge", zero=True)
 
     def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
-        """Fit on rows that were checked already; see :meth:`fit`."""
+        """Fit on rows that were already checked; see :meth:`fit`."""
         self._remember(A, B)
         return self._solve_moments(CrossMoments.of(A, B, weights, gram=True))
 
@@ -111,26 +112,26 @@ class LinearMap(AffineMap):
         center: bool = True,
         normalized: tuple[bool, bool] = (False, False),
     ) -> Self:
-        """Return the map fitted on the pairs of which these are the moments, gathered on any number of machines.
+        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several machines.
 
         Parameters
         ----------
         moments : CrossMoments
-            With the gram matrix.
+            Moments that include the Gram matrix.
         ridge, center
-            As of the class.
+            As for the class.
         normalized : (bool, bool), default=(False, False)
             Whether all source and all target rows had unit norm.
 
         Returns
         -------
         LinearMap
-            That of one fit on all pairs, to the rounding of sums in float64.
+            Equal to a fit on all pairs, up to the rounding of float64 sums.
 
         Raises
         ------
         ParameterError
-            ``ridge`` is neither a number nor "cv".
+            If ``ridge`` is neither a number nor "cv".
         """
         new = cls(ridge=ridge, center=center)
         new._check_ridge()
@@ -152,10 +153,10 @@ class LinearMap(AffineMap):
                 np.zeros_like(moments.source_mean),
                 np.zeros_like(moments.target_mean),
             )
-        import scipy.linalg  # here and not above: the other methods do without it
+        import scipy.linalg  # imported here because the other methods do not need it
 
         eigenvalues, V = scipy.linalg.eigh(gram)
-        # Directions without any variance hold rounding noise only; unpenalized they would be blown up.
+        # Directions without variance contain rounding noise only, which would be amplified without a penalty.
         floor = max(eigenvalues[-1], 0.0) * len(eigenvalues) * np.finfo(float).eps
         kept = eigenvalues > floor
         eigenvalues, V = eigenvalues[kept], V[:, kept]
@@ -170,7 +171,7 @@ class LinearMap(AffineMap):
         return self
 
     def _choose(self, eigenvalues: np.ndarray, rotated: np.ndarray, scatter: float, n: float) -> None:
-        """Minimise GCV(α) = n · RSS(α) / (n − df(α))² over the grid, everything from second moments."""
+        """Minimize GCV(α) = n · RSS(α) / (n − df(α))² over the grid, using second moments only."""
         top = eigenvalues[-1] if len(eigenvalues) else 1.0
         alphas = self.RELATIVE_GRID * top
         energy = np.square(rotated).sum(axis=1)
@@ -180,7 +181,7 @@ class LinearMap(AffineMap):
             df = float((eigenvalues / shrunk).sum())
             explained = float((energy / shrunk * ((eigenvalues + 2 * alpha) / shrunk)).sum())
             residual = max(scatter - explained, 0.0)
-            # With as many degrees of freedom as rows the score is 0/0: the fit says nothing about new rows.
+            # With as many degrees of freedom as rows the score is 0/0, and the fit gives no information about new rows.
             room = n - df
             scores[k] = n * residual / room**2 if room > 1e-3 * n else np.inf
         best = int(np.argmin(scores)) if np.isfinite(scores).any() else len(scores) - 1

@@ -1,4 +1,4 @@
-"""The non-linear map: a residual perceptron over a linear map, trained with early stopping (extra ``train``)."""
+"""The nonlinear map: a residual perceptron added to a linear map, trained with early stopping (extra ``train``)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _SHAPES = {
 class MLPMap(Map):
     """Residual MLP ``z ↦ L(z) + W₂ gelu(W₁ (z − μ_A) + b₁) + b₂`` on top of a ridge map ``L`` (paper §E.9).
 
-    The linear part starts at the ridge solution and the correction at zero, so training starts
-    from the best linear map and early stopping can only leave it for something that does better on held-out pairs.
+    The linear part starts at the ridge solution and the correction at zero. Training therefore starts from the best linear map, and
+    early stopping replaces it only by weights that do better on held-out pairs.
 
     Parameters
     ----------
@@ -52,27 +52,27 @@ class MLPMap(Map):
     batch_size : int, default=256
     max_epochs : int, default=200
     patience : int, default=30
-        Epochs without a better held-out loss before training stops; the best weights are kept.
+        Number of epochs without a better held-out loss after which training stops; the best weights are kept.
     validation_share : float, default=0.1
         Share of the pairs held out for early stopping.
     random_state : int, default=0
-        Fixes the split, the start and the order of batches.
+        Determines the split, the initialization and the order of batches.
     verbose : bool, default=False
         Show a progress bar on standard error when it is a terminal.
 
     Attributes
     ----------
     n_epochs_ : int
-        Epochs run.
+        Number of epochs run.
     best_epoch_ : int
-        Epoch whose weights were kept; 0 means the linear map was never beaten.
+        Epoch whose weights were kept; 0 if no epoch was better than the linear map.
     loss_curve_, validation_curve_ : list of float
-        Mean squared error a coordinate, by epoch; the first validation value is the linear map's.
+        Mean squared error per coordinate, by epoch; the first validation value is that of the linear map.
 
     Notes
     -----
-    Optimised with AdamW on the mean squared error, on the CPU, with one generator for every random choice: the same
-    seed gives the same weights on the same machine and version of PyTorch.
+    Optimized with AdamW on the mean squared error, on the CPU, with one generator for every random choice: the same ``random_state``
+    gives the same weights on the same machine and version of PyTorch.
     """
 
     kind: ClassVar[str] = "mlp"
@@ -113,7 +113,7 @@ class MLPMap(Map):
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -122,8 +122,9 @@ class MLPMap(Map):
         Raises
         ------
         MissingExtraError
-            Without PyTorch.
+            If PyTorch is not installed.
         InputError, ParameterError
+            If the rows cannot be used, or a parameter has an invalid value.
         """
         self._check_parameters()
         A, B, _ = self._check_pairs(X, y if Y is None else Y)
@@ -132,7 +133,7 @@ class MLPMap(Map):
         heldout = self._hold_out(duplicate_groups(A, B))
         train = ~heldout
         linear = LinearMap().solve(A[train], B[train])
-        # Standardised inputs and residuals make one learning rate fit every model; float32 is ample for an MLP.
+        # Inputs and residuals are standardized so that one learning rate fits every model; float32 is accurate enough for an MLP.
         source = (A - linear.source_mean_).astype(np.float32)
         in_scale = max(float(np.sqrt(np.mean(source[train] ** 2))), float(np.finfo(np.float32).tiny))
         residual = (B - source @ linear.coef_ - linear.target_mean_).astype(np.float32)
@@ -173,7 +174,7 @@ class MLPMap(Map):
             )
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
-        """Choose the held-out pairs, identical ones together, leaving two to train on; of two or fewer none is held out."""
+        """Choose the held-out pairs, keeping identical ones together and leaving at least two to train on; of two or fewer none is held out."""
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
         heldout = np.zeros(n, dtype=bool)
@@ -255,7 +256,7 @@ class MLPMap(Map):
         Returns
         -------
         ndarray or tensor, shape (m, d_target)
-            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
+            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
         """
         A = self._check_source(X)
         w = {name: beside(value, A) for name, value in self.weights_.items()}

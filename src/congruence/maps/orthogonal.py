@@ -1,4 +1,4 @@
-"""The rigid map: one rotation between two spaces, shared by every modality."""
+"""The orthogonal map: one rotation between two spaces, shared by every modality."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from congruence.maps._continued import ContinuedMap
 
 __all__ = ["OrthogonalMap"]
 
-#: Attributes computed from the moments; ``partial_fit`` drops them and the next use computes them again.
+#: Attributes computed from the moments. ``partial_fit`` drops them, and they are computed again when next used.
 _SOLVED = (
     "rotation_",
     "source_mean_",
@@ -48,71 +48,70 @@ _SOLVED = (
 class OrthogonalMap(ContinuedMap):
     """Procrustes rotation between two embedding spaces: ``z ↦ (z − μ_A) @ rotation + μ_B``.
 
-    Fitted on pairs of one modality, it maps every modality of a dual encoder; each keeps its own means
+    Fitted on pairs of one modality, it maps every modality of a dual encoder; each modality has its own means
     (:meth:`recenter`, :meth:`for_modality`).
 
     Parameters
     ----------
     center : bool, default=True
-        Remove the means before fitting and exchange them when mapping. ``False`` is the paper's uncentered ablation.
+        Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows. ``False`` is the paper's
+        uncentered ablation.
     shrinkage : {"auto", "full", "probed", "wiener", "soft", "cv"}, default="auto"
-        What to do with singular directions s, u, v of the anchors' cross-covariance.
-
-        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions the anchors never probed
-          are filled with an arbitrary rotation.
-        * ``"probed"``: the partial isometry ``U_r V_rᵀ`` of the directions the anchors probed: all that is
-          identifiable (Thm C.16).
-        * ``"wiener"``: gain s² / (s² + τ²), the noise level τ read off the anchors
-          (:func:`congruence.linalg.shrinkage.wiener_gains`). Exact data give the exact isometry. Where few anchors leave
-          directions unprobed and their means correspond, the direction of the means counts as probed
+        How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those with s above rounding error.
+        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are filled with an
+          arbitrary rotation.
+        * ``"probed"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that can be
+          identified (Thm C.16).
+        * ``"wiener"``: gain s² / (s² + τ²), with the noise level τ estimated from the anchors
+          (:func:`congruence.linalg.shrinkage.wiener_gains`). Noise-free data give the exact isometry. If few anchors leave directions
+          uncovered and the anchors' means correspond, the direction of the means counts as covered
           (:func:`congruence.linalg.shrinkage.mean_isometry`).
         * ``"soft"``: gain s / (s + strength · s₁).
-        * ``"cv"``: ``"wiener"`` with the strength under which held-out pairs are likeliest, by five-fold cross-validation
+        * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold cross-validation
           and a softmax over cosines.
         * ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
     shrinkage_strength : float, optional
-        Of ``"wiener"`` (default 0.1) and ``"soft"`` (default 0.003); the other spectra have none.
+        Strength of ``"wiener"`` (default 0.1) or ``"soft"`` (default 0.003); the other settings have no strength.
     allow_reflection : bool, default=True
-        Without, the map is a rotation of determinant 1, SO(d). This needs equal widths and no shrinkage.
+        If False, the map is a rotation of determinant 1, in SO(d). This requires equal widths and no shrinkage.
     random_state : int, default=0
-        Fixes the folds of ``shrinkage="cv"``.
+        Determines the folds of ``shrinkage="cv"``.
 
     Attributes
     ----------
     rotation_ : ndarray of float64, shape (d_source, d_target)
-        Acts on rows from the right: the transpose of the paper's ``Q``.
+        Multiplies rows from the right: the transpose of the paper's ``Q``.
     source_mean_, target_mean_ : ndarray of float64
-        Means the map exchanges; zeros when ``center=False``.
+        Mean subtracted from source rows and mean added to mapped rows; zeros when ``center=False``.
     singular_values_ : ndarray, shape (min(d_source, d_target),)
-        Of the mean cross-covariance of the anchors.
+        Singular values of the anchors' mean cross-covariance.
     gains_ : ndarray, shape (min(d_source, d_target),)
         Factor applied to each singular direction; all 1 for a textbook rotation.
     rank_ : int
-        Number of directions the anchors probed.
+        Number of directions that the anchors cover.
     mean_directions_ : int
-        Directions added because the anchors' means correspond.
+        Number of directions added because the anchors' means correspond.
     modality_means_ : dict of str to (ndarray, ndarray)
         Source and target mean of every modality the map knows.
     moments_ : dict of str to CrossMoments
-        What was gathered from the anchors, by modality; saved, so that a loaded map can be continued or merged.
+        Sums over the anchors, by modality. They are saved, so that a loaded map can be updated or merged.
     n_pairs_ : int
-        Pairs with positive weight.
+        Number of pairs with positive weight.
     cv_strength_, cv_scores_ : float, ndarray
-        Strength chosen and mean log-probability of held-out pairs for each of
-        :data:`congruence.linalg.shrinkage.CV_STRENGTHS`, under
-        ``shrinkage="cv"``.
+        With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength in
+        :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
 
     Raises
     ------
     InputError
-        See :mod:`congruence.errors`; every kind of bad input has its own class.
+        If the input cannot be used; each kind of bad input has its own class in :mod:`congruence.errors`.
 
     Warns
     -----
     ProjectionWarning
-        d_source > d_target: the map is then a projection, not an isometry.
+        If d_source > d_target: the map is then a projection, not an isometry.
     DegenerateWarning
-        ``shrinkage="full"`` with fewer probed directions than dimensions.
+        If ``shrinkage="full"`` and the anchors do not cover all dimensions.
 
     References
     ----------
@@ -164,15 +163,15 @@ class OrthogonalMap(ContinuedMap):
         Parameters
         ----------
         X : array_like, shape (n, d_source)
-            float16, float32 or float64; sums are float64. Not modified.
+            float16, float32 or float64; sums are computed in float64. Not modified.
         Y : array_like, shape (n, d_target)
         sample_weight : array_like, shape (n,), optional
-            Non-negative; integer weights act like repeated rows.
+            Non-negative. An integer weight has the effect of repeating the row.
         modality : str or sequence of str, shape (n,), optional
-            Modality of the rows. Rows of different modalities are centered apart and their
-            cross-covariances add.
+            Modality of the rows. Rows of different modalities are centered separately and their cross-covariances are
+            added.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -191,27 +190,28 @@ class OrthogonalMap(ContinuedMap):
     def from_moments(
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
-        """Return the map fitted on the pairs of which these are the moments, gathered on any number of machines.
+        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several machines.
 
         Parameters
         ----------
         moments : mapping of str to CrossMoments
-            By modality; the empty name where it is not known.
+            Moments by modality; the empty string stands for an unknown modality.
         normalized : (bool, bool), default=(False, False)
             Whether all source and all target rows had unit norm.
         **parameters
-            The map's own.
+            Parameters of the map.
 
         Returns
         -------
         OrthogonalMap
-            That of one fit on all pairs, to the rounding of sums in float64.
+            Equal to a fit on all pairs, up to the rounding of float64 sums.
 
         Raises
         ------
         ParameterError
-            ``shrinkage="cv"``, which needs the rows.
+            If ``shrinkage="cv"``, which needs the rows themselves.
         TooFewAnchorsError, InputError
+            If there are too few pairs, or the moments cannot be used.
         """
         new = cls(**parameters)
         new._start()
@@ -254,7 +254,7 @@ class OrthogonalMap(ContinuedMap):
         reset: bool,
         min_pairs: int = 2,
     ) -> list[Group]:
-        """Check rows, add them to the moments of their modality, and return them by modality."""
+        """Check rows, add them to the moments of their modality, and return them grouped by modality."""
         A, B, weights = self._check_pairs(X, Y, sample_weight, reset=reset, min_pairs=min_pairs)
         seen = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != seen:
@@ -287,7 +287,7 @@ class OrthogonalMap(ContinuedMap):
             if len(names) == 1 and names[0]:
                 self.source_space_ = replace(self.source_space_, modality=names[0])
                 self.target_space_ = replace(self.target_space_, modality=names[0])
-        else:  # unit rows are known as such while all are
+        else:  # the rows count as unit rows as long as all of them are
             ours, theirs = self.source_space_, self.target_space_
             self.source_space_ = replace(ours, normalized=ours.normalized and has_unit_rows(A))
             self.target_space_ = replace(theirs, normalized=theirs.normalized and has_unit_rows(B))
@@ -302,7 +302,7 @@ class OrthogonalMap(ContinuedMap):
         return self.cv_strength_ if self.shrinkage == "cv" else self.shrinkage_strength
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for attributes that are missing: solve lazily after partial_fit.
+        # Called only for missing attributes: solve on demand after partial_fit.
         if name in _SOLVED and self.__dict__.get("moments_"):
             self._solve()
             return self.__dict__[name]
@@ -318,9 +318,9 @@ class OrthogonalMap(ContinuedMap):
         cross = pooled_cross(moments, center=self.center)
         most = pairs - len(moments) if self.center else pairs
         size = pooled_size(moments, center=self.center)
-        # Equal rows less their mean leave the mean's own rounding error, which is no direction.
+        # Subtracting the mean from equal rows leaves rounding error, which is not a direction of the data.
         error = np.finfo(np.float64).eps * pooled_size(moments, center=False)
-        full = self._shrinkage() == "full"  # which fills the other directions as well
+        full = self._shrinkage() == "full"  # "full" fills the other directions as well
         svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=full)
         if svd.rank == 0:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Procrustes heads: one orthonormal frame a side, in which paired rows agree most."""
+"""Procrustes heads: an orthonormal projection for each model, such that paired rows agree as much as possible."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["ProcrustesHeads"]
 
 
 class ProcrustesHeads(ProjectionMap):
-    """Orthonormal projections of both spaces into a joint one that maximize the sum of paired inner products.
+    """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
     Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns: the leading left and right
-    singular vectors of AᵀB. Unlike :class:`~congruence.OrthogonalMap` neither side is the reference.
+    singular vectors of AᵀB. Unlike in :class:`~congruence.OrthogonalMap`, neither model is the reference.
 
     Parameters
     ----------
     n_components : int, optional
-        Width of the joint space; as many directions as the pairs allow by default: min(d_source, d_target, n − 1) (n without
-        centering) unless the rows themselves span less.
+        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n without
+        centering), or fewer if the rows span fewer.
     center : bool, default=True
-        Subtract the mean of the (unit) fitting rows.
+        Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
     normalize : bool, default=True
-        Scale rows to unit norm, before their mean is taken. Both steps are repeated on rows to be mapped.
+        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same way.
 
     Attributes
     ----------
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
-        Act on rows from the right; orthonormal columns.
+        Multiply rows from the right; their columns are orthonormal.
     source_mean_, target_mean_ : ndarray of float64
-        Subtracted; zeros without centering.
+        Subtracted from the rows; zeros without centering.
     singular_values_ : ndarray
-        Of AᵀB, descending; the first ``n_components`` sum to the objective.
+        Singular values of AᵀB, descending; the first ``n_components`` sum to the objective.
 
     References
     ----------
@@ -66,7 +66,7 @@ class ProcrustesHeads(ProjectionMap):
         cross = np.zeros(widths)
         scatter = (
             np.array([A.size, B.size]) ** 2
-        )  # the means count: rounding error is that of the rows before centering
+        )  # computed before centering, which determines the size of the rounding error
         for part in blocks(len(A), 8 * (A.width + B.width)):
             a, b = A[part], B[part]
             scatter += np.vdot(a, a), np.vdot(b, b)
@@ -78,9 +78,9 @@ class ProcrustesHeads(ProjectionMap):
 
 
 def _span(rows: Rows) -> np.ndarray | None:
-    """Return an orthonormal basis of few wide rows, shape (d, n); None where rows are at least as many as columns."""
+    """Return an orthonormal basis of a few wide rows, shape (d, n); None if there are at least as many rows as columns."""
     if len(rows) >= rows.width:
         return None
-    import scipy.linalg  # here and not above: the other methods do without it
+    import scipy.linalg  # imported here because the other methods do not need it
 
     return scipy.linalg.qr(rows[slice(None)].T, mode="economic", check_finite=False)[0]

@@ -1,4 +1,4 @@
-"""Two-sided maps of one matrix a side: what Procrustes heads and canonical correlations share."""
+"""Joint-space maps with one matrix per model: the common base of Procrustes heads and canonical correlations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["ProjectionMap", "Rows"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one side as the fit sees them: to unit norm if asked, less their mean if asked, a float64 block at a time.
+    """Rows of one side as used in the fit: optionally scaled to unit norm and centered, one float64 block at a time.
 
     Attributes
     ----------
     raw : ndarray, shape (n, d)
     normalize : bool
     center : ndarray of float64, shape (d,)
-        What is subtracted: the mean of the (unit) rows, or zeros.
+        Vector that is subtracted: the mean of the (unit) rows, or zeros.
     average : ndarray of float64, shape (d,)
         Mean of the (unit) rows before anything is subtracted.
     """
@@ -42,7 +42,7 @@ class Rows:
 
     @classmethod
     def of(cls, raw: np.ndarray, *, normalize: bool, center: bool) -> Rows:
-        """Measure the mean of the rows."""
+        """Build from raw rows, computing their mean."""
         rows = cls(raw, normalize, np.zeros(raw.shape[1]), np.zeros(raw.shape[1]))
         average = sum((rows[part].sum(axis=0) for part in rows.parts()), np.zeros(raw.shape[1])) / len(raw)
         return cls(raw, normalize, average if center else rows.middle, average)
@@ -57,7 +57,7 @@ class Rows:
 
     @property
     def size(self) -> float:
-        """√(n)·‖mean row‖: what is left of it after centering is rounding error of about this times machine precision."""
+        """√(n)·‖mean row‖. Rounding error after centering is about this times machine precision."""
         return float(np.sqrt(len(self.raw)) * np.linalg.norm(self.average))
 
     def __getitem__(self, part: slice) -> np.ndarray:
@@ -65,14 +65,14 @@ class Rows:
         return (normalize_rows(block) if self.normalize else block) - self.middle
 
     def parts(self) -> Iterator[slice]:
-        """Slices that keep a block of this side small."""
+        """Slices of rows that keep each block of this side small."""
         return blocks(len(self.raw), 8 * self.width)
 
 
 class ProjectionMap(TwoSidedMap):
-    """Base of two-sided maps ``x ↦ (u(x) − source mean) @ source_weights``, and the same for the target.
+    """Base of joint-space maps ``x ↦ (u(x) − source mean) @ source_weights``, and the same for the target.
 
-    ``u`` scales a row to unit norm under ``normalize`` and leaves it otherwise; a zero row stays zero.
+    ``u`` scales a row to unit norm if ``normalize`` is set, and is the identity otherwise; a zero row stays zero.
     """
 
     n_components: int | None
@@ -86,11 +86,11 @@ class ProjectionMap(TwoSidedMap):
 
     @abstractmethod
     def _check_parameters(self) -> None:
-        """Refuse parameters that cannot be."""
+        """Raise an error if a parameter has an invalid value."""
 
     @abstractmethod
     def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Return all directions of both sides (as columns), their singular values and how many are above rounding."""
+        """Return all directions of both sides (as columns), their singular values, and how many exceed rounding error."""
 
     def _check_all_parameters(self) -> None:
         if self.n_components is not None:
@@ -98,7 +98,7 @@ class ProjectionMap(TwoSidedMap):
         self._check_parameters()
 
     def _scales(self, singular: np.ndarray) -> np.ndarray | None:
-        """Return what each kept direction is multiplied by on both sides; nothing by default."""
+        """Return the factor of each kept direction, the same on both sides; None by default."""
         return None
 
     def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
@@ -109,7 +109,7 @@ class ProjectionMap(TwoSidedMap):
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -118,18 +118,25 @@ class ProjectionMap(TwoSidedMap):
         Raises
         ------
         InputError
+            If the rows cannot be used.
         ParameterError
-            A parameter is impossible, or ``n_components`` is more than these pairs allow.
+            If a parameter has an invalid value, or ``n_components`` is more than these pairs allow.
         """
         self._check_all_parameters()
         return self._fit(*self._check_pairs(X, y if Y is None else Y)[:2])
 
     def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
-        """Fit both heads on rows that were checked."""
-        A = Rows.of(source, normalize=self.normalize, center=self.center)
-        B = Rows.of(target, normalize=self.normalize, center=self.center)
-        U, V, singular, rank = self._solve(A, B)
-        # Rows that never vary say nothing; a map must still have a width, and theirs is one constant direction.
+        """Fit both heads on rows that were already checked."""
+        A, B = self._rows(source), self._rows(target)
+        return self._take(A, B, self._solve(A, B))
+
+    def _rows(self, raw: np.ndarray) -> Rows:
+        return Rows.of(raw, normalize=self.normalize, center=self.center)
+
+    def _take(self, A: Rows, B: Rows, solution: tuple[np.ndarray, np.ndarray, np.ndarray, int]) -> Self:
+        """Become the map of these directions, as :meth:`_solve` returns them."""
+        U, V, singular, rank = solution
+        # Constant rows carry no information, but a map must have a width: use one constant direction.
         most = max(1, min(rank, A.width, B.width, len(A) - bool(self.center)))
         if self.n_components is not None and self.n_components > most:
             raise ParameterError(
@@ -140,7 +147,7 @@ class ProjectionMap(TwoSidedMap):
         signs = _signs(U[:, :k], A.average)
         scales = self._scales(singular[:k])
         signs = signs if scales is None else signs * scales
-        self._remember(source, target)
+        self._remember(A.raw, B.raw)
         self.n_features_in_ = A.width
         self.source_weights_, self.target_weights_ = (np.ascontiguousarray(W[:, :k] * signs) for W in (U, V))
         self.source_mean_, self.target_mean_ = A.middle, B.middle
@@ -165,7 +172,7 @@ class ProjectionMap(TwoSidedMap):
             mean, weights = self.target_mean_, self.target_weights_
         if not isinstance(rows, np.ndarray):
             return _layers.run(self._layers(mean, weights), rows, weights.shape[1])
-        # The mean is folded into one offset, so that a block is never copied to be centered.
+        # The mean is folded into one offset, so that blocks need not be copied to center them.
         offset = -(mean @ weights).astype(rows.dtype)
         weights = weights.astype(rows.dtype, copy=False)
         out = np.empty((len(rows), weights.shape[1]), dtype=rows.dtype)
@@ -185,6 +192,7 @@ class ProjectionMap(TwoSidedMap):
         Raises
         ------
         NotFittedMapError
+            If the map is not fitted.
         """
         self._check_fitted()
         source = self._layers(self.source_mean_, self.source_weights_)
@@ -228,10 +236,10 @@ class ProjectionMap(TwoSidedMap):
 
 
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
-    """Choose a sign for each direction: the mean row lies on its positive side.
+    """Choose the sign of each direction such that the mean row has a positive component.
 
-    The rule looks at products of data only, so rotating the inputs leaves the outputs as they are. Where the mean has no part
-    in a direction, its largest entry is made positive.
+    The rule uses products of data only, so rotating the inputs leaves the outputs unchanged. If the mean has no component
+    in a direction, the direction's largest entry is made positive.
     """
     along = average @ U
     size = np.linalg.norm(average) * np.linalg.norm(U, axis=0)

@@ -1,4 +1,4 @@
-"""The rigid map from few pairs and two unpaired pools."""
+"""The orthogonal map from a few pairs and two unpaired pools."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ __all__ = ["RefinedMap"]
 
 
 class RefinedMap(SavedAsRotation):
-    """An :class:`~congruence.OrthogonalMap` of pairs and of the matches found between two unpaired pools, where these help.
+    """An :class:`~congruence.OrthogonalMap` fitted on pairs and, if they help, on matches found between two unpaired pools.
 
-    :func:`congruence.maps.refinement.refine` finds the matches and judges them on pairs left out; where they do not help, the map is that of
-    the pairs alone, and ``fit`` warns. What :meth:`save` writes is a plain :class:`~congruence.OrthogonalMap`, with the evidence in ``scores_["refinement"]``.
+    :func:`congruence.maps.refinement.refine` finds the matches and evaluates them on left-out pairs. If they do not help, the map is fitted on the
+    pairs alone and ``fit`` warns. :meth:`save` writes a plain :class:`~congruence.OrthogonalMap`, with the evidence in ``scores_["refinement"]``.
 
     Parameters
     ----------
     center, shrinkage, shrinkage_strength, allow_reflection
-        As for :class:`~congruence.OrthogonalMap`, of every fit.
+        As for :class:`~congruence.OrthogonalMap`; used in every fit.
     max_iter : int, default=8
-        Most rounds.
+        Largest number of refinement rounds.
     n_neighbors : int, default=10
-        Of CSLS.
+        Number of neighbors for CSLS.
     folds : int, default=5
-        Of the pairs, to judge by.
+        Number of folds of the pairs, for the evaluation.
     random_state : int, default=0
-        Chooses the folds.
+        Determines the folds.
 
     Attributes
     ----------
     refinement_ : Refinement or None
-        The matches and the evidence; None where no pools were passed.
+        The matches and the evidence; None if no pools were passed.
 
     See Also
     --------
-    congruence.OrthogonalMap : Its attributes are this map's. ``n_pairs_`` counts the matches.
+    congruence.OrthogonalMap : This map has the same attributes. ``n_pairs_`` includes the matches.
 
     Examples
     --------
@@ -84,20 +84,20 @@ class RefinedMap(SavedAsRotation):
         unpaired: tuple[RowsLike, RowsLike] | None = None,
         y: RowsLike | None = None,
     ) -> Self:
-        """Fit the rotation on pairs, and on matches between the pools where these help.
+        """Fit the rotation on pairs and, if they help, on matches between the pools.
 
         Parameters
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
         sample_weight : array_like, shape (n,), optional
-            Without pools only.
+            Only without pools.
         modality : str, optional
-            Of all rows, the pools' too; without pools also one a row.
+            Modality of all rows, including the pools; without pools also one modality per row.
         unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target), optional
-            More rows of both models, in any order.
+            Further rows of both models, in any order.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -108,12 +108,12 @@ class RefinedMap(SavedAsRotation):
         InputError
             See :func:`congruence.maps.refinement.refine` and :class:`~congruence.OrthogonalMap`.
         ParameterError
-            Weights, or several modalities, with pools.
+            If weights or several modalities are passed together with pools.
 
         Warns
         -----
         AlignmentWarning
-            The pools did not help.
+            If the pools did not help.
         """
         Y = y if Y is None else Y
         self.refinement_ = None

@@ -1,4 +1,4 @@
-"""From few pairs and two unpaired pools to more pairs: rounds of matching and refitting, judged on pairs that were left out."""
+"""Refine a map with two unpaired pools: rounds of matching and refitting, evaluated on left-out pairs."""
 
 from __future__ import annotations
 
@@ -31,48 +31,49 @@ from congruence.splits import duplicate_groups
 
 __all__ = ["FEWEST", "Refinement", "leading_directions", "read_pools", "refine", "warn_refinement"]
 
-#: Fewest pairs whose order of merit can be told from chance: all of five signs agree once in 32 times.
+#: Fewest pairs with which an improvement can be told from chance: five signs all agree by chance once in 32 times.
 FEWEST = 5
 
 #: Largest p-value at which refinement counts as an improvement.
 LEVEL = 0.05
 
-#: Leading directions of each pool that the rounds see; the last matches are found in all.
+#: Number of leading directions of each pool used in the rounds; the final matches use all directions.
 _DIRECTIONS = 128
 
-#: Draws of the sign test where there are too many pairs to try all signs.
+#: Number of random sign patterns in the sign test when there are too many pairs to enumerate all patterns.
 _DRAWS = 4095
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """Pairs found between two unpaired pools, and whether maps fitted with them are better on pairs they have not seen.
+    """Pairs found between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
 
     Attributes
     ----------
     improves : bool
-        Whether refined maps found left-out pairs better than maps of the pairs alone, ``p_value`` ≤ 0.05. Only then should the matches be used.
+        Whether refined maps retrieve left-out pairs better than maps of the given pairs alone (``p_value`` ≤ 0.05). Use the matches only if True.
     n_pairs : int
-        Pairs given.
+        Number of pairs given.
     pool_sizes : (int, int)
-        Rows of the pools, without copies and without rows of the pairs.
+        Rows of the pools, without duplicates and without rows that are among the pairs.
     rounds : int
-        Rounds of matching done on all pairs.
+        Rounds of matching run on all pairs.
     source_rows, target_rows : ndarray of int, shape (k,)
-        Matched rows of the pools as they were passed.
+        Row numbers of the matches, in the pools as passed.
     matched_share : float
-        k over the rows of the smaller pool. No evidence by itself: wrong maps match a third to two thirds of the rows.
+        k divided by the rows of the smaller pool. This is no evidence of success: wrong maps match a third to two thirds of the rows.
     recall_before, recall_after : float
-        Share of left-out pairs whose target is found first among the target's pool and the other left-out targets, by maps of the
-        other folds alone and by refined ones.
+        Share of left-out pairs whose target is ranked first among the target pool and the other left-out targets, by maps fitted on the
+        other folds without and with refinement.
     median_rank_before, median_rank_after : float
-        Of the right target; 1 is best.
+        Median rank of the correct target; 1 is best.
     gallery : int
-        Targets among which they are looked for: the rank that chance gives is half of it.
+        Number of targets that are ranked; the expected rank by chance is half of it.
     log_gain : float
-        Mean over the left-out pairs of log₂(rank before / rank after): 1 halves the rank.
+        Mean over the left-out pairs of log₂(rank before / rank after); 1 means that the rank is halved.
     p_value : float
-        One-sided, of the sign test on these gains: the probability that exchanging before and after, pair by pair, gives as much.
+        One-sided p-value of a sign test on these gains: the probability of a gain at least this large when before and after are exchanged
+        at random for each pair.
     """
 
     improves: bool
@@ -91,13 +92,13 @@ class Refinement:
     p_value: float
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything but the matches as plain data."""
+        """Return all fields except the matches as plain data."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
         return {**plain, "pool_sizes": list(self.pool_sizes), "matches": len(self.source_rows)}
 
     @property
     def sentence(self) -> str:
-        """One sentence for people."""
+        """The result as one sentence, for display."""
         return refinement_sentence(self.to_dict())
 
 
@@ -112,56 +113,57 @@ def refine(
     folds: int = 5,
     random_state: int = 0,
 ) -> Refinement:
-    """Find pairs between two pools of unpaired rows, starting from few known pairs, and say whether they help.
+    """Find pairs between two unpaired pools, starting from a few known pairs, and test whether they help.
 
     Parameters
     ----------
     X : array_like, shape (n, d_source)
     Y : array_like, shape (n, d_target)
-        Pairs, n ≥ 5.
+        Known pairs, n ≥ 5.
     unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target)
-        More rows of both models, of the same modality as the pairs, in any order. They may share all items, some or none, which nobody
-        need know. Copies of a row, and rows of X and Y, are left out.
+        Further rows of both models, of the same modality as the pairs, in any order. The pools may share all, some or none of their items; this
+        need not be known. Duplicate rows, and rows that are in X or Y, are left out.
     base : OrthogonalMap, optional
-        Whose parameters the fits use; fitted or not. The default map if left out.
+        Map whose parameters the fits use; fitted or not. By default a map with default parameters.
     max_iter : int, default=8
-        Most rounds. Round r uses the r/max_iter most confident matches; rounds end early once the matches are those of the round before.
+        Largest number of rounds. Round r uses the r/max_iter most confident matches. Rounds end early if the matches no longer change.
     n_neighbors : int, default=10
-        Of CSLS.
+        Number of neighbors for CSLS.
     folds : int, default=5
-        Of the pairs: each is left out of all rounds once.
+        Number of folds of the pairs; each fold is left out of all rounds once.
     random_state : int, default=0
-        Chooses the folds.
+        Determines the folds.
 
     Returns
     -------
     Refinement
-        With the matches of all pairs together, and the evidence of the folds.
+        The matches found with all pairs, and the evidence from the folds.
 
     Raises
     ------
     TooFewAnchorsError
-        Fewer than five pairs.
+        If there are fewer than five pairs.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        Of the pairs or the pools.
+        If the pairs or the pools cannot be used.
     InputError
-        A pool with fewer than two rows besides those of the pairs.
+        If a pool has fewer than two rows that are not among the pairs.
     ParameterError
+        If a parameter has an invalid value.
 
     Notes
     -----
-    A round maps the source's pool by the map so far, centers both pools by their own means, takes the mutual nearest neighbors under CSLS
-    (:func:`congruence.linalg.csls.mutual_neighbors`), and fits an orthogonal map on the pairs and the most confident of these.
-    Taking few matches first is what lets a map of ten pairs succeed: its best matches are right long before most are.
+    A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest neighbors under CSLS
+    (:func:`congruence.linalg.csls.mutual_neighbors`), and fits an orthogonal map on the pairs and the most confident of these matches.
+    Starting with few matches is what makes ten pairs enough: the most confident matches are correct long before most matches are.
 
-    The evidence never uses a pair for both: for each fold all rounds are run on the other folds, and each of its source rows
-    looks for its target among the target's pool and the fold's own targets. Gains of ranks are compared by a sign test (Fisher's
-    randomization test for pairs; exact up to twelve pairs).
+    No pair is used for both fitting and evaluation. For each fold, all rounds are run on the other folds, and each source row of the fold
+    is then searched among the target pool and the fold's own targets. Gains in rank are compared by a sign test (Fisher's
+    randomization test for pairs; exact for up to twelve pairs).
 
-    The rounds, and so the evidence, see wide rows in the 128 leading directions of their pool, which takes a fifth of the time; the matches that
-    are returned come from one more round in all directions.
+    In the rounds, and so in the evaluation, wide rows are reduced to the 128 leading directions of their pool, which takes a fifth of the time.
+    The matches that are returned come from one more round in all directions.
 
-    Time: (folds + 1) · max_iter rounds, each O(p q · 128); memory for the pools and blocks of similarities.
+    Time: (folds + 1) · max_iter rounds, each O(p q · 128). Memory: the pools and blocks of similarities.
 
     References
     ----------
@@ -175,7 +177,7 @@ def refine(
         raise ParameterError(f"Got folds={folds}; expected at least 2, to leave pairs out. Pass folds=5.")
     A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
     check_same_rows(len(A), len(B), "X", "Y")
-    # Copies among the pairs share a fold, and count once: a pair is not to be found by its own copy.
+    # Identical pairs share a fold and count once: a pair must not be found through its own copy.
     labels = duplicate_groups(A, B)
     n, different = len(A), int(labels.max()) + 1
     if different < FEWEST:
@@ -233,7 +235,7 @@ class _Rounds:
     def run(
         self, X: np.ndarray, Y: np.ndarray
     ) -> tuple[OrthogonalMap, OrthogonalMap, tuple[np.ndarray, np.ndarray, int]]:
-        """Return the map of the pairs, the map of the last round, and that round's matches and number."""
+        """Return the map of the pairs, the map of the last round, and that round's matches and its number."""
         first = mapping = self.fit(X, Y)
         i = j = np.empty(0, np.intp)
         share, done = 0.0, 0
@@ -242,18 +244,18 @@ class _Rounds:
             share = done / self.max_iter
             found, partner, score = self.match(mapping)
             if np.array_equal(found, i) and np.array_equal(partner, j):
-                share = 1.0  # nothing changes any more: take them all
+                share = 1.0  # the matches no longer change: use all of them
             i, j = found, partner
             kept = np.sort(np.argsort(-score, kind="stable")[: max(1, round(share * len(i)))])
             mapping = self.fit(np.concatenate([X, self.U[i[kept]]]), np.concatenate([Y, self.V[j[kept]]]))
         return first, mapping, (i, j, done)
 
     def match(self, mapping: OrthogonalMap) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the mutual nearest neighbors of the mapped pool and the target's."""
+        """Return the mutual nearest neighbors of the mapped source pool and the target pool."""
         return mutual_neighbors(self._mapped(mapping, self.U), self.target, self.n_neighbors)
 
     def ranks(self, mapping: OrthogonalMap, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """Rank of each row's own target among the pool and all of Y, ties shared evenly; 1 is best."""
+        """Return the rank of each row's own target among the pool and all of Y; ties get their mean rank, 1 is best."""
         asked = self._mapped(mapping, X)
         offered = np.concatenate([self.target, normalize_rows(Y - self.means[1].astype(Y.dtype))])
         similarity = asked @ offered.T
@@ -265,16 +267,16 @@ class _Rounds:
         return np.asarray(normalize_rows(moved))
 
     def fit(self, X: np.ndarray, Y: np.ndarray) -> OrthogonalMap:
-        """Fit the map of these pairs, silently."""
+        """Fit the map of these pairs without warnings."""
         with (
             warnings.catch_warnings()
-        ):  # what the widths and the pairs deserve is said once, by the fit that is returned
+        ):  # warnings about the widths and the pairs are issued once, by the fit that is returned
             warnings.simplefilter("ignore", CongruenceWarning)
             return OrthogonalMap(**self.parameters).fit(X, Y)
 
 
 def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
-    """Return an orthonormal frame of the leading principal directions, all of them where there are no more.
+    """Return an orthonormal basis of the leading principal directions, or of all directions if there are no more than ``most``.
 
     Parameters
     ----------
@@ -284,7 +286,7 @@ def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
     Returns
     -------
     ndarray, shape (d, min(d, most))
-        In the dtype of X; the identity where nothing is reduced.
+        In the dtype of X; the identity if nothing is reduced.
     """
     d = X.shape[1]
     if d <= most:
@@ -298,7 +300,7 @@ def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
 
 
 def _sign_test(gain: np.ndarray, random_state: int) -> float:
-    """One-sided p-value of the mean of paired gains under exchanges of sign; all of them up to twelve pairs."""
+    """One-sided p-value of the mean of paired gains under random sign changes; all sign patterns are enumerated for up to twelve pairs."""
     n = len(gain)
     if n <= np.log2(_DRAWS + 1):
         signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
@@ -308,7 +310,7 @@ def _sign_test(gain: np.ndarray, random_state: int) -> float:
 
 
 def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return both pools as matrices of the models' widths.
+    """Return both pools as matrices, checked against the models' widths.
 
     Parameters
     ----------
@@ -323,8 +325,9 @@ def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarr
     Raises
     ------
     ParameterError
-        Not two collections.
+        If ``unpaired`` is not two collections.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
     """
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2 or any(side is None for side in unpaired):
         raise ParameterError(
@@ -352,7 +355,7 @@ def _others(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
 
 
 def warn_refinement(result: Refinement, stacklevel: int = 2) -> None:
-    """Warn where unpaired rows did not help.
+    """Warn if the unpaired rows did not help.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """A fitted map as a ``torch.nn.Module``.
 
-Imports torch: only to be imported once that is known to be there.
+Imports torch; import this module only when torch is known to be installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TorchMap", "UnitRows"]
 
 
 class TorchMap(nn.Module):
-    """The layers of a map, from rows (…, d_in) to rows (…, d_out); made by :meth:`congruence.maps.Map.to_torch`.
+    """The layers of a map as a module, from rows (…, d_in) to rows (…, d_out); created by :meth:`congruence.maps.Map.to_torch`.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class TorchMap(nn.Module):
         Whether the weights require gradients.
     dtype : torch.dtype, default=torch.float32
     about : str, default=""
-        What ``repr`` says of the map.
+        Text about the map, shown by ``repr``.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class TorchMap(nn.Module):
         Parameters
         ----------
         input : Tensor, shape (…, d_in)
-            Of the module's device and dtype.
+            On the module's device and of its dtype.
 
         Returns
         -------
@@ -72,7 +72,7 @@ class TorchMap(nn.Module):
         Raises
         ------
         ShapeError
-            The rows have another width.
+            If the rows have another width.
         """
         if input.shape[-1] != self.d_in:
             raise ShapeError(
@@ -82,12 +82,12 @@ class TorchMap(nn.Module):
         return out
 
     def extra_repr(self) -> str:
-        """Return the map's kind, widths, modality and whether rows become unit rows."""
+        """Return the map's kind, widths and modality, and whether mapped rows have unit norm."""
         return self.about
 
 
 class UnitRows(nn.Module):
-    """Rows scaled to unit norm; zero rows stay zero, with a finite gradient, which ``nn.functional.normalize`` does not have."""
+    """Scale rows to unit norm. Zero rows stay zero and have a finite gradient, unlike with ``nn.functional.normalize``."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return rows of unit norm, shape (…, d), in their dtype; half precision is summed in float32."""
@@ -133,12 +133,12 @@ def _modules(layers: Iterable[Layer], dtype: torch.dtype) -> list[nn.Module]:
 
 
 def _tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(array, dtype=dtype, device="cpu")  # a copy; moved by its module's to()
+    return torch.tensor(array, dtype=dtype, device="cpu")  # a copy; the module's to() moves it
 
 
 def _linear(weight: np.ndarray, bias: np.ndarray | None, dtype: torch.dtype) -> nn.Module:
     d_in, d_out = weight.shape
-    # Without the initialization, which would take numbers from the caller's generator.
+    # Skip the default initialization, which would draw from the caller's random generator.
     module = nn.utils.skip_init(nn.Linear, d_in, d_out, bias=bias is not None, dtype=dtype, device="cpu")
     module.weight = nn.Parameter(_tensor(weight.T, dtype).contiguous())
     if bias is not None:
@@ -161,7 +161,7 @@ def _layernorm(layer: Layer, dtype: torch.dtype) -> nn.Module:
 
 
 class _PlainLayerNorm(nn.Module):
-    """Without weights, and so of any width."""
+    """Layer normalization without weights, and therefore for any width."""
 
     def __init__(self, eps: float) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _PlainLayerNorm(nn.Module):
         return nn.functional.layer_norm(input, input.shape[-1:], eps=self.eps)
 
 
-#: The module of every kind of layer. ``tests/integrations/test_torch.py`` compares the keys with the table of layers.
+#: The module class of each kind of layer. ``tests/integrations/test_torch.py`` compares the keys with the table of layers.
 _MODULES: dict[str, Callable[[Layer, torch.dtype], nn.Module]] = {
     "normalize": lambda layer, dtype: UnitRows(),
     "center": lambda layer, dtype: _Center(_tensor(layer["mean"], dtype)),

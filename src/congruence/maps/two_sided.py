@@ -1,4 +1,4 @@
-"""Maps of both spaces into a third, joint one."""
+"""Joint-space maps: both models are mapped into a third space."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SIDES = ("source", "target")
 
 
 class TwoSidedMap(Map):
-    """Base of maps with a head for each space: ``transform`` for the source, ``transform_target`` for the target.
+    """Base of joint-space maps, which have a head for each model: ``transform`` for the source, ``transform_target`` for the target.
 
-    Mapped rows of both sides are compared with each other, never with rows of either model. ``d_target`` is the width of
-    the target *model*, ``d_out`` the width of the space both heads lead to.
+    Mapped rows of both models are compared with each other, never with unmapped rows. ``d_target`` is the width of
+    the target *model*, ``d_out`` the width of the joint space.
 
-    A subclass implements ``_head``, ``_form``, ``layers``, ``d_target`` and what :class:`Map` asks for besides ``transform``.
+    A subclass implements ``_head``, ``_form``, ``layers``, ``d_target`` and what :class:`Map` requires besides ``transform``.
     """
 
     wrong_side: ClassVar[str] = "Use transform_target"
@@ -45,20 +45,21 @@ class TwoSidedMap(Map):
 
     @abstractmethod
     def _head(self, rows: Array, side: str) -> Array:
-        """Map checked rows of one side into the joint space, in their own precision and library and bounded extra memory."""
+        """Map checked rows of one side into the joint space, keeping precision and array library, with bounded extra memory."""
 
     @abstractmethod
     def layers(self) -> tuple[list[Layer], list[Layer]]:
-        """Return both heads as layers, plain data that :meth:`HeadsMap.from_layers` takes.
+        """Return both heads as lists of layers, plain data that :meth:`HeadsMap.from_layers` accepts.
 
         Returns
         -------
         tuple of two lists of dict
-            Of the source and of the target. The arrays are copies.
+            Layers of the source head and of the target head. The arrays are copies.
 
         Raises
         ------
         NotFittedMapError
+            If the map is not fitted.
         """
 
     @overload
@@ -76,11 +77,12 @@ class TwoSidedMap(Map):
         Returns
         -------
         ndarray or tensor, shape (m, d_out)
-            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
+            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         return self._mapped(self._check_source(X), X, "source")
 
@@ -99,11 +101,12 @@ class TwoSidedMap(Map):
         Returns
         -------
         ndarray or tensor, shape (m, d_out)
-            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
+            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         return self._mapped(self._check_target(Y), Y, "target")
 
@@ -124,14 +127,14 @@ class TwoSidedMap(Map):
 
     @abstractmethod
     def _form(self) -> str:
-        """Say what, besides the arrays of :meth:`state`, decides where rows go; the same after saving and loading."""
+        """Return what, besides the arrays of :meth:`state`, determines how rows are mapped; unchanged by saving and loading."""
 
     # ------------------------------------------------------------------ use on embeddings
 
     def joint_space(self, modality: str | None = None, *, normalized: bool | None = None) -> Space:
-        """Return the space mapped vectors live in.
+        """Return the space of the mapped vectors.
 
-        Its name says both models, and its revision is a digest of the fitted map: coordinates of two fits on the same two
+        Its name contains both models, and its revision is a digest of the fitted map, because coordinates of two fits on the same two
         models are not comparable.
 
         Parameters
@@ -161,14 +164,14 @@ class TwoSidedMap(Map):
         )
 
     def side_of(self, space: Space, side: str | None = None) -> str:
-        """Say which head vectors of a space belong to, and refuse those that belong to neither or to the other.
+        """Return which head to use for vectors of a space; raise an error if they fit neither head, or not the one named.
 
         Parameters
         ----------
         space : Space
-            What the vectors say of themselves.
+            The space the vectors declare.
         side : {"source", "target"}, optional
-            The head meant. Without it what is known of the vectors must fit one side only.
+            The expected head. If omitted, the known facts about the vectors must fit exactly one side.
 
         Returns
         -------
@@ -177,17 +180,17 @@ class TwoSidedMap(Map):
         Raises
         ------
         SpaceMismatchError
-            The vectors fit neither side.
+            If the vectors fit neither side.
         DirectionError
-            They belong to the side that was not named.
+            If they belong to the side that was not named.
         ParameterError
-            They fit both sides as far as is known, and ``side`` was not given.
+            If they fit both sides as far as is known, and ``side`` was not given.
         """
         self._check_fitted()
         spaces = {"source": self.source_space_, "target": self.target_space_}
         refused = {}
         for name, expected in spaces.items():
-            # Joined modalities differ by design (images on one side, texts on the other), so they tell the sides apart.
+            # In a cross-modal map (e.g. images as source, texts as target) the modality tells the two sides apart.
             both = self.source_space_.modality != self.target_space_.modality
             try:
                 check_space(space, expected, Space(), modality=both)
@@ -221,7 +224,7 @@ class TwoSidedMap(Map):
         return fitting[0]
 
     def _norm_unknown(self) -> None:
-        """Say nothing: no model's own rows are in the joint space for mapped ones to stand among."""
+        """Do not warn: no unmapped rows of either model are in the joint space, so norms need not match theirs."""
 
     @overload
     def apply(
@@ -255,22 +258,23 @@ class TwoSidedMap(Map):
         ----------
         embeddings : Embeddings or array_like, shape (m, d_source) or (m, d_target)
         modality : str, optional
-            What to call the vectors; the embeddings' own modality by default.
+            Modality of the vectors; by default the modality the embeddings declare.
         normalize : {"auto", True, False}, default="auto"
             Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
         side : {"source", "target"}, optional
-            Which head to use. By default the space the embeddings declare decides (:meth:`side_of`).
+            Which head to use. By default it is determined from the space the embeddings declare (:meth:`side_of`).
 
         Returns
         -------
         Embeddings
-            Same ids, in the joint space. For a tensor a tensor: it has a device and a graph to keep.
+            Same ids, in the joint space. For tensor input a tensor, so that its device and autograd graph are kept.
 
         Raises
         ------
         SpaceMismatchError, DirectionError, ParameterError
+            If vectors belong to another space; vectors belong to the map's target; or a parameter has an invalid value.
         ShapeError, DtypeError, NotFiniteError
-            Of what is not :class:`~congruence.Embeddings`.
+            If the input is not :class:`~congruence.Embeddings` and cannot be used.
         """
         if is_tensor(embeddings):
             space = Space(dim=embeddings.shape[-1] if embeddings.ndim else None, modality=modality)
@@ -289,10 +293,10 @@ class TwoSidedMap(Map):
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )
 
-    # ------------------------------------------------------------------ what is told of it
+    # ------------------------------------------------------------------ description
 
     def describe(self) -> dict[str, object]:
-        """Return what is known about the fitted map as plain data, the width of the joint space included."""
+        """Return what is known about the fitted map as plain data, including the width of the joint space."""
         return {**super().describe(), "joint_dim": self.d_out}
 
     def _card_text(self) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""The rigid map from two collections of rows of which no pair is known, and what speaks for it."""
+"""The orthogonal map from two collections of rows without any known pair, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from congruence.splits import duplicate_groups
 
 __all__ = ["AGREEMENT", "Alignment", "UnpairedMap"]
 
-#: Agreement from which on an alignment counts as found; docs/refine.md has its errors.
+#: Smallest agreement at which an alignment counts as found; docs/refine.md gives its error rates.
 AGREEMENT = 0.5
 
-#: Leading directions of each side that the search sees: few enough that a rotation cannot fit matches at will.
+#: Number of leading directions of each side used in the search: few enough that a rotation cannot fit arbitrary matches.
 _DIRECTIONS = 128
 
-#: Weights of the entropy, one after the other, in standard deviations of the affinities; linearizations with each; iterations of these.
+#: Entropy weights, used in this order, in standard deviations of the affinities; linearizations per weight; iterations per linearization.
 _EPSILONS, _STEPS, _ITERATIONS = (0.5, 0.35, 0.25, 0.2), 3, 30
 
-#: Share of the source's rows that a restart does not see, and the least number that says anything.
+#: Share of the source rows left out of each restart, and the smallest number of such rows from which agreement is judged.
 _LEFT_OUT, _FEWEST_LEFT_OUT = 0.1, 20
 
-#: Rounds in which matches grow from the most confident eighth to all.
+#: Rounds in which the matches used grow from the most confident eighth to all.
 _ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Whether restarts that know nothing of each other found the same map.
+    """Whether independent restarts found the same map.
 
     Attributes
     ----------
     found : bool
-        ``agreement`` ≥ 0.5, on 20 rows at least.
+        Whether ``agreement`` ≥ 0.5, on at least 20 rows.
     agreement : float
-        Of the two restarts that agree best: share of rows, left out by one of them, that both send to the same target row.
+        For the two restarts that agree best: share of the rows left out by either of them that both map to the same target row.
     chance : float
-        One over the target's rows: what two random maps give.
+        One divided by the number of target rows: the agreement of two random maps.
     left_out : int
-        Rows behind ``agreement``.
+        Number of rows that ``agreement`` is computed on.
     matched_share : float
-        Mutual nearest neighbors over the rows of the smaller side. No evidence: see docs/refine.md.
+        Mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of success: see docs/refine.md.
     n_restarts : int
-        Restarts done: no more once two agree.
+        Restarts run; the search ends as soon as two agree.
     sizes : (int, int)
-        Different rows of both sides.
+        Numbers of different rows on both sides.
     source_rows, target_rows : ndarray of int, shape (k,)
-        Matched rows, as they were passed.
+        Row numbers of the matches, in the arrays as passed.
     """
 
     found: bool
@@ -75,13 +75,13 @@ class Alignment:
     target_rows: np.ndarray = field(repr=False)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything but the matches as plain data."""
+        """Return all fields except the matches as plain data."""
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
         return {**plain, "sizes": list(self.sizes), "matches": len(self.source_rows)}
 
     @property
     def sentence(self) -> str:
-        """One sentence for people."""
+        """The result as one sentence, for display."""
         said = (
             f"of {self.left_out} rows left out, two of {self.n_restarts} restarts send {self.agreement:.0%} to the same target "
             f"(chance {self.chance:.1%}, needed {AGREEMENT:.0%})"
@@ -90,24 +90,24 @@ class Alignment:
 
 
 class UnpairedMap(SavedAsRotation):
-    """A rotation between two spaces from rows of which no pair is known, with a score of its own success.
+    """A rotation between two spaces fitted without any known pair, with a measure of whether the search succeeded.
 
-    Restarts, each without a tenth of the source's rows, couple the two sides by Gromov–Wasserstein transport and refine the coupling to a
-    rotation. Restarts that succeed agree on rows they have not seen; those that fail do not, though each matches a third of its rows and more.
-    It needs two sides that share most of their items, and models as alike as two CLIP text encoders: see docs/refine.md for what was tried.
+    Each restart leaves out a tenth of the source rows, couples the two sides by Gromov–Wasserstein transport and refines the coupling to a
+    rotation. Successful restarts agree on rows they have not seen; failed ones do not, although each matches a third or more of its rows.
+    The method needs two sides that share most of their items, and models as similar as two CLIP text encoders; see docs/refine.md for experiments.
 
     Parameters
     ----------
     center, shrinkage, shrinkage_strength, allow_reflection
-        As for :class:`~congruence.OrthogonalMap`, of the last fit, on the matches.
+        As for :class:`~congruence.OrthogonalMap`; used in the final fit on the matches.
     n_restarts : int, default=4
-        The most, from 2 on; two that agree end the search.
+        Largest number of restarts, at least 2; the search ends as soon as two agree.
     n_neighbors : int, default=10
-        Of CSLS.
+        Number of neighbors for CSLS.
     max_rows : int, default=2000
-        Most rows of a side that are coupled; of more, so many centroids (k-means) are.
+        Largest number of rows of a side that are coupled. A side with more rows is replaced by this many centroids (k-means).
     random_state : int, default=0
-        Of the restarts: the rows they leave out, the disturbance of their start, and the centroids.
+        Determines the rows that restarts leave out, the perturbation of their start, and the centroids.
 
     Attributes
     ----------
@@ -116,16 +116,16 @@ class UnpairedMap(SavedAsRotation):
 
     See Also
     --------
-    congruence.OrthogonalMap : Its attributes are this map's. ``n_pairs_`` counts the matches.
+    congruence.OrthogonalMap : This map has the same attributes. ``n_pairs_`` is the number of matches.
 
     Notes
     -----
-    A restart: (1) each row's sorted similarities to its own side (:func:`congruence.transport.gromov.local_distributions`) give a first plan,
-    disturbed at random from the second restart on; (2) entropic Gromov–Wasserstein with less and less entropy sharpens it; (3) the matches of
-    the plan, the most confident first, are refined as in :func:`congruence.refine`. The map is fitted on the matches of the restart whose
-    left-out rows agree best with another's.
+    A restart has three steps. (1) The sorted similarities of each row to its own side (:func:`congruence.transport.gromov.local_distributions`) give
+    an initial plan, randomly perturbed from the second restart on. (2) Entropic Gromov–Wasserstein with decreasing entropy sharpens the plan.
+    (3) The matches of the plan, the most confident first, are refined as in :func:`congruence.refine`. The final map is fitted on the matches of
+    the restart that agrees best with another one on left-out rows.
 
-    Time O(n m d) a step with two dozen steps a restart; memory for a plan of ``max_rows`` × ``max_rows``.
+    Time is O(n m d) per step with about two dozen steps per restart; memory is a plan of ``max_rows`` × ``max_rows``.
 
     References
     ----------
@@ -163,17 +163,17 @@ class UnpairedMap(SavedAsRotation):
     def fit(  # type: ignore[override]  # rows are not paired, so they have neither weights nor modalities of their own
         self, X: RowsLike, Y: RowsLike | None = None, modality: str | None = None, *, y: RowsLike | None = None
     ) -> Self:
-        """Find pairs and fit the rotation on them.
+        """Match the rows and fit the rotation on the matches.
 
         Parameters
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (m, d_target)
-            Not paired with X; copies of a row count once.
+            Not paired with X; duplicate rows count once.
         modality : str, optional
-            Of all rows.
+            Modality of all rows.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -182,14 +182,16 @@ class UnpairedMap(SavedAsRotation):
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError
+            If the rows cannot be used.
         TooFewAnchorsError, InputError
-            Fewer than four rows, or two different ones, on a side.
+            If a side has fewer than four rows, or fewer than two different rows.
         ParameterError
+            If a parameter has an invalid value.
 
         Warns
         -----
         AlignmentWarning
-            Restarts do not agree: the map is not to be used.
+            If the restarts do not agree: the map should not be used.
         """
         check_positive(self.n_neighbors, "n_neighbors", integer=True)
         check_positive(self.max_rows, "max_rows", integer=True)
@@ -243,7 +245,7 @@ class UnpairedMap(SavedAsRotation):
         A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
         labels = to_rows(getattr(Y, "vectors", Y), "Y")
         if labels.ndim == 1 and labels.dtype.kind in "iub":
-            labels = labels[:, None]  # scikit-learn's contract, as of every map
+            labels = labels[:, None]  # required by scikit-learn, as for every map
         B = as_matrix(labels, "Y", min_rows=4, numeric_objects=True)
         check_scale(A, "X")
         check_scale(B, "Y")
@@ -257,8 +259,8 @@ class _Search:
         self.U, self.V, self.n_neighbors, self.max_rows = U, V, n_neighbors, max_rows
 
     def restart(self, rng: np.random.Generator, *, disturb: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rotation found without some of the source's rows, and these rows."""
-        from congruence.transport.gromov import gromov_wasserstein  # imports SciPy, which no other map's command needs
+        """Return the rotation found without some of the source rows, and the numbers of these rows."""
+        from congruence.transport.gromov import gromov_wasserstein  # imports SciPy, which other maps do not need
 
         n = len(self.U)
         left_out = np.sort(rng.permutation(n)[: max(1, round(_LEFT_OUT * n))])
@@ -269,7 +271,7 @@ class _Search:
             plan = gromov_wasserstein(
                 *sides, epsilon, start=plan, relative=True, max_iter=_STEPS, sinkhorn_iter=_ITERATIONS
             ).plan
-        # Confident rows have most of their mass at one place.
+        # Rows are confident if most of their mass is in one place.
         i, j = np.arange(len(plan)), np.argmax(plan, axis=1)
         score = plan[i, j] / plan.sum(axis=1)
         first = np.argsort(-score, kind="stable")[: max(4, len(i) // 4)]
@@ -281,7 +283,7 @@ class _Search:
         return rotation, left_out
 
     def settle(self, rotation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the matches of all rows, those that the restart left out too, once they no longer change."""
+        """Return the matches of all rows, including those left out of the restart, after iterating until they no longer change."""
         i, j, _ = self.match(rotation)
         for _ in range(_ROUNDS):
             before = i, j
@@ -290,12 +292,12 @@ class _Search:
                 break
         if (
             len(i) < 2
-        ):  # nothing to match, as with three different rows: a map of any pairs, whose score says what it is worth
+        ):  # no matches, e.g. with three different rows: return a map of arbitrary pairs, whose agreement shows that it failed
             i = j = np.arange(min(len(self.U), len(self.V)))
         return i, j
 
     def match(self, rotation: np.ndarray, U: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the mutual nearest neighbors of the mapped rows and the target's."""
+        """Return the mutual nearest neighbors of the mapped rows and the target rows."""
         return mutual_neighbors(normalize_rows((self.U if U is None else U) @ rotation), self.V, self.n_neighbors)
 
     def nearest(self, rotation: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -304,7 +306,7 @@ class _Search:
 
 
 def _compare(search: _Search, tries: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, int, int]:
-    """Return the best agreement of two restarts, the first of these, and the number of rows compared."""
+    """Return the best agreement of two restarts, the index of the first of the two, and the number of rows compared."""
     found = []
     for a, b in combinations(range(len(tries)), 2):
         same = [
@@ -317,7 +319,7 @@ def _compare(search: _Search, tries: list[tuple[np.ndarray, np.ndarray]]) -> tup
 
 
 def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Couple rows by how alike their distributions of similarities are, less the mean distribution of their side."""
+    """Couple rows by the similarity of their similarity distributions, each minus the mean distribution of its side."""
     from congruence.transport.gromov import local_distributions
     from congruence.transport.sinkhorn import sinkhorn
 
@@ -330,29 +332,29 @@ def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -
 
 
 def _summary(X: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows, or the centroids of so many clusters where there are more."""
+    """Return the rows, or ``most`` cluster centroids if there are more rows."""
     if len(X) <= most:
         return X
     from scipy.cluster.vq import kmeans2
 
-    # A random sample of each side would share few items: of 20,000 rows and 2,000 drawn from each, a tenth.
+    # Random samples of both sides would share few items: of 20,000 rows with 2,000 sampled on each side, a tenth.
     centroids = kmeans2(X, most, iter=10, minit="points", missing="warn", rng=rng)[0]
     return _directions(centroids.astype(X.dtype))
 
 
 def _rotation(U: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return the partial isometry of the directions that so many pairs can determine."""
+    """Return the partial isometry of the directions that this many pairs can determine."""
     svd = cross_svd(U.astype(np.float64).T @ V.astype(np.float64), max_rank=max(1, len(U) - 1), complete=False)
     return np.asarray((svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]).astype(U.dtype))
 
 
 def _directions(X: np.ndarray) -> np.ndarray:
-    """Return rows less their mean, scaled to unit norm."""
+    """Return rows minus their mean, scaled to unit norm."""
     return np.asarray(normalize_rows(X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)))
 
 
 def _different(X: np.ndarray, name: str) -> np.ndarray:
-    """Return the rows that are no copies of earlier ones. Raises InputError."""
+    """Return the rows without duplicates of earlier rows. Raises InputError."""
     rows = np.sort(np.unique(duplicate_groups(X), return_index=True)[1])
     if len(rows) < 2:
         raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 2. Pass more items.")

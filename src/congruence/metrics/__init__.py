@@ -1,4 +1,4 @@
-"""How well two sets of vectors agree, within one space or between two, and the table that names the measures."""
+"""Similarity measures of paired rows, within one space or between two, and the table :data:`METRICS` of them by name."""
 
 from __future__ import annotations
 
@@ -158,5 +158,5 @@ _ENTRIES = (
     ),
 )
 
-#: Measures of paired rows, by name; each fact in an entry is tested.
+#: Measures of paired rows, by name; every property declared in an entry is tested.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}

@@ -1,4 +1,4 @@
-"""What every metric declares about itself, and the small checks metrics share."""
+"""The properties that every metric declares, and checks that metrics share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Te
 from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_scale
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
-#: What may be done without changing a value. Up to ``"joint permutation"`` to either side alone, each in its own way.
+#: Transformations that leave a value unchanged. Up to ``"joint permutation"``, they may be applied to either side independently.
 INVARIANCES = {
     "rotation": "rotating or reflecting either side",
     "isotropic scaling": "multiplying either side by a positive number",
@@ -30,7 +30,7 @@ INVARIANCES = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A measure of agreement and the facts about it that tests hold it to.
+    """A measure of agreement and its declared properties, which tests verify.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class Metric:
     invariances : frozenset of str
         Keys of :data:`INVARIANCES`.
     reference : str
-        Where the definition stands.
+        Source of the definition.
     cost : str
-        Operations beside reading the data, for n rows of width d.
+        Operations besides reading the data, for n rows of width d.
     one_space : bool
-        Whether both sides must live in one space, and so have one width.
+        Whether both sides must be in the same space, and so have the same width.
     """
 
     name: str
@@ -61,11 +61,12 @@ class Metric:
 
 
 def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
-    """Validate two matrices of equal shape, row i of one belonging to row i of the other.
+    """Validate two matrices of equal shape whose rows are paired by position.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
     check_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
@@ -78,9 +79,9 @@ def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
 def native_pair(
     X: RowsLike, Y: RowsLike, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
 ) -> tuple[ArrayNamespace, Array, Array]:
-    """Validate two matrices with paired rows and any widths, in the array library they came in.
+    """Validate two matrices with paired rows and any widths, keeping their array library.
 
-    A torch tensor stays one, on its device and with its graph; everything else becomes NumPy.
+    A torch tensor stays a tensor, on its device and in its graph; all other input becomes NumPy.
 
     Returns
     -------
@@ -91,6 +92,7 @@ def native_pair(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or there are too few rows.
     """
     check_order(X, Y)
     A: Array
@@ -108,18 +110,19 @@ def native_pair(
         raise DtypeError(
             f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}; expected one device. Move one of them with .to(…)."
         )
-    if tensors:  # beside a list
+    if tensors:  # the other side may be a list
         A, B = (side if is_tensor(side) else xp.asarray(side, device=device(tensors[0])) for side in (A, B))
         return xp, A, B
     return xp, xp.asarray(A), xp.asarray(B)
 
 
 def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNamespace, Array, Array]:
-    """Do as :func:`native_pair`, with both matrices in float64.
+    """Like :func:`native_pair`, with both matrices in float64.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or there are too few rows.
     """
     xp, A, B = native_pair(X, Y, min_rows=min_rows)
     check_scale(A, "X", squares=False)
@@ -133,11 +136,12 @@ def give(value: Array) -> float | Tensor:
 
 
 def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
-    """Refuse matrices of different widths: they live in different spaces.
+    """Refuse matrices of different widths, since they are in different spaces.
 
     Raises
     ------
     ShapeError
+        If arrays have the wrong shape.
     """
     if A.shape[1] != B.shape[1]:
         raise ShapeError(
@@ -150,11 +154,12 @@ def unit(A: np.ndarray, name: str) -> np.ndarray: ...
 @overload
 def unit(A: Array, name: str) -> Array: ...
 def unit(A: Array, name: str) -> Array:
-    """Return rows of an array or tensor scaled to unit norm in A's dtype; a row without direction is an error.
+    """Return the rows scaled to unit norm, in A's dtype; a zero row is an error.
 
     Raises
     ------
     ZeroRowError
+        If arrays have a row of zeros.
     """
     # Scaling by the largest entry first keeps the squares from overflowing or vanishing.
     xp = namespace(A)
@@ -174,6 +179,7 @@ def codes(labels: Labels, n: int, name: str) -> np.ndarray:
     Raises
     ------
     ShapeError
+        If arrays have the wrong shape.
     """
     array = to_numpy(labels)
     if array.shape != (n,):

@@ -1,4 +1,4 @@
-"""Centered kernel alignment: linear and Gaussian, biased, debiased and in minibatches, and of cross-kernels."""
+"""Centered kernel alignment: linear and Gaussian, biased, debiased and in minibatches, and for cross-kernels."""
 
 from __future__ import annotations
 
@@ -53,21 +53,22 @@ def linear_cka(
     Returns
     -------
     float, or 0-d torch tensor for torch input
-        In [−1, 1], biased: [0, 1]. 1 for spaces equal up to rotation, translation and isotropic scaling.
+        In [−1, 1], or [0, 1] if biased. 1 for spaces that are equal up to rotation, translation and isotropic scaling.
 
     Raises
     ------
     ShapeError
-        Mismatched rows.
+        If the numbers of rows differ.
     TooFewAnchorsError
-        Fewer than 4 rows.
+        If there are fewer than 4 rows.
     DtypeError, NotFiniteError, ParameterError
+        If the rows cannot be used, or an option has an invalid value.
     InputError
-        One side does not vary.
+        If one side is constant.
 
     Notes
     -----
-    O(n·d·e) operations and O(d·e) memory beside the data, or Gram matrices when n is the smaller.
+    O(n·d·e) operations and O(d·e) memory besides the data, or Gram matrices if n is smaller.
 
     References
     ----------
@@ -123,7 +124,7 @@ def _divide(both: Array, first: Array, second: Array, xp: ArrayNamespace) -> Arr
 
 
 def _means(A: Array) -> Array:
-    """Column means in float64, a block at a time so that half precision is never summed as such."""
+    """Column means in float64, computed block by block so that half precision is never summed directly."""
     xp = namespace(A)
     total = xp.zeros(A.shape[1], dtype=xp.float64, device=device(A))
     for part in blocks(A.shape[0], 8 * A.shape[1]):
@@ -168,7 +169,7 @@ def rbf_cka(
         σ in exp(−‖x − x'‖² / 2σ²). ``"median"``: σ² is ``fraction``² times the median of the non-zero squared
         distances of each side (of at most 4,000 rows).
     fraction : float, default=1.0
-        Of the median distance; Kornblith et al. use 0.2 to 0.8.
+        Factor of the median distance; Kornblith et al. use 0.2 to 0.8.
 
     Returns
     -------
@@ -177,8 +178,9 @@ def rbf_cka(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+        If the rows cannot be used, or an option has an invalid value.
     InputError
-        One side does not vary.
+        If one side is constant.
 
     Notes
     -----
@@ -226,16 +228,17 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
     F, G : array_like, shape (n, d) and (m, d)
         Images and texts in one model.
     F_other, G_other : array_like, shape (n, e) and (m, e)
-        The same images and texts in the other.
+        The same images and texts in the other model.
 
     Returns
     -------
     float, or 0-d torch tensor for torch input
-        In [−1, 1]. Rows and columns of both kernels are centered first.
+        In [−1, 1]. Rows and columns of both kernels are centered before the comparison.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, InputError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the input cannot be used otherwise.
 
     Notes
     -----

@@ -44,7 +44,7 @@ def cca(
         The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, r the
         dimension of a side after reduction.
     rank : int, default=50
-        Dimensions each side is reduced to, or as many as it varies in, if these are fewer.
+        Number of dimensions each side is reduced to, or the number of dimensions in which it varies, if smaller.
     reduce : {"pca", "kernel", None}, default="pca"
         ``"pca"``: leading principal components. ``"kernel"``: leading components of kernel PCA with the kernel
         exp(−‖a − b‖² / 2m), m the median of the squared distances of different rows; needs O(n²) memory.
@@ -56,22 +56,23 @@ def cca(
     Returns
     -------
     float, ndarray of shape (k,), or tensor
-        In [0, 1]. Torch in, torch out, and differentiable: with reduction or deficient rank where the singular values
-        of the sides are distinct, always else.
+        In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where the singular values
+        of the sides are distinct.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     TooFewAnchorsError
-        Fewer than two rows.
+        If there are fewer than two rows.
     InputError
-        All rows of a side are equal; or, for the kernel, more than half of the pairs are.
+        If all rows of a side are equal or, for the kernel, more than half of the pairs are.
 
     Notes
     -----
-    In-sample correlations saturate: of independent noise, r_x + r_y − (n − 1) of them are exactly 1 once this number
-    is positive, all of them for r ≥ n − 1, and from r ≈ n/2 on the first is always 1. Keep ``rank`` far below n, or ask
-    for correlations on rows not fitted, :func:`~congruence.metrics.fit_cca`.
+    In-sample correlations saturate: for independent noise, r_x + r_y − (n − 1) of them are exactly 1 if this number
+    is positive, all of them if r ≥ n − 1, and from r ≈ n/2 on the first is always 1. Keep ``rank`` far below n, or
+    compute correlations on rows not used in the fit, with :func:`~congruence.metrics.fit_cca`.
 
     References
     ----------
@@ -90,7 +91,7 @@ def kept(xp: ArrayNamespace | ModuleType, s: Array, keep: float | int) -> int:
         return int(keep)
     variances = to_numpy(s) ** 2
     share = np.cumsum(variances) / np.sum(variances)
-    # A share reached but for rounding counts as reached.
+    # A share that is reached up to rounding counts as reached.
     return int(np.count_nonzero(share < keep - 8 * EPS)) + 1
 
 
@@ -104,8 +105,8 @@ def svcca(
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
     keep : float or int, default=0.99
-        A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: that many, or
-        all there are. So ``1.0`` keeps everything and ``1`` a single component.
+        A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of components, or
+        all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
     components : {"mean", "first", "all"}, default="mean"
         The paper's similarity is the mean.
     standardize : bool, default=False
@@ -121,8 +122,9 @@ def svcca(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or a parameter has an invalid value.
     InputError
-        All rows of a side are equal.
+        If all rows of one side are equal.
 
     Notes
     -----
@@ -181,8 +183,9 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or a parameter has an invalid value.
     InputError
-        All rows of a side are equal.
+        If all rows of one side are equal.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The JAM paper's definitions of its four metrics beside those of :data:`congruence.metrics.METRICS`.
+"""The JAM paper's definitions of its four metrics, and the corresponding ones of :data:`congruence.metrics.METRICS`.
 
 Yoon, Yue and Kim report the *first* canonical correlation (appendix B.2.3), the *biased* CKA (equations 3 and 4) and a CKNNA of their own (equations 6
 to 9). The metrics here default to the mean of the canonical correlations, the debiased CKA, and CKNNA by the code of Huh et al. (2024).
@@ -22,7 +22,7 @@ __all__ = ["FORMULAS", "Measure", "measures"]
 
 DEFINITIONS = ("both", "jam", "congruence")
 
-#: What is computed for a metric of the paper: there, and here.
+#: The formulas of each of the paper's metrics: in the paper, and in this library.
 FORMULAS = {
     "linear_cka": ("biased", "debiased"),
     "cknna": ("eq. 6–9", "Huh et al."),
@@ -32,16 +32,16 @@ FORMULAS = {
 
 
 class Measure(NamedTuple):
-    """A metric by one definition.
+    """A metric under one definition.
 
     Attributes
     ----------
     metric : str
         Key of :data:`congruence.metrics.METRICS`.
     definition : {"jam", "congruence", "both"}
-        Whose it is; ``"both"`` where the two agree.
+        Source of the definition; ``"both"`` if the two agree.
     formula : str
-        A word or two on what tells the definitions apart, or nothing.
+        A short label that distinguishes the definitions, or an empty string.
     steps : PermutationStatistic
     """
 
@@ -54,7 +54,7 @@ class Measure(NamedTuple):
 def measures(
     metric: str, definition: str = "both", *, components: bool = True, normalize: bool = False
 ) -> list[Measure]:
-    """Return a metric by the definitions asked for, the paper's first.
+    """Return a metric under the requested definitions, the paper's first.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def measures(
         Key of :data:`congruence.metrics.METRICS` that compares two spaces.
     definition : {"both", "jam", "congruence"}, default="both"
     components : bool, default=True
-        Whether rows are reduced to a number of principal components beforehand. SVCCA of these is their CCA.
+        Whether rows are reduced to a number of principal components beforehand. SVCCA of these is the same as their CCA.
     normalize : bool, default=False
         Scale rows to unit norm before CKNNA.
 
@@ -74,7 +74,7 @@ def measures(
     Raises
     ------
     ParameterError
-        An unknown metric or definition, or ``"jam"`` of a metric that the paper does not define.
+        If the metric or definition is unknown, or ``"jam"`` is requested for a metric that the paper does not define.
     """
     check_choice(definition, DEFINITIONS, "definition")
     ours = entry("cca" if metric == "svcca" and components else metric)

@@ -1,9 +1,9 @@
-"""Representational similarity analysis: whether two spaces find the same pairs of items alike.
+"""Representational similarity analysis: whether the same pairs of items are similar in both spaces.
 
-Dissimilarities are built in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers a side. Ranks
-need no second one: the vector is sorted in place, and the blocks, built once more, look their ranks up in it.
+Dissimilarities are computed in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers per side. Ranking
+needs no second vector: the vector is sorted in place, and the blocks are computed once more to look up their ranks in it.
 
-Tensors of a GPU stay there, sorting included; only Kendall's τ fetches its ranks, for SciPy.
+GPU tensors stay on the GPU, including sorting; only Kendall's τ transfers its ranks, for SciPy.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _EPS = float(np.finfo(np.float64).eps)
 _CLOSE = 1e-5
 _RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
 _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
-#: Rows up to which all pairs are compared without being asked: 100 MB a side.
+#: Number of rows up to which all pairs are compared by default: 100 MB per side.
 MOST_ROWS = 5000
 
 
 class Dissimilarities:
     """The upper triangle of a representational dissimilarity matrix, row after row, a block at a time.
 
-    All of them are squared distances: 1 − cos is half that of unit vectors, and no comparison notices the factor.
+    All are squared distances: 1 − cos is half the squared distance of unit vectors, and no comparison depends on the factor.
     """
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:
@@ -51,7 +51,7 @@ class Dissimilarities:
         if rdm in ("correlation", "cosine"):
             A = unit(A, name)
         else:
-            # Distances do not notice the shift, and their digits gain; scale is no matter to any comparison.
+            # Distances do not depend on the shift, which improves their precision, and no comparison depends on the scale.
             A = A - A[0]
             A -= xp.mean(A, axis=0)
             A /= float(xp.max(xp.abs(A))) or 1.0
@@ -63,7 +63,7 @@ class Dissimilarities:
         self.tie = self.eps * self.top
 
     def rounding(self, values: Array) -> Array:
-        """Return by how much equal dissimilarities of about this size may differ: the smaller, the more exact."""
+        """Return by how much equal dissimilarities of about this size may differ; for smaller ones the bound is tighter."""
         # A product is as exact as the rows are long, but stands only where that is at most 1 / _CLOSE times the value;
         # of smaller values, differences of the rows, there remains the rounding of the entries: also between copies of
         # a row, which torch need not sum alike.
@@ -71,7 +71,7 @@ class Dissimilarities:
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
     def blocks(self, *, root: bool) -> Iterator[tuple[slice, Array]]:
-        """Yield places in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
+        """Yield positions in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
         n, start = len(self.A), 0
         for part in blocks(n, 96 * n):  # ranks take a dozen temporaries of a block's size
             rows = self.A[part]
@@ -89,7 +89,7 @@ class Dissimilarities:
             start += len(values)
 
     def _mend(self, gaps: Array, part: slice, wanted: Array) -> None:
-        """Compute the distances of close pairs from differences: the product has lost their digits."""
+        """Compute the distances of close pairs from differences, because the product loses their digits."""
         lengths = self.squares[part, None] + self.squares[part.start :]
         near = wanted & (gaps < _CLOSE * lengths)
         i, j = self.xp.nonzero(near)
@@ -98,7 +98,7 @@ class Dissimilarities:
             gaps[i[few], j[few]] = self.xp.einsum("ij,ij->i", gap, gap)
 
     def condensed(self, *, root: bool) -> Array:
-        """Return all of it as one vector."""
+        """Return all dissimilarities as one vector."""
         out = self._vector()
         for place, values in self.blocks(root=root):
             out[place] = values
@@ -109,13 +109,13 @@ class Dissimilarities:
         out = self.condensed(root=False)
         if is_tensor(out):
             return out.sort().values
-        to_numpy(out).sort()  # in place: to_numpy returns an array itself
+        to_numpy(out).sort()  # in place: to_numpy returns the array itself, not a copy
         return out
 
     def excess(self, ordered: Array, values: Array) -> Array:
-        """Return how many more dissimilarities lie below than above: twice the average rank, centered."""
+        """Return the number of dissimilarities below minus the number above: twice the average rank, centered."""
         xp = self.xp
-        order = xp.argsort(values, stable=False)  # neighboring look-ups touch neighboring memory
+        order = xp.argsort(values, stable=False)  # adjacent lookups access adjacent memory
         asked = values[order]
         rounding = self.rounding(asked)
         out = xp.empty_like(asked)
@@ -125,7 +125,7 @@ class Dissimilarities:
         return out
 
     def ranks(self, ordered: Array) -> Array:
-        """Return :meth:`excess` of all of it."""
+        """Return :meth:`excess` of all dissimilarities."""
         out = self._vector()
         for place, values in self.blocks(root=False):
             out[place] = self.excess(ordered, values)
@@ -194,7 +194,7 @@ def rsa(
     max_rows: int | None = None,
     random_state: int = 0,
 ) -> float:
-    """Agreement of the dissimilarities of all pairs of items in two spaces.
+    """Agreement between the dissimilarities of all pairs of items in two spaces.
 
     Parameters
     ----------
@@ -209,32 +209,33 @@ def rsa(
         τ-b, and ``"cosine"`` is Pearson's without subtracting the means. Dissimilarities that differ by no more than
         rounding are ties.
     max_rows : int, optional
-        Compare this many rows, drawn once without replacement, if there are more. By default all are compared, and more
-        than 5000 are refused: pass the number to draw a sample, or one as large as n for all of them.
+        If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are compared, and more
+        than 5000 are refused: pass the size of the sample, or n to compare all of them.
     random_state : int, default=0
-        Of that draw.
+        Random seed of the sample.
 
     Returns
     -------
     float
-        In [-1, 1], for ``"cosine"`` in [0, 1]; also for tensors, since ranks have no gradient. Tensors of one GPU are
+        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on one GPU are
         compared there.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+        If the rows cannot be used, or an option has an invalid value.
     ShapeError
-        More than 5000 rows and no ``max_rows``.
+        If there are more than 5000 rows and no ``max_rows``.
     TooFewAnchorsError
-        Fewer than three rows.
+        If there are fewer than three rows.
     ZeroRowError
-        A row without direction, for ``rdm="cosine"``, or with equal entries, for ``rdm="correlation"``.
+        If a row is zero, for ``rdm="cosine"``, or has equal entries, for ``rdm="correlation"``.
     InputError
-        All dissimilarities of a side are equal.
+        If all dissimilarities of a side are equal.
 
     Notes
     -----
-    Holds a condensed vector of n(n − 1)/2 float64 a side and a block; ``"kendall"`` several more, in SciPy.
+    Memory: a condensed vector of n(n − 1)/2 float64 per side and a block; ``"kendall"`` needs several more, in SciPy.
 
     References
     ----------

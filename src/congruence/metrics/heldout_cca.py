@@ -1,4 +1,4 @@
-"""Canonical directions that are fitted on some rows and tried on others."""
+"""Canonical directions that are fitted on some rows and evaluated on others."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["CCAFit", "fit_cca"]
 
 @dataclass(frozen=True, eq=False)
 class CCAFit:
-    """Canonical directions of two spaces, to be tried on rows they were not fitted on.
+    """Canonical directions of two spaces, to be evaluated on rows they were not fitted on.
 
     Attributes
     ----------
     x_mean : ndarray of float64, shape (d_x,)
     y_mean : ndarray of float64, shape (d_y,)
     x_projection : ndarray of float64, shape (d_x, k)
-        ``(X - x_mean) @ x_projection`` are the canonical variates, of unit variance on the rows fitted (without ridge).
+        ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they have unit variance on the rows of the fit.
     y_projection : ndarray of float64, shape (d_y, k)
     correlations : ndarray of float64, shape (k,)
-        Canonical correlations on the rows fitted, descending.
+        Canonical correlations on the rows of the fit, descending.
     """
 
     x_mean: np.ndarray = field(repr=False)
@@ -42,14 +42,14 @@ class CCAFit:
     correlations: np.ndarray
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the canonical correlations on the rows fitted, strongest first.
+        """Draw the canonical correlations on the rows of the fit, strongest first.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -74,6 +74,7 @@ class CCAFit:
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
         """
         A, B = as_matrix(X, "X", allow_zero_rows=True), as_matrix(Y, "Y", allow_zero_rows=True)
         check_same_rows(len(A), len(B), "X", "Y")
@@ -85,34 +86,35 @@ class CCAFit:
         )
 
     def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> float | np.ndarray:
-        """Correlate the two sides' variates on new rows.
+        """Return the correlations of the two sides' variates on new rows.
 
         Parameters
         ----------
         X : array_like, shape (n, d_x)
         Y : array_like, shape (n, d_y)
         components : {"mean", "first", "all"}, default="mean"
-            In the order of the fit, in which held-out correlations need not descend.
+            "all" returns them in the order of the fit, in which held-out correlations need not be descending.
 
         Returns
         -------
         float or ndarray of shape (k,)
-            In [-1, 1]: around 0 where the fit found nothing but noise.
+            In [-1, 1]; around 0 if the fit found nothing but noise.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ParameterError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
         TooFewAnchorsError
-            Fewer than two rows.
+            If there are fewer than two rows.
         InputError
-            A variate does not vary on these rows.
+            If a variate is constant on these rows.
         """
         check_choice(components, COMPONENTS, "components")
         as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
         a, b = self.transform(X, Y)
         scales = []
         for variates, name in ((a, "X"), (b, "Y")):
-            noise = 64 * EPS * (np.abs(variates).max(axis=0) + 1)  # variates are of size 1
+            noise = 64 * EPS * (np.abs(variates).max(axis=0) + 1)  # variates have size 1
             variates -= variates.mean(axis=0)
             scale = np.linalg.norm(variates, axis=0)
             if (scale <= noise * np.sqrt(len(variates))).any():
@@ -134,21 +136,22 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
     rank, ridge
-        As in :func:`cca`.
+        As for :func:`cca`.
     reduce : {"pca", None}, default="pca"
-        As in :func:`cca`; kernel components have no projection.
+        As for :func:`cca`, except that kernel components have no projection.
 
     Returns
     -------
     CCAFit
-        In NumPy, whatever came in. Its ``score`` is the honest number: in sample, CCA reaches 1 on noise as soon as
+        With NumPy arrays, whatever the input. Use its ``score``: in sample, CCA reaches 1 on noise as soon as
         the dimensions are about half as many as the rows (see :func:`cca`).
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or a parameter has an invalid value.
     InputError
-        All rows of a side are equal.
+        If all rows of one side are equal.
 
     Examples
     --------
@@ -179,7 +182,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         unit[unit <= 4 * EPS * np.abs(side).max(axis=0)] = 0
         if not unit.any():
             raise equal_rows(name, len(side))
-        if reduce is None and ridge == 0:  # as in _bases.whitened: the span is all that counts
+        if reduce is None and ridge == 0:  # as in _bases.whitened: only the span matters
             unit = unit * np.linalg.norm(C / np.where(unit > 0, unit, 1), axis=0)
         else:
             unit = np.where(unit > 0, unit.max(), 0)
@@ -188,7 +191,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
         means.append(origin + mean)
-        scales.append(inverse[:, None] * np.sqrt(len(side) - 1))  # variates of unit variance, in the caller's units
+        scales.append(inverse[:, None] * np.sqrt(len(side) - 1))  # gives variates unit variance, in the caller's units
         sides.append(whiten(U, s, Vt, ridge * float(np.mean(s * s))))
     found = canonical_directions(*sides)
     return CCAFit(

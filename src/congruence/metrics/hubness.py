@@ -1,8 +1,8 @@
-"""Hubs: gallery rows that stand near to many queries, and so come first where they should not. Two corrections of cosines.
+"""Hubs are gallery rows that are near many queries, and so are ranked first for queries they do not match. Two corrections of cosines.
 
-Both subtract one number from the cosines with each gallery row, read off a bank of queries. They cost one product of the bank and the
-gallery, O(|bank| n d), once for a gallery; a query then costs what it costs without. Blocks of gallery rows are looked at, never an
-m × n array.
+Both subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one product of bank and
+gallery, O(|bank| n d), once per gallery; a query then costs the same as without correction. Gallery rows are processed in blocks, so that
+no m × n array is needed.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ __all__ = ["CSLS", "HUBNESS", "Correction", "Hubness", "QBNorm", "as_hubness", "
 
 @dataclass(frozen=True)
 class Correction:
-    """What a correction subtracts from cosines.
+    """The numbers that a correction subtracts from cosines.
 
     Attributes
     ----------
     shift : ndarray of float64, shape (n,)
-        For each gallery row.
+        One number per gallery row.
     hubs : ndarray of bool, shape (n,), or None
-        Only queries whose nearest row by plain cosine is one of these are corrected; all of them where it is None.
+        Correct only queries whose nearest row by plain cosine is one of these; None corrects all queries.
     """
 
     shift: np.ndarray
     hubs: np.ndarray | None = None
 
     def apply(self, similarity: np.ndarray) -> np.ndarray:
-        """Subtract it in place.
+        """Apply the correction in place.
 
         Parameters
         ----------
         similarity : ndarray, shape (m, n)
-            Cosines of some queries and the whole gallery; −inf where a query may not find a row.
+            Cosines of some queries with the whole gallery; −inf for rows that a query must not find.
 
         Returns
         -------
@@ -59,18 +59,18 @@ class Correction:
 
 
 class Hubness(ABC):
-    """A correction, as the argument ``hubness`` of every retrieval measure takes it."""
+    """Base of the corrections that the argument ``hubness`` of every retrieval measure accepts."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return what to subtract from each column.
+        """Return the number to subtract from each column.
 
         Parameters
         ----------
         cosines : ndarray, shape (b, n)
-            Bank by gallery rows; −inf where a query of the bank may not find a row.
+            Cosines of the bank with gallery rows; −inf for rows that a query of the bank must not find.
 
         Returns
         -------
@@ -78,15 +78,15 @@ class Hubness(ABC):
         """
 
     def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> Correction:
-        """Read the correction off a bank of queries, a block of gallery rows at a time.
+        """Compute the correction from a bank of queries, one block of gallery rows at a time.
 
         Parameters
         ----------
         bank : ndarray, shape (b, d)
         gallery : ndarray, shape (n, d)
-            Unit rows on both sides.
+            Both have unit rows.
         exclude_self : bool, default=False
-            Query i of the bank does not see gallery row i.
+            Ignore gallery row i for query i of the bank.
 
         Returns
         -------
@@ -94,9 +94,9 @@ class Hubness(ABC):
         """
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
-        # A block and what is computed from it stand side by side.
+        # A block and the arrays computed from it are in memory together.
         for part in blocks(len(gallery), 2 * len(bank) * gallery.dtype.itemsize):
-            cosines = (gallery[part] @ bank.T).T  # laid out so that a column, which is searched, is contiguous
+            cosines = (gallery[part] @ bank.T).T  # this layout makes columns, which are searched, contiguous
             if exclude_self:
                 rows = np.arange(part.start, part.stop)
                 cosines[rows, rows - part.start] = -np.inf
@@ -109,7 +109,7 @@ class Hubness(ABC):
         return Correction(shift, self._hubs(first, len(gallery)))
 
     def of_matrix(self, cosines: np.ndarray) -> Correction:
-        """Return the correction of a whole matrix of cosines, whose queries are the bank.
+        """Return the correction for a complete matrix of cosines, with its own queries as the bank.
 
         Parameters
         ----------
@@ -121,11 +121,11 @@ class Hubness(ABC):
         """
         return Correction(self.shift(cosines), self._hubs(np.argmax(cosines, axis=1), cosines.shape[1]))
 
-    #: Whether only queries that are led to a hub are corrected.
+    #: Whether only queries whose nearest row is a hub are corrected.
     _selects: ClassVar[bool] = False
 
     def _hubs(self, first: np.ndarray, n: int) -> np.ndarray | None:
-        """Return the rows that are the nearest of a query of the bank, where that matters."""
+        """Return the rows that are nearest to some query of the bank, if the correction is limited to these."""
         return np.isin(np.arange(n), first) if self._selects else None
 
 
@@ -134,16 +134,17 @@ class CSLS(Hubness):
     """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``.
 
     ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows that a
-    query is compared with, so the order is that of ``cos(q, g) − r(g)/2``, which is what is computed.
+    query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
 
     Parameters
     ----------
     n_neighbors : int, default=10
-        Queries that r(g) is the mean over; all of them where the bank has fewer.
+        Number of queries over which r(g) is averaged; all of them if the bank has fewer.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
 
     References
     ----------
@@ -158,25 +159,26 @@ class CSLS(Hubness):
 
     def shift(self, cosines: np.ndarray) -> np.ndarray:
         """Return half the mean of each column's largest entries; see :class:`Hubness`."""
-        return mean_of_largest(cosines, self.n_neighbors, axis=0) / 2  # exclude_self may leave −inf
+        return mean_of_largest(cosines, self.n_neighbors, axis=0) / 2  # −inf may be among them, from exclude_self
 
 
 @dataclass(frozen=True)
 class QBNorm(Hubness):
     """Query-bank normalization with the dynamic inverted softmax.
 
-    A query's similarities become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, b over the bank, if its nearest row by plain cosine is
-    also the nearest of a query of the bank, and stay plain cosines otherwise. The order is that of ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``,
-    which is what is computed.
+    If the nearest row of a query by plain cosine is also the nearest row of some query of the bank, the query's similarities become
+    ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain cosines. The ranking is that of
+    ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
 
     Parameters
     ----------
     temperature : float, default=0.05
-        T, one over the paper's β of 20.
+        T; its default is one over the paper's β of 20.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
 
     References
     ----------
@@ -192,19 +194,19 @@ class QBNorm(Hubness):
         check_positive(self.temperature, "temperature")
 
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return each column's log-sum-exp, in units of a cosine; see :class:`Hubness`."""
+        """Return each column's log-sum-exp, scaled to cosines; see :class:`Hubness`."""
         top = cosines.max(axis=0)
-        top = np.where(np.isfinite(top), top, 0)  # a bank of one query that may not find the row
+        top = np.where(np.isfinite(top), top, 0)  # if the only query of the bank must not find the row
         total = np.exp((cosines - top) / self.temperature).sum(axis=0, dtype=np.float64)
         return np.asarray(top + self.temperature * np.log(np.maximum(total, np.finfo(np.float64).tiny)))
 
 
-#: Corrections by the name that ``hubness`` takes.
+#: Corrections by the names that ``hubness`` accepts.
 HUBNESS: dict[str, type[Hubness]] = {"csls": CSLS, "qb_norm": QBNorm}
 
 
 def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
-    """Return the correction that a name stands for, with its default parameters.
+    """Return the correction of this name, with its default parameters.
 
     Parameters
     ----------
@@ -217,7 +219,7 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
     Raises
     ------
     ParameterError
-        An unknown name; the message lists the known ones.
+        If the name is unknown; the message lists the known ones.
     """
     if hubness is None or isinstance(hubness, Hubness):
         return hubness
@@ -227,14 +229,14 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
 def means_of(
     center: bool | tuple[object, object] | None, queries: np.ndarray, gallery: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return what centering subtracts from queries and from gallery rows.
+    """Return the means that centering subtracts from queries and from gallery rows.
 
     Parameters
     ----------
     center : bool or tuple or None
-        True for each side's own mean; or two vectors, of which None stands for the side's own mean.
+        True for each side's own mean; or two vectors, where None stands for the side's own mean.
     queries : ndarray, shape (m, d)
-        Rows whose mean stands for that of queries: the bank where there is one.
+        Rows from which the mean of the queries is computed: the bank, if there is one.
     gallery : ndarray, shape (n, d)
 
     Returns
@@ -245,8 +247,9 @@ def means_of(
     Raises
     ------
     ParameterError
-        One row has no mean but itself.
+        If a side whose own mean is needed has a single row.
     ShapeError
+        If arrays have the wrong shape.
     """
     if center is None or center is False:
         return None, None

@@ -1,7 +1,7 @@
-"""Centered kernel nearest-neighbor alignment (CKNNA): CKA of what two spaces' neighborhoods share.
+"""Centered kernel nearest-neighbor alignment (CKNNA): CKA restricted to the neighborhoods that two spaces share.
 
-The Gram matrices are masked to k entries a row or fewer, so every sum runs over the tables of neighbors: O(n k) memory
-besides a block, never an n × n array.
+The Gram matrices are masked to at most k entries per row, so every sum runs over neighbor tables: O(n k) memory
+besides a block, and never an n × n array.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ def cknna(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     ZeroRowError
-        A row of zeros, with ``normalize``.
+        If there is a row of zeros and ``normalize`` is set.
     TooFewAnchorsError
-        n < 4: the unbiased estimate divides by n − 3.
+        If n < 4: the unbiased estimate divides by n − 3.
     InputError
-        align(K, K) or align(L, L) is not positive, so that there is no value. All rows equal is one reason; with
-        ``"huh"`` and few neighbors another is that hardly any neighbors are reciprocal. Returning 0 would read as "measured,
-        and unaligned".
+        If align(K, K) or align(L, L) is not positive, so that the value is undefined. One reason is that all rows are equal; with
+        ``"huh"`` and few neighbors, another is that hardly any neighbors are reciprocal. Returning 0 instead would suggest a measured
+        lack of alignment.
 
     Notes
     -----
@@ -74,7 +75,7 @@ def cknna(
     and Y change places. With n − 1 neighbors everything is symmetric and the value is debiased CKA. The published code also
     adds 10⁻⁶ to the denominator and refuses one neighbor; neither is done here.
 
-    **jam.** The text leaves four things open; taken here is the first of each.
+    **jam.** The text leaves four points open; this implementation uses the first reading of each.
 
     - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), said to equal it, subtracts row
       means only, and differs.
@@ -111,7 +112,7 @@ def cknna(
 
 
 def _with_itself(gram: tuple[np.ndarray, np.ndarray], n: int, k: int, name: str, definition: str) -> float:
-    """Return align(K, K), refusing one that is not positive."""
+    """Return align(K, K); raise an error if it is not positive."""
     keys, K = gram
     value, rounding = _unbiased_hsic(keys, K, K, n) if definition == "huh" else _product(K, K)
     if value <= rounding:
@@ -148,9 +149,9 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
     Parameters
     ----------
     A : ndarray, shape (n, d)
-        Validated.
+        Already validated.
     name : str
-        For messages.
+        Name of the argument, for error messages.
     k : int, default=10
     definition : {"huh", "jam"}, default="huh"
 
@@ -161,6 +162,7 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
     Raises
     ------
     ParameterError, InputError
+        If a parameter has an invalid value, or the input cannot be used otherwise.
     """
     n = len(A)
     check_n_neighbors(k, n)
@@ -169,7 +171,7 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
 
 
 def reorder_masked(side: Masked, order: np.ndarray) -> Masked:
-    """Return what preparing ``A[order]`` would give, without comparing rows again."""
+    """Return the result of preparing ``A[order]``, without computing neighbors again."""
     i, j = np.divmod(side.keys, side.n)
     place = np.argsort(order)
     moved = place[i] * side.n + place[j]
@@ -192,12 +194,12 @@ def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None =
     centered : bool
         Entries of HKH instead of K. The neighbors are K's in both cases.
     place : torch.device, optional
-        Where neighbors are searched.
+        Device on which neighbors are searched.
 
     Returns
     -------
     ndarray of int, shape (n k,)
-        Places i n + j, ascending.
+        Positions i n + j, ascending.
     ndarray of float64, shape (n k,)
         Entries there, up to a common factor.
     """
@@ -209,7 +211,7 @@ def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None =
     value = np.take_along_axis(value, order, axis=1).ravel()
     keys = (index + n * np.arange(n)[:, None]).ravel()
     if centered:
-        # Measured from the first row, so that the mean of equal rows is that row and not its neighbor in the last bit.
+        # Measured from the first row, so that the mean of equal rows is exactly that row.
         origin, total = A[0].astype(np.float64), np.zeros(A.shape[1])
         for part in blocks(n, 16 * A.shape[1], budget=8 * 2**20):
             total += (A[part] - origin).sum(axis=0)
@@ -220,12 +222,12 @@ def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None =
 
 
 def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tuple[float, float]:
-    """Song et al.'s eq. (5) for two matrices that are zero but at the same places.
+    """Song et al.'s eq. (5) for two matrices whose nonzero entries are at the same positions.
 
     Parameters
     ----------
     keys : ndarray of int, shape (m,)
-        Places i n + j, ascending, none on the diagonal.
+        Positions i n + j, ascending, none on the diagonal.
     a, b : ndarray of float64, shape (m,)
         Entries of the two matrices.
     n : int
@@ -236,12 +238,12 @@ def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tu
     float
         n (n − 3) times the estimate.
     float
-        Size of what rounding may leave of a zero.
+        Bound on the rounding error of a zero estimate.
     """
     if not len(keys):
         return 0.0, 0.0
     i, j = np.divmod(keys, n)
-    # tr(AB) pairs each entry with the mirrored one, which is often no neighbor at all.
+    # tr(AB) pairs each entry with its mirror image, which often is not a neighbor.
     mirrored = j * n + i
     place = np.minimum(np.searchsorted(keys, mirrored), len(keys) - 1)
     mutual = keys[place] == mirrored
@@ -253,5 +255,5 @@ def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tu
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-    """Sum of products, and what it must exceed to be positive."""
+    """Return the sum of products, and the value it must exceed to count as positive."""
     return float(a @ b), 0.0

@@ -1,7 +1,7 @@
-"""Agreement of nearest neighbors (Huh et al. 2024, the family of `platonic-rep`'s ``metrics.py``).
+"""Agreement of nearest neighbors between two spaces (Huh et al. 2024; the measures in `platonic-rep`'s ``metrics.py``).
 
-Each side has a table of every row's k nearest other rows of its own space (:mod:`~congruence.metrics.search`); the measures compare the two
-tables.
+Each side is represented by the table of every row's k nearest other rows in its own space (:mod:`~congruence.metrics.search`); the
+measures compare the two tables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Share of a row's nearest neighbors that both spaces agree on, averaged over rows.
+    """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
     n_neighbors : int, default=10
         From 1 to n − 1.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
-        See :func:`~congruence.metrics.nearest`. The paper takes inner products of rows made unit before, which is ``"cosine"``.
+        See :func:`~congruence.metrics.nearest`. The paper uses inner products of unit rows, which is ``"cosine"``.
 
     Returns
     -------
@@ -47,6 +47,8 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
+        parameter has an invalid value.
 
     References
     ----------
@@ -57,7 +59,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
 
 def common_share(P: np.ndarray, Q: np.ndarray) -> float:
     """Return :func:`mutual_knn` of two neighbor tables, both of shape (n, k)."""
-    # A row never repeats within a list, so an entry seen twice in the two lists together is a common one.
+    # A row occurs at most once in a list, so an entry that occurs twice in the concatenated lists is a common one.
     common = 0
     for part in blocks(len(P), 32 * P.shape[1]):
         both = np.sort(np.concatenate([P[part], Q[part]], axis=1), axis=1)
@@ -66,7 +68,7 @@ def common_share(P: np.ndarray, Q: np.ndarray) -> float:
 
 
 def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Share of rows that are found again among the X-neighbors of their Y-neighbors.
+    """Share of rows that are among the X-neighbors of their own Y-neighbors.
 
     Parameters
     ----------
@@ -78,12 +80,14 @@ def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str 
     Returns
     -------
     float
-        In [0, 1]. Not symmetric: the first step is taken in Y, the second in X. It need not be 1 for ``Y = X``, since
+        In [0, 1]. Not symmetric: the first step uses neighbors in Y, the second in X. It need not be 1 for ``Y = X``, since
         being a neighbor is not mutual.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
+        parameter has an invalid value.
 
     References
     ----------
@@ -115,11 +119,13 @@ def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = 
     Returns
     -------
     float
-        In [0, n_neighbors]: a length, as in the paper's code, not a share. Lists run from the nearest on, so order counts.
+        In [0, n_neighbors]: a length, as in the paper's code, not a share. Lists start with the nearest row, so order matters.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
+        parameter has an invalid value.
 
     References
     ----------
@@ -149,11 +155,13 @@ def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str =
     Returns
     -------
     float
-        In [0, 1]; 1 when all lists agree in order too. An insertion, a deletion and a substitution cost one each.
+        In [0, 1]; 1 if all lists agree, including their order. Insertion, deletion and substitution cost one each.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
+        parameter has an invalid value.
 
     References
     ----------
@@ -171,7 +179,7 @@ def edit_share(P: np.ndarray, Q: np.ndarray) -> float:
 
 
 def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
-    """Run the two classic dynamic programmes over many pairs of lists at once.
+    """Run the dynamic program for edit distance or longest common subsequence over many pairs of lists at once.
 
     Parameters
     ----------

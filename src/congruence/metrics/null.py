@@ -1,7 +1,7 @@
-"""Scores of randomly re-paired rows, from what re-pairing leaves as it is: Gram matrices, neighbor tables and bases.
+"""Scores of randomly re-paired rows, computed from quantities that need only be reordered: Gram matrices, neighbor tables and bases.
 
-Every entry of :data:`REPAIRED` prepares a side once, re-pairs a prepared side, and compares two prepared sides, so that many
-sides compared with many others cost one preparation each.
+Every entry of :data:`REPAIRED` prepares a side once, reorders a prepared side, and compares two prepared sides, so that comparing many
+sides with many others needs only one preparation per side.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from congruence.metrics.search import neighbor_table
 __all__ = ["BIASED_CKA", "REPAIRED", "Chance", "PermutationStatistic", "chance", "compare_first", "entry"]
 
 
-#: What a metric makes of a side, for itself alone: a basis, a Gram matrix, a table of neighbors.
+#: What a metric computes from one side alone: a basis, a Gram matrix, or a table of neighbors.
 SideT = TypeVar("SideT")
 
 
@@ -35,11 +35,11 @@ class PermutationStatistic(Generic[SideT]):
     Attributes
     ----------
     prepare : callable
-        From a validated matrix, shape (n, d), and its name for messages, to a prepared side.
+        Function of a validated matrix, shape (n, d), and its name for error messages; returns a prepared side.
     reorder : callable
-        From a prepared side and an order to what preparing ``A[order]`` would give.
+        Function of a prepared side and an order; returns the result of preparing ``A[order]``.
     compare : callable
-        From two prepared sides to the score.
+        Function of two prepared sides; returns the score.
     """
 
     prepare: Callable[[np.ndarray, str], SideT]
@@ -47,17 +47,18 @@ class PermutationStatistic(Generic[SideT]):
     compare: Callable[[SideT, SideT], float]
 
     def __call__(self, X: np.ndarray, Y: np.ndarray) -> Callable[[np.ndarray], float]:
-        """Return a function from an order of Y's rows to the score of ``(X, Y[order])``."""
+        """Return a function of an order of Y's rows that gives the score of ``(X, Y[order])``."""
         first, second = self.prepare(X, "X"), self.prepare(Y, "Y")
         return lambda order: self.compare(first, self.reorder(second, order))
 
 
 def entry(name: str) -> PermutationStatistic[Any]:
-    """Return an entry of :data:`REPAIRED`; an unknown name lists them.
+    """Return an entry of :data:`REPAIRED`; the error for an unknown name lists all names.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if name not in REPAIRED:
         raise ParameterError(
@@ -66,21 +67,21 @@ def entry(name: str) -> PermutationStatistic[Any]:
     return REPAIRED[name]
 
 
-# ------------------------------------------------------------------ what a null says
+# ------------------------------------------------------------------ p-values from the null
 
 
 class Chance(NamedTuple):
-    """Scores beside their null, each array of the shape of the scores.
+    """Null distribution and p-values of scores; each array has the shape of the scores.
 
     Attributes
     ----------
     mean, sd : ndarray
-        Of the scores of re-paired rows, the actual pairing left out.
+        Mean and standard deviation of the scores of re-paired rows, without the actual pairing.
     p_value : ndarray
-        Share of the permutations + 1 pairings, the actual one included, that score as close or closer: never below
+        Share of the permutations + 1 pairings, including the actual one, that score at least as close: never below
         1 / (permutations + 1). Ties count as close.
     adjusted_p_value : ndarray
-        The same against the closest of *all* scores in a pairing, each standardized by its mean and standard deviation
+        The same share for the closest of *all* scores in a pairing, each standardized by its mean and standard deviation
         over the permutations + 1 pairings.
     """
 
@@ -91,13 +92,13 @@ class Chance(NamedTuple):
 
 
 def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | bool) -> Chance:
-    """Judge scores by those of re-paired rows, one by one and against the best of all.
+    """Return p-values of scores, individually and adjusted for choosing the best of all.
 
     Parameters
     ----------
     values : ndarray, any shape
     null : ndarray, shape (permutations, *values.shape)
-        Row r holds all scores of one and the same re-pairing.
+        Row r holds all scores of the same re-pairing.
     larger_is_closer : bool or ndarray of bool, shape (*values.shape)
 
     Returns
@@ -106,10 +107,10 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
 
     Notes
     -----
-    Where rows are unrelated, the actual pairing and the re-pairings are exchangeable. So are their largest standardized scores, if
-    the mean and the standard deviation treat all of them alike, as they do here: the probability that any adjusted p-value is at most
-    α is then at most α, for any number of scores and of re-pairings. Standardizing by the re-pairings alone makes the actual
-    pairing more extreme than any of them can be: with 351 scores and 19 re-pairings that rejects at 0.05 in 0.70 of cases.
+    If rows are unrelated, the actual pairing and the re-pairings are exchangeable. So are their largest standardized scores, as long as
+    the mean and the standard deviation treat all pairings alike, as they do here. The probability that any adjusted p-value is at most
+    α is then at most α, for any number of scores and re-pairings. Standardizing by the re-pairings alone would make the actual
+    pairing more extreme than any of them can be: with 351 scores and 19 re-pairings, this rejects at 0.05 in 0.70 of cases.
 
     References
     ----------
@@ -119,12 +120,12 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
     sign = np.where(larger_is_closer, 1.0, -1.0)
     values, null = values * sign, null * sign
     draws = len(null)
-    # Sums in another order leave equal scores apart by rounding; a tie must count as one.
+    # Sums in another order make equal scores differ by rounding; they must count as ties.
     tolerance = 1e-12 * np.maximum(1, np.abs(values))
     alone = (null >= values - tolerance).sum(axis=0)
     every = np.concatenate([values[None], null])
     center, spread = every.mean(axis=0), every.std(axis=0)
-    # A constant score (PWCCA with n ≤ d) tells nothing: neither the value nor a re-pairing stands out.
+    # A constant score (PWCCA with n ≤ d) carries no information: neither the value nor any re-pairing stands out.
     width = np.where(spread <= 1e-9 * np.maximum(1, np.abs(center)), np.inf, spread)
     slack = tolerance / width
     best = ((null - center) / width + slack).reshape(draws, -1).max(axis=1)
@@ -147,7 +148,7 @@ def _take(A: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _varying(size: float, name: str) -> float:
-    """Return the size of a side, by which it is divided, refusing one without any."""
+    """Return the size of a side, by which it is divided; raise an error if it is zero."""
     if not size > 0:
         raise InputError(
             f"Got rows of {name} that are all equal, or equally far from each other; expected rows that differ. Drop repeated items, or look at the encoder's outputs."
@@ -170,7 +171,7 @@ def _whole(A: np.ndarray, metric: str) -> None:
 
 
 def _reorder_square(L: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return L[order][:, order]; a stretch of rows at a time, it stays in the processor's cache."""
+    """Return L[order][:, order], in blocks of rows that fit the processor's cache."""
     out = np.empty_like(L)
     for i in range(0, len(L), 256):
         np.take(L[order[i : i + 256]], order, axis=1, out=out[i : i + 256], mode="clip")
@@ -178,7 +179,7 @@ def _reorder_square(L: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _u_center(K: np.ndarray) -> np.ndarray:
-    """Return a kernel such that unbiased HSIC is n (n − 3) times an inner product (Székely and Rizzo 2014); K is used up."""
+    """Return a kernel such that unbiased HSIC is n (n − 3) times an inner product (Székely and Rizzo 2014); overwrites K."""
     n = len(K)
     np.fill_diagonal(K, 0)
     rows = K.sum(axis=1) / (n - 2)
@@ -188,7 +189,7 @@ def _u_center(K: np.ndarray) -> np.ndarray:
 
 
 class _Linear(NamedTuple):
-    """A linear kernel whose U-centered form has unit norm: features, or the whole of it where that is cheaper to compare."""
+    """A linear kernel whose U-centered form has unit norm: as features, or as the full matrix if that is cheaper to compare."""
 
     matrix: np.ndarray
     whole: bool
@@ -217,7 +218,7 @@ def _compare_linear(first: _Linear, second: _Linear) -> float:
     if first.whole == second.whole:
         return (_inner if first.whole else _linear_inner)(first.matrix, second.matrix)
     K, B = (first.matrix, second.matrix) if first.whole else (second.matrix, first.matrix)
-    # With rows that sum to zero and no diagonal, K does not notice whether the other kernel is U-centered.
+    # If rows sum to zero and the diagonal is removed, it does not matter whether the other kernel is U-centered.
     return float(np.vdot(B, K @ B))
 
 
@@ -226,7 +227,7 @@ def _inner(K: np.ndarray, L: np.ndarray) -> float:
 
 
 def _prepare_biased(A: np.ndarray, name: str) -> _Linear:
-    """Return the centered kernel, or features of it, of unit norm."""
+    """Return the centered kernel of unit norm, or its features."""
     A = _scaled(A, name)
     whole = len(A) <= 4 * A.shape[1]
     K = A @ A.T if whole else A.T @ A
@@ -264,7 +265,7 @@ def _prepare_neighbors(A: np.ndarray, name: str) -> np.ndarray:
 
 
 def _reorder_neighbors(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
-    # Row i is now the row order[i] of before, and whoever was its neighbor has moved as well.
+    # Row i is now the former row order[i], and its neighbors have moved as well.
     return np.argsort(order)[Q[order]]
 
 
@@ -287,7 +288,7 @@ def compare_first(U: np.ndarray, V: np.ndarray) -> float:
 
 
 class _Weighted(NamedTuple):
-    """A basis, and the coordinates of the columns in it, which no order of the rows changes."""
+    """A basis, and the coordinates of the columns in it, which do not depend on the order of the rows."""
 
     basis: np.ndarray
     coordinates: np.ndarray
@@ -325,10 +326,10 @@ def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> Permutatio
     return PermutationStatistic(_prepare_neighbors, _reorder_neighbors, measure)
 
 
-#: CKA by the biased HSIC: ``linear_cka(X, Y, estimator="biased")``.
+#: CKA with the biased HSIC: ``linear_cka(X, Y, estimator="biased")``.
 BIASED_CKA = PermutationStatistic(_prepare_biased, _reorder_linear, _compare_biased)
 
-#: By name in METRICS, with the parameters that are the defaults there.
+#: Entries by their name in METRICS, with the default parameters used there.
 REPAIRED: dict[str, PermutationStatistic[Any]] = {
     "linear_cka": PermutationStatistic(_prepare_linear, _reorder_linear, _compare_linear),
     "rbf_cka": PermutationStatistic(_prepare_rbf, _reorder_square, _inner),

@@ -27,8 +27,9 @@ def paired_cosines(X: RowsLike, Y: RowsLike) -> np.ndarray:
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ZeroRowError
-        A row without direction.
+        If a row is zero.
     """
     A, B = paired(X, Y)
     out = np.empty(len(A))
@@ -49,7 +50,7 @@ def paired_cosine(X: RowsLike, Y: RowsLike) -> float:
     Returns
     -------
     float
-        In [-1, 1]; 1 when all rows point the same way.
+        In [-1, 1]; 1 if all pairs point in the same direction.
 
     References
     ----------
@@ -59,7 +60,7 @@ def paired_cosine(X: RowsLike, Y: RowsLike) -> float:
 
 
 def paired_distance(X: RowsLike, Y: RowsLike) -> float:
-    """Mean Euclidean distance of paired rows, as they are: nothing is normalized.
+    """Mean Euclidean distance of paired rows, without any normalization.
 
     Parameters
     ----------

@@ -1,9 +1,8 @@
 """Nearest-neighbor retrieval and zero-shot classification (paper, appendix D.4.2, metrics 2 to 5).
 
-Every function works in blocks of queries and never holds all similarities at once. Similarities are cosines, less a number for each
-gallery row where hubs are corrected for. Equal
-similarities share the credit: if three gallery rows tie for first place and one is right, the query scores 1/3, which
-is what breaking the tie at random would give on average.
+All functions process blocks of queries and never hold all similarities at once. Similarities are cosines, minus one number per
+gallery row if hubs are corrected for. Equal similarities share the credit: if three gallery rows tie for first place and one is
+correct, the query scores 1/3, the expected score of breaking the tie at random.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _similarities(
     bank: RowsLike | None,
     exclude_self: bool = False,
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
-    """Yield blocks of what queries rank the gallery by, and the difference below which two entries count as equal."""
+    """Yield blocks of the similarities by which the gallery is ranked, and the difference below which two of them count as equal."""
     correction = as_hubness(hubness)
     if bank is not None and correction is None and not center:
         raise ParameterError(
@@ -63,13 +62,13 @@ def _similarities(
         rows = rows if of_queries is None else rows - of_queries.astype(rows.dtype)
         return np.asarray(unit(rows, name).astype(dtype, copy=False))
 
-    # Rounding of a dot product of unit vectors grows like √d; copies of one row may differ by this much.
+    # The rounding error of a dot product of unit vectors grows like √d; copies of a row may differ by this much.
     tie = 4 * float(np.finfo(dtype).eps) * np.sqrt(Q.shape[1])
     change = None
     if correction is not None:
         known = asked(B, "queries" if bank is None else "bank")
         change = correction.of(known, G, exclude_self=exclude_self and bank is None)
-        tie *= 2  # what is subtracted is rounded as well
+        tie *= 2  # the subtracted numbers are rounded as well
     for part in blocks(len(Q), len(G) * dtype.itemsize):
         similarity = asked(Q[part], "queries") @ G.T
         if exclude_self:
@@ -89,7 +88,7 @@ def top1_scores(
     bank: RowsLike | None = None,
     exclude_self: bool = False,
 ) -> np.ndarray:
-    """Whether each query's nearest gallery row bears the query's label.
+    """Return for each query whether its nearest gallery row has the query's label.
 
     Parameters
     ----------
@@ -98,20 +97,20 @@ def top1_scores(
     query_labels : array_like, shape (m,)
     gallery_labels : array_like, shape (n,)
     center : bool or tuple of ndarray, shape (d,), default=False
-        Subtract the mean of the queries from the queries and that of the gallery from the gallery before the cosine: of the bank where one is
-        given, else of these very queries. Or the two vectors to subtract; None in a place stands for that side's own mean. No label is used.
+        Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the cosine. The mean of the
+        queries is that of the bank, if one is given. Or pass the two vectors to subtract, with None for a side's own mean. No label is used.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for gallery rows that are near to many queries (:class:`~congruence.metrics.CSLS`, :class:`~congruence.metrics.QBNorm`).
+        Correct for gallery rows that are near many queries (:class:`~congruence.metrics.CSLS`, :class:`~congruence.metrics.QBNorm`).
     bank : array_like, shape (b, d), optional
-        Other queries that the correction, and the mean under ``center=True``, are read off. By default the queries themselves: the score is then
-        transductive, that of queries that arrive together.
+        Other queries from which the correction, and the mean under ``center=True``, are computed. By default the queries themselves: the score
+        is then transductive, i.e. that of queries that arrive together.
     exclude_self : bool, default=False
-        Leave gallery row i out for query i: both are encodings of one item, and finding it is easy.
+        Exclude gallery row i for query i, if both are encodings of one item, which would be easy to find.
 
     Returns
     -------
     ndarray of float64, shape (m,)
-        1, 0, or a share of 1 under ties.
+        1, 0, or a fraction for ties.
 
     Raises
     ------
@@ -131,7 +130,7 @@ def top1_scores(
         top = similarity[np.arange(len(best)), best]
         out[part] = offered[best] == wanted[part]
         tied = similarity >= (top - tie)[:, None]
-        for row in np.flatnonzero(tied.sum(axis=1) > 1):  # rare, so a loop is enough
+        for row in np.flatnonzero(tied.sum(axis=1) > 1):  # rare, so a loop is fast enough
             out[part.start + row] = np.mean(offered[tied[row]] == wanted[part.start + row])
     return out
 
@@ -152,21 +151,21 @@ def class_retrieval(
     Parameters
     ----------
     queries : array_like, shape (m, d)
-        For example images of one model, mapped into the other's space.
+        E.g. images of one model, mapped into the other model's space.
     gallery : array_like, shape (n, d)
-        For example the other model's images.
+        E.g. the other model's images.
     query_labels : array_like, shape (m,)
     gallery_labels : array_like, shape (n,), optional
-        Same as ``query_labels`` by default.
+        By default the same as ``query_labels``.
     exclude_self : bool, default=False
-        Leave gallery row i out for query i. The paper keeps it.
+        Exclude gallery row i for query i. The paper does not exclude it.
     center, hubness, bank
         As for :func:`top1_scores`.
 
     Returns
     -------
     float
-        In [0, 1]. With a single class every neighbor is right and the value is 1: it then says nothing.
+        In [0, 1]. With a single class the value is always 1 and carries no information.
 
     Raises
     ------
@@ -201,20 +200,20 @@ def zero_shot_accuracy(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> float:
-    """Share of images whose nearest class prototype is their own class.
+    """Share of images whose nearest class prototype is that of their own class.
 
     Parameters
     ----------
     images : array_like, shape (n, d)
     prototypes : array_like, shape (k, d)
-        One text vector a class, see :func:`ensemble_prompts`.
+        One text vector per class; see :func:`ensemble_prompts`.
     labels : array_like, shape (n,)
         Class of each image: a row number of ``prototypes``, or one of ``classes``.
     classes : array_like, shape (k,), optional
-        Class of each prototype, each different; row numbers by default.
+        Class of each prototype, without repetition; by default row numbers.
     center : bool or tuple of ndarray, shape (d,), default=False
-        Image mean and text mean to subtract first; True takes those of the images (of the bank, if given) and of the prototypes. This closes the
-        modality gap, which is needed where the mean of one modality in the target space is unknown.
+        Image mean and text mean to subtract first; True uses the mean of the images (of the bank, if given) and that of the prototypes. This
+        closes the modality gap, which is necessary if the mean of one modality in the target space is unknown.
     hubness, bank
         As for :func:`top1_scores`; images are the queries.
 
@@ -227,7 +226,7 @@ def zero_shot_accuracy(
     ------
     ShapeError, ZeroRowError
     InputError
-        A label without a prototype, or two prototypes for one class.
+        If a label has no prototype, or two prototypes have the same class.
 
     References
     ----------
@@ -247,7 +246,7 @@ def zero_shot_scores(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> np.ndarray:
-    """Whether each image is classified right; see :func:`zero_shot_accuracy`.
+    """Return for each image whether it is classified correctly; see :func:`zero_shot_accuracy`.
 
     Returns
     -------
@@ -278,14 +277,14 @@ def recall_at_k(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> float:
-    """Recall among the k nearest gallery rows, with any number of relevant rows a query.
+    """Recall among the k nearest gallery rows, with any number of relevant rows per query.
 
     Parameters
     ----------
     queries : array_like, shape (m, d)
     gallery : array_like, shape (n, d)
     relevant : sequence of length m
-        For each query the gallery row that is relevant, or a sequence of several.
+        For each query the relevant gallery row, or a sequence of several.
     k : int, default=1
     mode : {"any", "share"}, default="any"
         ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
@@ -296,7 +295,7 @@ def recall_at_k(
     Returns
     -------
     float
-        In [0, 1]. Rows tied at the k-th place count by the expectation of breaking the tie at random.
+        In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
 
     Raises
     ------
@@ -331,7 +330,7 @@ def recall_at_k(
 
 
 def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each query and gallery row that belong together, once, by query. Raises IdError."""
+    """Return the pairs of query and relevant gallery row, without repetition, ordered by query. Raises IdError."""
     given = [np.asarray(rows, dtype=int).reshape(-1) for rows in relevant]
     asked = np.repeat(np.arange(len(given)), [len(rows) for rows in given])
     wanted = np.concatenate([*given, np.empty(0, int)])
@@ -345,7 +344,7 @@ def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarr
 
 
 def _any_drawn(good: int, among: int, draws: int) -> float:
-    """Probability that drawing without replacement finds at least one of the good ones."""
+    """Probability that drawing without replacement finds at least one of the relevant rows."""
     miss = 1.0
     for i in range(draws):
         miss *= max(among - good - i, 0) / (among - i)
@@ -357,7 +356,7 @@ def ensemble_prompts(embeddings: RowsLike, classes: None = None) -> np.ndarray: 
 @overload
 def ensemble_prompts(embeddings: RowsLike, classes: Labels) -> tuple[np.ndarray, np.ndarray]: ...
 def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-    """Average prompt embeddings into class prototypes: mean of normalized, normalized again.
+    """Average prompt embeddings into class prototypes: normalize, average, and normalize again.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-"""The nearest rows of a gallery.
+"""Exact nearest-neighbor search in a gallery.
 
-The similarities are found block by block. By default a fast product in the input's precision proposes every row that rounding leaves in
-question, and the few proposed are compared again by sums in float64. The answer therefore depends neither on the block size nor on the order
-in which a product adds up, and copies of a row tie exactly.
+Similarities are computed block by block. By default a fast product in the input's precision selects every row that may be among the nearest
+given its rounding error, and these candidates are compared again with sums in float64. The result therefore depends neither on the block size
+nor on the order in which a product is summed, and copies of a row tie exactly.
 
-The product, its O(m n d) operations, and the search of its blocks run on the GPU that holds a tensor. The host fetches the data once,
-O((m + n) d), and the places proposed; it compares them itself, so that every device gives the same table to the bit.
+If the input is a tensor on a GPU, the product (O(m n d) operations) and the search of its blocks run there. The host fetches the data once,
+O((m + n) d), and the positions of the candidates, and compares these itself, so that every device gives the same table to the bit.
 
 Memory: one block of similarities and the table, never an m × n array.
 """
@@ -25,7 +25,7 @@ from congruence.metrics._comparison import courier, exact_similarity, quick_form
 
 __all__ = ["NEIGHBORS", "check_n_neighbors", "home", "moderate", "nearest", "neighbor_table"]
 
-#: What "near" means.
+#: Notions of nearness.
 NEIGHBORS = ("inner", "cosine", "euclidean")
 
 
@@ -45,39 +45,40 @@ def nearest(
     ----------
     X : array_like, shape (m, d)
     n_neighbors : int
-        From 1 to the number of rows that may be found: n, or n − 1 where one is left out.
+        Between 1 and the number of rows that can be found: n, or n − 1 if one is excluded.
     gallery : array_like, shape (n, d), optional
-        By default X, of which a row does not find itself.
+        By default X; a row does not find itself then.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         Largest inner product, largest cosine or smallest Euclidean distance.
     exact : bool, default=True
-        Decide by sums in float64, whatever the precision of X: copies of a row, and numbers whose products are exact, tie
-        exactly, while values that are equal on paper only may differ in their last bit. False decides by the product in the
-        rows' own precision, which takes about half the time; rows equal up to its rounding may then change places.
+        Compare with sums in float64, whatever the precision of X: copies of a row, and rows whose products are exact, tie
+        exactly, while values that are equal only mathematically may differ in their last bit. False compares products in the
+        rows' own precision, which takes about half the time; rows that are equal up to its rounding may then be in a different order.
     left_out : array_like of int, shape (m,), optional
-        With a gallery: a row of it that each row of X may not find.
+        With a gallery: for each row of X, a gallery row that it must not find.
     blocked : int, optional
-        Rows whose similarities are held at once; by default as many as fit 32 MB. It does not change the exact result.
+        Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not change the exact result.
 
     Returns
     -------
     ndarray of int, shape (m, n_neighbors)
-        Row numbers of the gallery, nearest first. Rows equally near come lowest number first.
+        Row numbers in the gallery, nearest first. Of equally near rows, the one with the lowest number comes first.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ZeroRowError
-        A row of zeros, with ``metric="cosine"``.
+        If there is a row of zeros and ``metric="cosine"``.
     TooFewAnchorsError
-        Fewer than two rows, without a gallery.
+        If there are fewer than two rows and no gallery.
     ParameterError
-        ``n_neighbors`` is larger than the number of rows that may be found, or an option that does not exist.
+        If ``n_neighbors`` is larger than the number of rows that can be found, or an option is unknown.
 
     Notes
     -----
-    O(m n d) time; memory for a block and the table, and a working copy of the rows except for ``"inner"`` on rows without a
-    dominant mean. Many rows that are equally near to rounding are compared one by one, which takes longer.
+    O(m n d) time. Memory: a block and the table, and a working copy of the rows except for ``"inner"`` on rows without a
+    dominant mean. If many rows are equally near up to rounding, they are compared one by one, which takes longer.
     """
     check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2 if gallery is None else 1, allow_zero_rows=True)
@@ -104,7 +105,7 @@ def nearest(
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
-    """Return one gallery row for each query. Raises ShapeError, ParameterError."""
+    """Return the excluded gallery row of each query. Raises ShapeError, ParameterError."""
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
         raise ShapeError(
@@ -118,16 +119,17 @@ def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
 
 
 def home(X: object) -> Device | None:
-    """Return the device that X's tables are searched on: a tensor's own, or None for the host, where NumPy is quicker."""
+    """Return the device on which X's neighbors are searched: a tensor's own, or None for the host, where NumPy is faster."""
     return X.device if is_remote(X) else None
 
 
 def check_n_neighbors(n_neighbors: int, n: int) -> None:
-    """Refuse a number of neighbors that n rows do not have.
+    """Check that n rows have this number of neighbors.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     check_positive(n_neighbors, "n_neighbors", integer=True)
     if n_neighbors >= n:
@@ -137,18 +139,18 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
 
 
 def moderate(A: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
-    """Multiply by a power of two where products of entries could overflow or vanish; nothing is rounded.
+    """Scale by a power of two if products of entries could overflow or underflow; this is exact.
 
     Parameters
     ----------
     A : ndarray, shape (n, d)
     beside : ndarray, shape (m, d), optional
-        Rows that are multiplied by the same number, for distances to these.
+        Rows to be scaled by the same factor, for distances to them.
 
     Returns
     -------
     ndarray, shape (n, d)
-        A itself in the usual case.
+        Usually A itself.
     """
     top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if beside is None else (A, beside)))
     limit = float(np.finfo(A.dtype).max) ** 0.25
@@ -160,19 +162,19 @@ def moderate(A: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
 def neighbor_table(
     A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find each row's k nearest other rows and how near they are; see :func:`nearest`.
+    """Find each row's k nearest other rows and their similarity; see :func:`nearest`.
 
     Parameters
     ----------
     A : ndarray of float32 or float64, shape (n, d)
-        Validated.
+        Already validated.
     k : int
     metric : {"inner", "cosine", "euclidean"}
     blocked : int, optional
     name : str
-        For messages.
+        Name of the argument, for error messages.
     place : torch.device, optional
-        Where the blocks are multiplied and searched; by default in NumPy.
+        Device on which blocks are multiplied and searched; by default NumPy is used.
 
     Returns
     -------
@@ -183,6 +185,7 @@ def neighbor_table(
     Raises
     ------
     ParameterError, ZeroRowError
+        If arrays have a row of zeros, or a parameter has an invalid value.
     """
     check_n_neighbors(k, len(A))
     return _search(A, A, k, metric, np.arange(len(A)), True, blocked, (name, name), place)
@@ -199,7 +202,7 @@ def _search(
     names: tuple[str, str],
     place: Device | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find each query's k nearest gallery rows and, with ``exact``, how near they are; see :func:`nearest`."""
+    """Find each query's k nearest gallery rows and, with ``exact``, their similarity; see :func:`nearest`."""
     m, n = len(Q), len(G)
     if blocked is not None:
         check_positive(blocked, "blocked", integer=True)
@@ -223,11 +226,11 @@ def _search(
     parts = blocks(m, size) if blocked is None else blocks(m, 1, budget=int(blocked), minimum=1)
     there, shift = send(offered), None if shift is None else send(shift)
     here = there if asked is offered else send(asked)
-    del asked, offered  # what was sent may be a copy
+    del asked, offered  # may be copies made for the device
     xp = namespace(there)
     room: Array | None = None
     for part in parts:
-        if room is None:  # one block serves all: a new one each time would stand beside the old one for a moment
+        if room is None:  # reuse one block: a new one each time would coexist with the old one for a moment
             room = xp.empty((part.stop, n), dtype=there.dtype, device=device(there))
         similarity = xp.matmul(here[part], there.T, out=room[: part.stop - part.start])
         if shift is not None:
@@ -242,8 +245,8 @@ def _search(
         if not exact:
             index[part] = top_k(similarity, k)
             continue
-        # Whoever is among the k nearest is at most one error below the true k-th value, which is at most one error
-        # below the k-th quick value. Rounded towards less, because the comparison happens in the quick precision.
+        # Every true neighbor is at most one error below the true k-th value, which is at most one error below
+        # the k-th fast value. Rounded down, because the comparison is made in the fast precision.
         bound = to_numpy(kth_from_below(similarity, k)).astype(np.float64) - 2 * slack[part]
         proposed = similarity >= send(np.nextafter(bound.astype(G.dtype), G.dtype.type(-np.inf)))[:, None]
         if gone is not None:
@@ -259,7 +262,7 @@ def _search(
 def _plain_form(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Prepare rows whose inner products, less a shift of each column, order the gallery for a query."""
+    """Prepare rows such that inner products, minus a shift per column, rank the gallery for a query."""
     if metric == "cosine":
         offered = unit(G, names[1])
         return offered if Q is G else unit(Q, names[0]), offered, None

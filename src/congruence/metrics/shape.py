@@ -1,4 +1,4 @@
-"""Shape distances: how far apart two clouds of paired rows are after the best rotation."""
+"""Shape distances: the distance between two clouds of paired rows after the best rotation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _turns(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, Array]:
     """Return semi-orthogonal L, R with ⟨AL, BR⟩ the nuclear norm of AᵀB, apart from the gradient's graph."""
     a, b = _detached(A), _detached(B)
     n, da, db = a.shape[0], a.shape[1], b.shape[1]
-    # Multiplications, up to constants; a singular value decomposition is worth about ten products of its size.
+    # Multiplication counts, up to constants; a singular value decomposition costs about ten products of its size.
     features = n * da * db + 10 * min(da, db) ** 2 * max(da, db)
     gram = 2 * n * n * (da + db) + 10 * n**3
     if n <= min(da, db) and gram < features:
@@ -75,7 +75,7 @@ def procrustes_distance(X: TensorT, Y: RowsLike, *, kind: str = "angular", scale
 @overload
 def procrustes_distance(X: ArrayLike, Y: ArrayLike, *, kind: str = "angular", scale: bool = True) -> float: ...
 def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> float | Tensor:
-    """Distance between two shapes: what no translation, rotation or reflection (nor scaling) removes.
+    """Distance between two shapes, invariant to translation, rotation and reflection, and by default to scaling.
 
     Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
     distance is arccos ν, the Euclidean one √(2 − 2ν). Both are metrics: symmetric, and the triangle inequality holds.
@@ -84,7 +84,7 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     ----------
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
-        Row i belongs to row i of X. Widths may differ: the narrower side counts as padded with zeros.
+        Row i is the same item as row i of X. Widths may differ: the narrower side is treated as padded with zeros.
     kind : {"angular", "euclidean"}, default="angular"
     scale : bool, default=True
         Scale both sides to unit Frobenius norm. ``False`` keeps the sizes and is for ``kind="euclidean"`` only:
@@ -93,20 +93,21 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     Returns
     -------
     float or 0-d tensor
-        Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 when not scaled); 0 for shapes that a rotation lays upon each
-        other. Torch in, torch out: differentiable once, wherever the distance is not 0.
+        Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
+        rotation. Torch input gives torch output, differentiable once, wherever the distance is not 0.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     TooFewAnchorsError
-        Fewer than two rows.
+        If there are fewer than two rows.
     InputError
-        All rows of a side are equal.
+        If all rows of one side are equal.
 
     Notes
     -----
-    Computed from the d_x × d_y product, or from an n × n one where rows are fewer than columns and that is cheaper.
+    Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is cheaper.
 
     References
     ----------
@@ -119,7 +120,7 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
         )
     xp, A, B = float_pair(X, Y)
     squared = _residual(xp, _centered(xp, A, "X", scale), _centered(xp, B, "Y", scale))
-    # The root has no slope at 0; there the square passes on a gradient of zeros instead of NaN.
+    # The derivative of the root is infinite at 0; the square is used there, which gives zero gradients instead of NaN.
     distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)
     if scale:
         distance = xp.clip(distance, 0.0, 2**0.5)

@@ -1,4 +1,4 @@
-"""Hard negative captions for anyone's captions: English ones by rules, others by a generator of one's own."""
+"""Hard negative captions for any captions: English ones by rules, others by a user-defined generator."""
 
 from congruence.negatives.generate import GENERATORS, KINDS, Generator, Negative, by_rules, count, generate, register
 from congruence.negatives.output import write_negatives

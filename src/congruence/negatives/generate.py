@@ -1,4 +1,4 @@
-"""Hard negatives of captions: by the rules, or by a generator of one's own."""
+"""Hard negatives of captions, made by rules or by a user-defined generator."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TRIES = 10
 
 
 class Generator(Protocol):
-    """Anything that makes a wrong caption of one kind, or ``None`` where it cannot."""
+    """Any object that makes a wrong caption of one kind, or returns ``None`` if it cannot."""
 
     def __call__(self, caption: str, kind: str, rng: np.random.Generator) -> str | None:
         """Return the wrong caption; all chance comes from ``rng``."""
@@ -57,7 +57,7 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class Negative:
-    """A caption and one that is wrong in a detail.
+    """A caption and a version of it that is wrong in one detail.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Negative:
 
 
 def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
-    """Make a wrong caption by the rules: the generator that is used by default.
+    """Make a wrong caption by rules; the default generator.
 
     Parameters
     ----------
@@ -115,6 +115,7 @@ def register(name: str, generator: Generator) -> None:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if not isinstance(name, str) or not name or name in GENERATORS:
         raise ParameterError(f"Got name={name!r}; expected one that is not taken. Pass another name=….")
@@ -249,6 +250,7 @@ def check_captions(captions: Iterable[str]) -> list[str]:
     Raises
     ------
     DtypeError, ShapeError
+        If arrays have the wrong shape or are not real numbers.
     """
     if isinstance(captions, (str, bytes)):
         raise DtypeError("Got one text for captions; expected a list of texts. Pass [text].")

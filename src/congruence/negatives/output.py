@@ -1,4 +1,4 @@
-"""Wrong captions into a table."""
+"""Write wrong captions to a table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_negatives(
     ids : sequence of str, optional
         Of the captions that they were made of; row numbers by default.
     force : bool, default=False
-        Replace what is there.
+        Replace existing output.
 
     Raises
     ------
@@ -45,6 +45,7 @@ def write_negatives(
     ShapeError
         No negatives, or ids of fewer captions than they are of.
     OutputExistsError, FileError, StorageError
+        If the output already exists; a file cannot be read; or the output cannot be written.
 
     Warns
     -----

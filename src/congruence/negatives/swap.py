@@ -1,4 +1,4 @@
-"""Swap: two nouns, two adjectives or two numbers change places, where the caption does not stay true."""
+"""Swap: two nouns, two adjectives or two numbers change places, unless the caption would remain true."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SOLID = ("thing", "food", "wear")
 
 
 def swap_obj(c: Caption) -> Spots:
-    """Exchange two nouns, with their adjectives, where the caption does not stay true."""
+    """Exchange two nouns, with their adjectives, unless the caption would remain true."""
     for first, second, adjacent in _pairs(c):
         usable = all(
             p.clean and p.number and p.determiner not in _POSSESSIVES and c.only_one(p) for p in (first, second)

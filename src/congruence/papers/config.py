@@ -199,6 +199,7 @@ def load_config(name: str) -> Config:
     ParameterError
         The name is unknown (the message lists all), or the file does not say what it must.
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
 
     Examples
     --------

@@ -68,7 +68,7 @@ class Config:
         return self.models if models == "paper" else [models]
 
     def to_dict(self) -> ConfigFacts:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {
             "name": self.name,
             "title": self.title,

@@ -52,7 +52,7 @@ def panels(results: ExperimentResults) -> list[Panel]:
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.papers.run`.
+        As for :func:`congruence.papers.run`.
 
     Returns
     -------

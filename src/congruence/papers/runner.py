@@ -65,11 +65,11 @@ class Outcome:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         panel : int, default=0
             Place of the panel in :func:`congruence.papers.panels`: 0 is (a).
         annotate : bool, default=True
-            Add the title, and say which is which.
+            Add the title and labels that identify what is drawn.
 
         Returns
         -------
@@ -144,7 +144,7 @@ def run(
     callback : callable, optional
         Called with 1 after each draw.
     log : callable, optional
-        Told what is being embedded.
+        Called with a description of what is being embedded.
     **encoder_options
         ``device``, ``dtype``, ``batch_size`` and others of :func:`congruence.papers.canonical.open_models`; for JAM's features the ``device`` to train on.
 

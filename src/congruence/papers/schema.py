@@ -49,6 +49,7 @@ def kind_named(name: str) -> str:
     ParameterError
         Neither a kind nor an experiment; see :func:`congruence.papers.load_config`.
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     return name if name in kinds() else load_config(name).kind
 

@@ -43,7 +43,7 @@ class Request:
         Names of data sets.
     file, root, cache : path-like, optional
     log : callable, optional
-        Told what is being embedded.
+        Called with a description of what is being embedded.
     options : dict
         Of the encoders.
     """

@@ -14,7 +14,7 @@ def claim_lines(results: ExperimentResults) -> list[str]:
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.papers.run`.
+        As for :func:`congruence.papers.run`.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def data_lines(results: ExperimentResults) -> list[str]:
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.papers.run`.
+        As for :func:`congruence.papers.run`.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def note_lines(results: ExperimentResults) -> list[str]:
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.papers.run`.
+        As for :func:`congruence.papers.run`.
 
     Returns
     -------

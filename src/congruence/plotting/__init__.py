@@ -1,4 +1,4 @@
-"""Pictures by matplotlib: a function draws one thing, from plain data, on axes of the caller's or on new ones.
+"""Plots with matplotlib: each function draws one plot, from plain data, on given or new axes.
 
 Results have the same pictures as methods, ``plot``. Importing this package imports matplotlib, but never pyplot: no figure
 is registered anywhere, and what the user has set in ``rcParams`` is neither read for new axes nor changed.

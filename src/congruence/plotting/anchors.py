@@ -1,4 +1,4 @@
-"""Picture of a choice of anchors: how much of the rows' variance they cover."""
+"""Plot of a choice of anchors: the share of the rows' variance that they cover."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["draw_covered"]
 
 
 def draw_covered(data: Covered, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the share of the rows' variance that lies in the span of the first anchors, by their number.
+    """Draw the share of the rows' variance in the span of the first anchors, by number of anchors.
 
     Parameters
     ----------
     data : mapping
         ``shares``: by order of anchors, ``random`` among them or not, the shares for 1, 2, … anchors.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title, and say which line is which.
 

@@ -1,4 +1,4 @@
-"""Pictures of a certificate: the score of each way to search, and what more anchors would add."""
+"""Plots of a certificate: the score of each strategy, and the effect of more anchors."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CONTROLS = {"chance": "a random list", "random_rotation": "random rotation"}
 
 
 def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score of each way to search with its interval; dotted, what the controls reach.
+    """Draw the score of each strategy with its interval; dotted lines are the scores of the controls.
 
     Parameters
     ----------
     data : mapping
         ``task``; ``ways``: by way ``(value, low, high)``; ``controls``: by control its score.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title, and say which line is which control.
 
@@ -62,7 +62,7 @@ def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool 
 
 
 def draw_learning_curve(data: AnchorsCurve, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score by number of anchors, and its continuation to four times the anchors.
+    """Draw the score by number of anchors, extrapolated to four times the anchors.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ def draw_learning_curve(data: AnchorsCurve, ax: Axes | None = None, *, annotate:
         ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``sd``, ``repeats`` and the power ``law`` (``best``, ``drop``, ``exponent``);
         ``re-embed``: the score of re-embedding, or None.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------

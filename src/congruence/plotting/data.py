@@ -1,4 +1,4 @@
-"""The plain data that pictures are drawn from, as types: what a drawing needs, under which keys."""
+"""Types of the plain data from which plots are drawn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Bars(TypedDict):
-    """Bars of one color: the place of each among the groups, its mean, and its standard deviation where there are several draws."""
+    """Bars of one color: the position of each among the groups, its mean, and its standard deviation if there are several draws."""
 
     name: str
     color: str
@@ -75,7 +75,7 @@ class LinesPanel(TypedDict):
 
 
 class CloudsPanel(TypedDict):
-    """Points in two principal directions by cloud; ``names`` are for the legend, where a cloud is called otherwise."""
+    """Points in two principal directions, by cloud; ``names`` are the labels for the legend, if they differ."""
 
     kind: Literal["clouds"]
     title: str
@@ -101,7 +101,7 @@ Panel: TypeAlias = BarsPanel | LinesPanel | CloudsPanel | KernelPanel
 
 
 class CosineHistogram(TypedDict):
-    """Shares of pairs by cosine: before and after the map, and of its controls; None where there is none."""
+    """Distribution of pairs over cosines: before and after mapping, and for the controls; None if not available."""
 
     name: str
     edges: Sequence[float]
@@ -131,7 +131,7 @@ class FewAnchors(TypedDict):
 
 
 class TrainingRecord(TypedDict, total=False):
-    """A training's history: terms of the loss by name, ``step`` among them, and pairs of step and validation score."""
+    """A training record: terms of the loss by name, including ``step``, and pairs of step and validation score."""
 
     losses: Mapping[str, Sequence[float]]
     validation: Sequence[Sequence[float]]
@@ -153,7 +153,7 @@ class TermCurve(Curve):
 
 
 class LossCurves(TypedDict):
-    """A term of the loss: its lines, and whether a logarithmic axis is called for."""
+    """A term of the loss: its lines, and whether it should have a logarithmic axis."""
 
     term: str
     name: str
@@ -208,7 +208,7 @@ class Margins(TypedDict):
 
 
 class ProgressPoint(TypedDict):
-    """Quality, with its interval, at a share that was re-embedded."""
+    """Quality, with its interval, at one share of re-embedded rows."""
 
     share: float
     value: float
@@ -217,7 +217,7 @@ class ProgressPoint(TypedDict):
 
 
 class ProgressPicture(TypedDict):
-    """Quality against the share that was re-embedded; ``lines`` are the old and the new model's."""
+    """Quality against the share of re-embedded rows; ``lines`` are those of the old and the new model."""
 
     metric: str
     stages: Sequence[ProgressPoint]
@@ -248,7 +248,7 @@ class PowerLaw(TypedDict):
 
 
 class MeasuredCurve(TypedDict):
-    """The score by number of anchors, over repeated draws, and the law that continues it."""
+    """The score by number of anchors, over repeated draws, and the fitted law."""
 
     anchors: list[int]
     mean: list[float]

@@ -32,9 +32,9 @@ def draw_panel(panel: Panel, ax: Axes | None = None, *, annotate: bool = True) -
         One of :func:`congruence.papers.panels`: ``kind`` (``"bars"``, ``"lines"``, ``"clouds"`` or ``"kernel"``), ``title``, and what that kind
         needs.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add the title, and say which is which.
+        Add the title and labels that identify what is drawn.
 
     Returns
     -------
@@ -57,9 +57,9 @@ def draw_bars(panel: BarsPanel, ax: Axes | None = None, *, annotate: bool = True
     panel : dict
         ``title``; ``groups``: names; ``series``: list of dict with ``name``, ``color``, and ``group``, ``mean`` and ``sd``, a number for each bar.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add the title, and say which is which.
+        Add the title and labels that identify what is drawn.
 
     Returns
     -------
@@ -107,9 +107,9 @@ def draw_lines(panel: LinesPanel, ax: Axes | None = None, *, annotate: bool = Tr
     panel : dict
         ``title``; ``label`` of the horizontal axis; ``series``: list of dict with ``name``, ``color``, ``x``, ``mean`` and ``sd``.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add the title, and say which is which.
+        Add the title and labels that identify what is drawn.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A picture of layers against layers: a heat map in which every cell says its value."""
+"""Heat map of layers against layers, with the value in every cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIDDLE = 0.62
 
 
 def layer_notes(data: dict[str, Any]) -> list[str]:
-    """Return what a reader must know to read the picture, line by line."""
+    """Return the notes a reader needs to interpret the plot, line by line."""
     return [
         f"{data['metric']}, {data['n']} items. Stronger color: more standard deviations closer than chance.",
         f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and {words(data['best'][1])}, {data['best_value']:.3f}.",
@@ -54,7 +54,7 @@ def draw_layers(
     data : dict
         Of :meth:`congruence.compare.layers.LayerComparison.to_dict`, and ``strength``, how strong the color of each cell is, from 0 to 1.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     title : str, default="Layers against layers"
     annotate : bool, default=True
         Add the title, and below what the best would be by chance.

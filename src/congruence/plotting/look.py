@@ -1,4 +1,4 @@
-"""How pictures look: one palette, one style, and axes that a notebook shows."""
+"""The appearance of plots: one palette, one style, and axes that a notebook displays."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the look of the reports, whatever the user has set; what that was is back afterwards."""
+    """Draw in the style of the reports, whatever the user's settings, which are restored afterwards."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         # Letters that the font for measuring lacks are drawn by the reader's own.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -130,7 +130,7 @@ def new_axes(size: tuple[float, float] = (WIDTH, HEIGHT)) -> Axes:
 
 @contextmanager
 def canvas(ax: Axes | None, size: tuple[float, float] = (WIDTH, HEIGHT)) -> Iterator[Axes]:
-    """Give the axes to draw on: the user's in the user's own style, or new ones in ours."""
+    """Return the axes to draw on: the user's, in the user's style, or new ones in ours."""
     if ax is None:
         with style():
             yield new_axes(size)
@@ -140,7 +140,7 @@ def canvas(ax: Axes | None, size: tuple[float, float] = (WIDTH, HEIGHT)) -> Iter
 
 
 def tidy(ax: Axes, *, x_ticks: Sequence[float] | None = None) -> None:
-    """Leave a line below, faint lines across, and round ticks that are few."""
+    """Draw only the lower spine, faint horizontal grid lines, and a few round ticks."""
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.set_axisbelow(True)
     ax.grid(axis="y", color=COLOR["rule"], linewidth=0.6)
@@ -159,17 +159,17 @@ def tidy(ax: Axes, *, x_ticks: Sequence[float] | None = None) -> None:
 
 
 def tick(value: float) -> str:
-    """Return a number as ticks show it."""
+    """Return a number formatted as a tick label."""
     return f"{value:.6g}".replace("-", "−")
 
 
 def words(text: object, most: int = 80) -> str:
-    """Return a name as a picture shows it: control characters written out, and cut where it is very long."""
+    """Return a name for display: control characters are escaped, and very long names are truncated."""
     return short(visible(str(text)), most)
 
 
 def explain(ax: Axes, title: str, *, columns: int = 2, reverse: bool = False) -> None:
-    """Put a title above the axes and, where more than one thing is drawn, what is what below it."""
+    """Put a title above the axes and, if several things are drawn, a legend below it."""
     handles, labels = ax.get_legend_handles_labels()
     if len(handles) < 2:
         ax.set_title(title, loc="left")

@@ -1,4 +1,4 @@
-"""Pictures of a map: cosines of pairs, singular values, both models' points, similarities, and scores by number of anchors."""
+"""Plots of a map: cosines of pairs, singular values, both models' points, similarities, and scores by number of anchors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw histograms of the cosines of pairs before and after the map, and outlines of those of the controls.
+    """Draw histograms of the cosines of pairs before and after mapping, with outlines for the controls.
 
     Parameters
     ----------
@@ -32,9 +32,9 @@ def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: boo
         One of ``histograms`` of :func:`congruence.report.summarize`: ``name``, ``edges``, and shares of pairs ``before``, ``after``,
         ``constant`` and ``random_rotation``, of which any may be None.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -59,16 +59,16 @@ def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: boo
 
 
 def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw singular values of the anchors' cross-covariance, as shares of the largest, and the gains.
+    """Draw the singular values of the anchors' cross-covariance, relative to the largest, and the gains.
 
     Parameters
     ----------
     data : dict
         ``singular_values`` and ``gains``, strongest direction first.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -105,14 +105,14 @@ def draw_clouds(
         Points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``; of each
         modality, point i of both sides is the same item.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     mapped : bool, default=False
         Whether the source's points were mapped, which is another color.
     names : mapping of str to str, optional
         What clouds are called in the legend, where not by the names above.
     title : str, default="Two principal directions"
     annotate : bool, default=True
-        Add the title, and say which is which.
+        Add the title and labels that identify what is drawn.
 
     Returns
     -------
@@ -155,12 +155,12 @@ def draw_kernel(
     data : dict
         ``matched`` and ``other``: points of source and target similarity, shape (n, 2).
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     color : str, default="ink"
         Of matched pairs. They are of both models: neither model's own color would be right.
     title : str, default="Similarities"
     annotate : bool, default=True
-        Add the title, and say which is which.
+        Add the title and labels that identify what is drawn.
 
     Returns
     -------
@@ -188,7 +188,7 @@ def draw_kernel(
 def draw_few_anchors(
     data: FewAnchors, measures: Sequence[str], ax: Axes | None = None, *, annotate: bool = True
 ) -> Axes:
-    """Draw scores of maps fitted on few anchors, by their number: means of several draws, and their range.
+    """Draw scores of maps fitted on few anchors, by number of anchors: means and ranges over several draws.
 
     Parameters
     ----------
@@ -198,9 +198,9 @@ def draw_few_anchors(
     measures : sequence of str
         Which curves to draw: ``"classified"``, ``"retrieval"``, ``"cosine"``.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------

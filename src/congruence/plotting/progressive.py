@@ -1,4 +1,4 @@
-"""Picture of a progressive migration: quality against the share that was re-embedded."""
+"""Plot of a progressive migration: quality against the share of re-embedded rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["draw_progress"]
 
 
 def draw_progress(data: ProgressPicture, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the quality of each stage with its interval, today's point, the forecast, and old and new model as lines.
+    """Draw the quality of each stage with its interval, the present point, the forecast, and lines for the old and the new model.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def draw_progress(data: ProgressPicture, ax: Axes | None = None, *, annotate: bo
         ``metric``; ``stages`` and ``forecast``: lists of ``share``, ``value``, ``low`` and ``high``; ``lines``: values of ``"new model"`` and ``"old model"``, either
         of which may be missing.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title, and say which line is which.
 

@@ -1,4 +1,4 @@
-"""Pictures of scores beside what they would be by chance: a line each, with the score, its interval and its controls as marks."""
+"""Plots of scores and their chance levels: one row per score, with marks for the score, its interval and its controls."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _OTHERS = {
 
 
 def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw scores of two spaces with their intervals; as bars, where random re-pairings of the rows lie.
+    """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings.
 
     Parameters
     ----------
     data : sequence of mapping
         One a metric, as :meth:`congruence.compare.spaces.Similarity.to_dict` gives it. Where smaller is closer, the line says so.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -58,16 +58,16 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
 
 
 def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a map's scores before and after it, beside what the target reaches by itself and what the controls reach.
+    """Draw a map's scores before and after mapping, with the target's own scores and those of the controls.
 
     Parameters
     ----------
     data : sequence of mapping
         Lines of :meth:`congruence.evaluation.Scores.to_dict`; distances, which have another scale, are left out.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -100,9 +100,9 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
     data : sequence of mapping
         As :meth:`congruence.compare.matching.Separation.to_dict` gives them; those of one metric and formula share a line.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -129,16 +129,16 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
 
 
 def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw distances between two collections with their standard deviations, beside the floor that samples of one collection reach.
+    """Draw distances between two collections with their standard deviations, and the distance between samples of one collection.
 
     Parameters
     ----------
     data : mapping
         As :meth:`congruence.transport.shift.DistributionShift.to_dict` gives it.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -160,16 +160,16 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
 
 
 def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the alignment of held-out pairs; as a bar, where it lies when they are paired at random.
+    """Draw the alignment of held-out pairs; a bar shows its range when they are paired at random.
 
     Parameters
     ----------
     data : mapping
         As :meth:`congruence.compare.pairing.PairingReport.to_dict` gives it, of enough pairs.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Pictures of the theorems' quantities: what a set of rows spans, and what that leaves of a bound."""
+"""Plots of the theorems' quantities: what a set of rows spans, and the resulting bounds."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def draw_singular_values(
     title: str = "Singular values",
     annotate: bool = True,
 ) -> Axes:
-    """Draw singular values on a logarithmic axis; dashed, the tolerance that those of the rank are above.
+    """Draw singular values on a logarithmic axis; a dashed line marks the tolerance.
 
     Parameters
     ----------
     values : mapping of int to float
         By their number from 1, descending; those of 0 lie at the lower end of the axis.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     tolerance : float
         A singular value counts if it is above this.
     rank : int
         How many do.
     title : str, default="Singular values"
     annotate : bool, default=True
-        Add the title, and say which is which.
+        Add the title and labels that identify what is drawn.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annota
     ----------
     values : sequence of float
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title.
 
@@ -99,9 +99,9 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
     data : mapping
         ``ranks``, ``sharp``, ``outside``, ``whole``, ``measured``: a number for each rank; ``best``: the rank of the least bound.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -126,16 +126,16 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
 
 
 def draw_class_margins(data: Mapping[str, object], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw each class's margin against what could overturn it: classes above the line are certified.
+    """Draw each class's margin against what could change its result; classes above the line are certified.
 
     Parameters
     ----------
     data : mapping
         ``margins`` and ``needed``: by class, γ_c and 2(η_c + s_c); ``right``: by class, whether retrieval found it.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Pictures of a training: terms of the loss, the validation score, and how often a trained map finds the caption."""
+"""Plots of a training run: terms of the loss, the validation score, and recall of captions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _DASHED = (0, (4, 4))
 
 
 def loss_curves(record: TrainingRecord) -> list[LossCurves]:
-    """Return the terms of the loss by step, ready for :func:`draw_loss`; terms of both sides share a picture.
+    """Return the terms of the loss by step, ready for :func:`draw_loss`; terms of both sides share a plot.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def loss_curves(record: TrainingRecord) -> list[LossCurves]:
 
 
 def validation_curve(record: TrainingRecord, teacher: float | None = None) -> ValidationCurve | None:
-    """Return the score on validation rows by step, ready for :func:`draw_validation`; None where there was none.
+    """Return the validation score by step, ready for :func:`draw_validation`; None if there was no validation.
 
     Parameters
     ----------
@@ -138,16 +138,16 @@ def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], 
 
 
 def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a term of the loss by step, of both sides where it has two; dashed, the step whose weights were kept.
+    """Draw a term of the loss by step, for both sides if it has two; a dashed line marks the step whose weights were kept.
 
     Parameters
     ----------
     data : dict
         One of :func:`loss_curves`.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -163,16 +163,16 @@ def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True
 
 
 def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score on validation rows by step, the best marked.
+    """Draw the validation score by step, with the best step marked.
 
     Parameters
     ----------
     data : dict
         Of :func:`validation_curve`.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -242,9 +242,9 @@ def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True
     data : dict
         ``by_task`` of :func:`congruence.report.summarize_training`.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------
@@ -288,9 +288,9 @@ def draw_margins(data: Margins, ax: Axes | None = None, *, annotate: bool = True
     data : dict
         One of ``margins`` of :func:`congruence.report.summarize_training`: ``name``, ``edges`` (symmetric about zero), ``counts``, ``mean``.
     ax : matplotlib.axes.Axes, optional
-        By default of a new figure, which pyplot does not know.
+        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which is which.
+        Add a title and labels that identify what is drawn.
 
     Returns
     -------

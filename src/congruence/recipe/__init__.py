@@ -1,4 +1,4 @@
-"""Training from files: a recipe says what is trained on what, and :func:`run_recipe` reads, divides, trains and measures."""
+"""Train from files: a recipe states what is trained on what, and :func:`run_recipe` reads, splits, trains and scores."""
 
 from congruence.recipe.plan import Recipe, make_recipe, read_recipe
 from congruence.recipe.run import Run, run_recipe

@@ -1,4 +1,4 @@
-"""The schema of a recipe: a YAML file calls yes, 1, 1.0 and "1" by four types, and only one of them is meant."""
+"""The schema of a recipe, with strict types: YAML distinguishes yes, 1, 1.0 and "1", and each entry accepts only one of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Recipe(BaseModel):
 
 
 def check_entries(entries: Mapping[str, Any], where: Where) -> None:
-    """Refuse entries of a recipe that are unknown or missing, or of another type than theirs.
+    """Refuse entries of a recipe that are unknown, missing, or of the wrong type.
 
     Parameters
     ----------

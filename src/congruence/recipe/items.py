@@ -1,4 +1,4 @@
-"""What a recipe's files hold: pairs with their groups and wrong captions, divided so that a group is in one part only."""
+"""The items in a recipe's files: pairs with their groups and wrong captions, split such that each group is in one part only."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def hold_out(
 def keep_some(
     items: Items, keep: int, unpaired: list[Unpaired], seed: int, overlap: float = 0.0
 ) -> tuple[Items, list[Unpaired]]:
-    """Keep some pairs, and let the others stand without their partners, each side in an order of its own.
+    """Keep some pairs, and remove the partners of the others, with each side in its own random order.
 
     ``overlap`` is the share of these items of which both sides stand there; by default an item gives one side only.
     """

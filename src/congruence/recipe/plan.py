@@ -1,4 +1,4 @@
-"""A training run as written down: which files, which method, which parameters, and what to choose among.
+"""A training run as a recipe: its files, method and parameters, and the values to choose among.
 
 :func:`congruence.recipe.run_recipe` runs it.
 """
@@ -38,7 +38,7 @@ _TAKEN_AS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What ``congruence train`` does.
+    """The work that ``congruence train`` does.
 
     Attributes
     ----------
@@ -158,11 +158,12 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
 
 
 def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
-    """Make a recipe from plain data; see :func:`read_recipe`.
+    """Build a recipe from plain data; see :func:`read_recipe`.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     return _make(entries, changes, Where())
 

@@ -1,4 +1,4 @@
-"""Running a recipe: read, divide, train, choose, and measure on pairs nothing was chosen by."""
+"""Run a recipe: read, split, train, choose, and score on pairs that were not used for choosing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS = 5
 
 @dataclass(frozen=True)
 class Run:
-    """Outcome of :func:`run_recipe`.
+    """Result of :func:`run_recipe`.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ def run_recipe(
     verbose: bool = True,
     callback: Callable[[dict[str, object], float], None] | None = None,
 ) -> Run:
-    """Read the files, hold out pairs, train, and measure.
+    """Read the files, hold out pairs, train, and score.
 
     Parameters
     ----------
@@ -82,6 +82,8 @@ def run_recipe(
     Raises
     ------
     FileError, CorruptFileError, InputError, ParameterError, TrainingError
+        If a file cannot be read; a file is damaged; a parameter has an invalid value; training cannot continue; or the input cannot be
+        used otherwise.
 
     Warns
     -----

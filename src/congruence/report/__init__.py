@@ -1,4 +1,4 @@
-"""Reports: an HTML page about a map, its training or a certificate, and the files of an experiment, from data kept apart from markup."""
+"""Reports: HTML pages about a map, its training or a certificate, and the files of an experiment, with data separate from markup."""
 
 from congruence.report.certificate import render_certificate, write_certificate
 from congruence.report.experiment import write_experiment, write_files

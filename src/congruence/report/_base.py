@@ -1,4 +1,4 @@
-"""What the parts of a report share."""
+"""Helpers that the parts of a report share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from congruence.splits import Split
 
 
 def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, np.ndarray]:
-    """Hold out what the map was not fitted on and, where ids name classes, those classes in the other modality too."""
+    """Keep only items that the map was not fitted on and, if ids name classes, hold out those classes in the other modality too."""
     keep = {}
     for kind in ("image", "text"):
         sides = [side[kind].ids for side in (bundle.source, bundle.target) if kind in side]
@@ -23,7 +23,7 @@ def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, 
 
 
 def with_means(mapping: Map, modality: str) -> Map:
-    """Return the map with the means of a modality, or with those it has where it knows none of it."""
+    """Return the map with the means of a modality, or with its default means if it does not know the modality."""
     known = isinstance(mapping, OrthogonalMap) and modality in mapping.modality_means_
     return mapping.for_modality(modality if known else None)
 

@@ -1,4 +1,4 @@
-"""A certificate as one page."""
+"""The HTML page of a certificate."""
 
 from __future__ import annotations
 
@@ -89,6 +89,7 @@ def write_certificate(path: str | Path, certificate: Certificate, *, force: bool
     Raises
     ------
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     """
     html = render_certificate(certificate)
     with atomic_path(path, force=force) as temporary:

@@ -1,4 +1,4 @@
-"""What a report shows in pictures: the commuting diagram and edited captions."""
+"""The examples of a report: the commuting diagram and edited captions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def commuting(
 
 
 def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
-    """Change only the class in a caption, map it, and look (appendix E.13, figures 55 and 56)."""
+    """Change only the class in a caption, map it, and retrieve images (appendix E.13, figures 55 and 56)."""
     if "edit" not in bundle.source or "image" not in bundle.target:
         return None
     edits, pictures = bundle.source["edit"], bundle.target["image"]
@@ -151,7 +151,7 @@ def _item(bundle: Bundle, kind: str, i: str) -> dict[str, object]:
 
 
 def data_uri(picture: bytes | None) -> str | None:
-    """Return a picture as a data URI; what is not plainly a PNG, JPEG or WebP is not shown."""
+    """Return a picture as a data URI; anything that is not clearly a PNG, JPEG or WebP is omitted."""
     if not picture:
         return None
     for magic, kind in _PICTURES.items():

@@ -22,14 +22,14 @@ __all__ = ["to_csv", "why_no_experiment", "write_experiment", "write_files"]
 def write_experiment(
     out: str | Path, outcome: Outcome, *, png: bool = False, pdf: bool = False, html: bool = False, force: bool = False
 ) -> None:
-    """Write ``results.json``, ``results.csv`` and ``figure.svg`` into a folder, all of them or none.
+    """Write ``results.json``, ``results.csv`` and ``figure.svg`` into a folder, atomically.
 
     Parameters
     ----------
     out : path-like
         A new folder.
     outcome : Outcome
-        Of :func:`congruence.papers.run`.
+        As for :func:`congruence.papers.run`.
     png, pdf : bool, default=False
         Write ``figure.png`` or ``figure.pdf`` as well.
     html : bool, default=False
@@ -40,13 +40,14 @@ def write_experiment(
     Raises
     ------
     OutputExistsError, FileError, StorageError
+        If the output already exists; a file cannot be read; or the output cannot be written.
     """
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         write_files(folder, outcome, png=png, pdf=pdf, html=html)
 
 
 def why_no_experiment(folder: Path) -> str | None:
-    """Say why a folder must not be replaced by an experiment, or None for one."""
+    """Return why a folder must not be replaced by an experiment; None if it is one."""
     return why_foreign(
         folder,
         "an experiment's results",

@@ -1,4 +1,4 @@
-"""The page of an experiment: what was run, what the paper says, the figure, and every number."""
+"""The HTML page of an experiment: what was run, the paper's claim, the figure, and all numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def render_experiment(results: ExperimentResults, figure: str) -> str:
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.papers.run`.
+        As for :func:`congruence.papers.run`.
     figure : str
         The whole figure as an SVG document.
 

@@ -1,4 +1,4 @@
-"""Which of given rows a map was not trained on: the division of its training, made again and checked."""
+"""Determine which of the given rows a map was not trained on, by repeating and checking the split of its training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAME = 1e-4
 
 
 def remembers(mapping: TwoSidedMap) -> bool:
-    """Say whether a map remembers how the rows of its training were divided, and enough to check it."""
+    """Return whether a map stores how the rows of its training were split, and enough to check it."""
     return "holdout" in mapping.scores_ or _by_groups(mapping)
 
 
@@ -34,7 +34,7 @@ def _by_groups(mapping: TwoSidedMap) -> bool:
 
 
 def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
-    """Return the rows that a map's own training held out to test on.
+    """Return the rows that a map's own training held out for testing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a two-sided map remembers of its training: facts, losses, and the score it was chosen by."""
+"""The training record stored in a joint-space map: facts, losses, and the score by which weights were selected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SOURCES = {
 
 
 def facts(mapping: TwoSidedMap) -> list[list[str]]:
-    """Return names and values of what is worth telling, as text."""
+    """Return names and values of the relevant facts, as text."""
     known = getattr(mapping, "facts_", {})
     settings = known.get("training", {})
     out = [
@@ -91,7 +91,7 @@ def validation(mapping: TwoSidedMap) -> ValidationCurve | None:
 
 
 def teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
-    """Return the recalls of the linear teacher on the test rows of the training, by k; empty where there was none."""
+    """Return the recalls of the linear teacher on the test rows of the training, by k; empty if there was no teacher."""
     scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
     return {
         k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
@@ -101,7 +101,7 @@ def teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
 
 
 def source(mapping: TwoSidedMap) -> str | None:
-    """Name the paper of the method a map was trained by."""
+    """Return the name of the paper of the method that trained a map."""
     return _SOURCES.get(str(getattr(mapping, "facts_", {}).get("method")))
 
 

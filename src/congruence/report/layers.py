@@ -33,6 +33,7 @@ def write_layers(path: str | Path, found: LayerComparison, title: str, *, force:
     ParameterError
         Another suffix.
     OutputExistsError, FileError, StorageError
+        If the output already exists; a file cannot be read; or the output cannot be written.
     """
     figure = found.plot(title=title).figure
     assert isinstance(figure, Figure)
@@ -46,7 +47,7 @@ def write_layers(path: str | Path, found: LayerComparison, title: str, *, force:
 
 
 def write_similarities(path: str | Path, found: Similarities, title: str, *, force: bool = False) -> None:
-    """Write the picture of scores beside their null to a file, atomically.
+    """Write the plot of scores and their null distribution to a file, atomically.
 
     Parameters
     ----------
@@ -63,6 +64,7 @@ def write_similarities(path: str | Path, found: Similarities, title: str, *, for
     ParameterError
         Another suffix.
     OutputExistsError, FileError, StorageError
+        If the output already exists; a file cannot be read; or the output cannot be written.
     """
     figure = found.plot().figure
     assert isinstance(figure, Figure)

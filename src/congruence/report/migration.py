@@ -1,4 +1,4 @@
-"""A migration as one page: where it stands, what was checked, what was done when, and searches before and after in pictures."""
+"""The HTML page of a migration: its state, the checks, the events, and searches before and after, with pictures."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
     MigrationError
         There is no journal.
     CorruptFileError, FileError
+        If a file is damaged, or a file cannot be read.
     """
     journal = Journal.read(Path(folder))
     if journal is None:
@@ -56,11 +57,12 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
 
 
 def read_reembedding(folder: str | Path) -> dict[str, Any] | None:
-    """Return what each stage of re-embedding was worth, from the folder of a migration's journal; None where nothing was re-embedded.
+    """Return the quality at each stage of re-embedding, from the folder of a migration's journal; None if nothing was re-embedded.
 
     Raises
     ------
     CorruptFileError, FileError, VersionError
+        If a file is damaged; a file cannot be read; or a file was written by a newer version.
     """
     return read_stages(Path(folder))
 
@@ -131,6 +133,7 @@ def write_migration(
     Raises
     ------
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     """
     html = render_migration(summary, searches, reembedding=reembedding, licenses=licenses)
     with atomic_path(path, force=force) as temporary:

@@ -1,4 +1,4 @@
-"""Figures as files: SVG, PNG or PDF by the suffix, the same bytes for the same figure."""
+"""Write figures as SVG, PNG or PDF, depending on the suffix; the same figure always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 def check_suffix(path: str | Path) -> str:
-    """Return the suffix of a figure's path, in small letters; ``.svg`` where it has none.
+    """Return the suffix of a figure's path in lower case; ``.svg`` if it has none.
 
     Parameters
     ----------
@@ -71,6 +71,7 @@ def write_figure(
     ParameterError
         Another suffix.
     OutputExistsError, FileError, StorageError
+        If the output already exists; a file cannot be read; or the output cannot be written.
     """
     suffix = check_suffix(path)
     with atomic_path(path, force=force) as temporary:
@@ -87,7 +88,7 @@ def save_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     pictures: Mapping[str, str] | None = None,
 ) -> None:
-    """Save a figure where nothing is in the way; parameters as of :func:`write_figure` and :func:`congruence.report.svg.to_document`."""
+    """Save a figure if the path is free; parameters as for :func:`write_figure` and :func:`congruence.report.svg.to_document`."""
     suffix = suffix or check_suffix(path)
     if suffix == ".svg":
         text = to_document(figure, title, description=description, tips=tips, pictures=pictures)

@@ -1,4 +1,4 @@
-"""Numbers behind a report's plots: histograms, spectrum, clouds, kernels, and the few-anchor curve."""
+"""The numbers for a report's plots: histograms, spectrum, clouds, kernels, and the few-anchor curve."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NAMES = {
 
 
 class FewAnchorsFigure(FewAnchors):
-    """The curves, of how many draws they are, the least that retrieval by chance reaches, and whether they are of held-out classes."""
+    """The curves, the number of draws, the smallest chance level of retrieval, and whether they are for held-out classes."""
 
     repeats: int
     chance: float
@@ -176,7 +176,7 @@ def kernel(
 def few_anchors(
     mapping: Map, bundle: Bundle, rule: Mapping[str, object] | None, rng: np.random.Generator, repeats: int
 ) -> FewAnchorsFigure | None:
-    """Fit again on fewer and fewer anchors (figure 5)."""
+    """Refit on fewer and fewer anchors (figure 5)."""
     fitted = mapping.source_space_.modality
     if not isinstance(mapping, OrthogonalMap) or fitted not in bundle.source or fitted not in bundle.target:
         return None

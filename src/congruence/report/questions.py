@@ -1,4 +1,4 @@
-"""An image, its caption and what is wrong: recall by task, margins, and worked examples."""
+"""Images with correct and wrong captions: recall by task, margins, and examples."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Questions:
 
 
 def by_task(asked: Questions, options: int, random_state: int) -> dict[str, Any]:
-    """Measure recall between a caption and its wrong ones, and among these and captions of other images, by task.
+    """Measure recall between a caption and its wrong captions, and among these and captions of other images, by task.
 
     Returns
     -------
@@ -140,7 +140,7 @@ def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, flo
 
 
 def margins(asked: Questions) -> list[Margins]:
-    """Count how much nearer images are their captions than the nearest wrong ones, by task where there are few."""
+    """Count by how much images are nearer their captions than the nearest wrong ones, by task if there are few."""
     right, wrong = asked.cosines
     margin = right - wrong.max(axis=1)
     far = float(np.abs(margin).max()) or 1.0
@@ -161,7 +161,7 @@ def margins(asked: Questions) -> list[Margins]:
 
 
 def worked(asked: Questions, count: int, pictures: str | Path | Mapping[str, object] | None) -> list[dict[str, object]]:
-    """Take the rows chosen rightly by the widest margins, rightly by the narrowest, and wrongly by the widest, an image once."""
+    """Select examples: correct with the largest margins, correct with the smallest, and wrong with the largest; each image once."""
     right, wrong = asked.cosines
     nearest = wrong.argmax(axis=1)
     margin = right - wrong[np.arange(len(wrong)), nearest]
@@ -225,7 +225,7 @@ def changed(caption: str, other: str) -> list[list[Any]]:
 
 
 def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
-    """Return a picture, made small, as a data URI.
+    """Return a scaled-down picture as a data URI.
 
     Parameters
     ----------
@@ -241,6 +241,7 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
     Raises
     ------
     FileError, CorruptFileError, DtypeError, MissingExtraError
+        If arrays are not real numbers; a file cannot be read; a file is damaged; or an optional dependency is not installed.
     ParameterError
         A name that leads out of the folder.
     """

@@ -1,4 +1,4 @@
-"""From the plain data of a summary to one HTML file without outside references."""
+"""Render the plain data of a summary as one HTML file without external references."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def render(summary: dict[str, object]) -> str:
 
 
 def fill(template: str, **data: object) -> str:
-    """Fill one of the templates; all words are escaped."""
+    """Fill in one of the templates; all text is escaped."""
     # Words in plots are escaped by who draws them, so control characters are taken from the page as a whole.
     return visible(templates().get_template(template).render(**data), keep="\n\t")
 
 
 @cache
 def templates() -> Environment:
-    """Return the templates of all pages; to compile one takes longer than to fill it, so that is done once in a process."""
+    """Return the templates of all pages; they are compiled once per process, because compiling takes longer than filling them in."""
     environment = Environment(
         loader=PackageLoader("congruence.report", "templates"),
         autoescape=True,
@@ -70,6 +70,7 @@ def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = Fal
     Raises
     ------
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     """
     html = render(summary)
     with atomic_path(path, force=force) as temporary:

@@ -1,4 +1,4 @@
-"""All panels of an experiment on one sheet, with the examples and what the paper claims."""
+"""All panels of an experiment on one sheet, with examples and the paper's claim."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw_experiment(results: ExperimentResults, pictures: Mapping[str, bytes] | 
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.papers.run`.
+        As for :func:`congruence.papers.run`.
     pictures : mapping of str to bytes, optional
         PNG, JPEG or WebP by id; what is none of these, or cannot be decoded, is named instead.
 
@@ -133,7 +133,7 @@ class _Sheet:
         )
 
     def example(self, example: Example, pictures: Mapping[str, bytes], top: float) -> None:
-        """Draw an image, the words read from it, and the images found, in rows."""
+        """Draw an image, the caption derived from it, and the images retrieved, in rows."""
         self._picture(example["query"], pictures, 8, top)
         self.write(100, top + 8, words(f"{example['read']} → {example['mapped_to']}", 90))
         for r, (name, items) in enumerate(example["rows"].items()):

@@ -1,4 +1,4 @@
-"""The page of ``congruence demo``: a photo library moved to a new model, told step by step."""
+"""The page of ``congruence demo``: a photo library is moved to a new model, step by step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class SearchedWay(TypedDict):
-    """The library at one step: how often photos are nearest to their name, and how often a name finds a photo of its own first."""
+    """The library at one step: how often a photo's nearest name is correct, and how often a name's first hit is one of its photos."""
 
     name: str
     note: str
@@ -43,7 +43,7 @@ class SearchStage(TypedDict):
 
 
 class Found(TypedDict):
-    """A photo that a search found: its class, a data URI, and whether it is of the class asked for."""
+    """A photo found by a search: its class, a data URI, and whether it has the class searched for."""
 
     text: str
     picture: str | None
@@ -51,7 +51,7 @@ class Found(TypedDict):
 
 
 class WayFound(TypedDict):
-    """What a search found at one step, and how many of it are right."""
+    """The results of a search at one step, and how many of them are correct."""
 
     name: str
     right: int
@@ -59,7 +59,7 @@ class WayFound(TypedDict):
 
 
 class Search(TypedDict):
-    """A search that is shown; whether it is one that the map alone harms."""
+    """A search that is shown, and whether it is one that the map alone degrades."""
 
     text: str
     harmed: bool
@@ -67,7 +67,7 @@ class Search(TypedDict):
 
 
 class CertifiedWay(TypedDict):
-    """What the certificate expects of a way, with its interval; None where it has not been measured."""
+    """The quality that the certificate expects of a strategy, with its interval; None if it was not measured."""
 
     name: str
     value: float | None
@@ -86,7 +86,7 @@ class StoryCertificate(TypedDict):
 
 
 class MovedLibrary(TypedDict):
-    """What happened to the library; see :func:`render_story`."""
+    """The events of the demo; see :func:`render_story`."""
 
     rows: int
     names: int
@@ -158,6 +158,7 @@ def write_story(path: str | Path, story: Story, *, force: bool = False) -> None:
     Raises
     ------
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     """
     html = render_story(story)
     with atomic_path(path, force=force) as temporary:

@@ -1,4 +1,4 @@
-"""From a map and both models' embeddings to the plain data a report is drawn from."""
+"""Compute the plain data of a report from a map and both models' embeddings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def summarize(
     examples: int = 6,
     repeats: int = 5,
 ) -> dict[str, Any]:
-    """Measure a map and gather everything a report shows, as plain data.
+    """Score a map and collect everything that a report shows, as plain data.
 
     Parameters
     ----------

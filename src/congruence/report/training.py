@@ -1,4 +1,4 @@
-"""From a two-sided map and rows of both sides to the plain data of its page: how it was trained and how well its sides find each other."""
+"""Compute the plain data of a joint-space map's page from the map and rows of both models: its training and its retrieval scores."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def summarize_training(
     random_state: int = 0,
     examples: int = 3,
 ) -> dict[str, Any]:
-    """Measure a two-sided map and gather everything its page shows, as plain data.
+    """Score a joint-space map and collect everything its page shows, as plain data.
 
     Parameters
     ----------
@@ -95,6 +95,8 @@ def summarize_training(
     FileError, CorruptFileError, MissingExtraError
         A picture is missing, cannot be decoded, or Pillow is not installed.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or ids are missing, repeated
+        or without a partner.
     """
     check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):

@@ -1,4 +1,4 @@
-"""The page of a trained two-sided map."""
+"""The HTML page of a trained joint-space map."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def write_training(path: str | Path, summary: dict[str, object], *, force: bool 
     Raises
     ------
     OutputExistsError, StorageError
+        If the output already exists, or the output cannot be written.
     """
     html = render_training(summary)
     with atomic_path(path, force=force) as temporary:

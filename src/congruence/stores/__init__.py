@@ -1,4 +1,4 @@
-"""Files of vectors: readers that stream, writers that are atomic, and the table of formats."""
+"""Files of vectors: streaming readers, atomic writers, and the table of formats."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
         ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.hdf5:dataset``, ``.lance:column``, or a folder of parts, ``folder[:img_emb]``.
         See :data:`FORMATS`.
     ids : str, path-like or False, optional
-        Where the ids are: a key or column of the same file, or another file's spec. By default the file's own
-        (``id`` or ``ids`` in tables, ``ids`` beside an array); ``False`` for none.
+        Where the ids are: a key or column of the same file, or the spec of another file. By default the file's own ids
+        (columns ``id`` or ``ids`` in tables, the array ``ids`` in archives); ``False`` for none.
     space : Space, optional
-        What is known about the origin; fills in and overrides what the file says.
+        What is known about the origin of the vectors; completes and overrides what the file declares.
 
     Returns
     -------
@@ -78,7 +78,10 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
 
     Raises
     ------
-    FileError, CorruptFileError, ParameterError, ShapeError, DtypeError, IdError
+    FileError, CorruptFileError
+        If the file cannot be read or is damaged.
+    ParameterError, ShapeError, DtypeError, IdError
+        If the spec is invalid, or the vectors or ids it names cannot be used.
     """
     path, key = parse_spec(spec)
     kind = find_format(path)
@@ -101,7 +104,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
 
 
 def _find_ids(path: str, kind: Format, ids: str) -> pa.Array | str:
-    """Return ids read from another file or another array, or the name of the column the reader will read itself."""
+    """Return ids read from another file or another array, or the name of the column from which the reader reads them."""
     other, _ = parse_spec(ids)
     if Path(other).exists() and not is_folder(other):
         return read_ids(ids)
@@ -136,28 +139,28 @@ def open_sink(
     Parameters
     ----------
     path : path-like
-        The suffix chooses the format; none means a folder of parts.
+        The suffix determines the format; without a suffix, a folder of parts is written.
     n, dim : int
-        Rows and columns that will be written.
+        Number of rows and columns that will be written.
     dtype : dtype, default=float32
         float16, float32 or float64.
     has_ids : bool, default=False
-        Whether ids will be written. Formats without room for ids leave them out: ``.npy`` and ``.safetensors``.
+        Whether ids will be written. The formats ``.npy`` and ``.safetensors`` cannot hold ids and leave them out.
     id_type : pyarrow.DataType, optional
-        As which ids are written where the format has types: int64, uint64 or, by default, string.
+        Type in which ids are written, if the format has types: int64, uint64 or, by default, string.
     space : Space, optional
-        Recorded with the vectors.
+        Stored with the vectors.
     force : bool, default=False
-        Replace what is there.
+        Replace existing output.
     parts : list of (str, int), optional
         For a folder: names and row counts of the parts; by default about a million rows each.
     like : Source, optional
-        For a folder: take the names and row counts of this one's parts.
+        For a folder: use the names and row counts of this source's parts.
     columns : list of Columns, optional
-        What the source's table holds beside its vectors (:attr:`Source.columns`). Each block is then written with its rows, as
-        :meth:`Source.scan_table` gives them. What the format cannot hold is in the sink's ``left_out``.
+        The columns of the source's table other than its vectors (:attr:`Source.columns`). Each block is then written with its rows, as
+        :meth:`Source.scan_table` yields them. Columns that the format cannot hold are listed in the sink's ``left_out``.
     column_out : str, optional
-        Name for the column of the vectors. With ``columns``, that of the source's vectors stays; by default it is replaced.
+        Name of the column of vectors. With ``columns``, the source's column of vectors is kept under its own name; by default it is replaced.
 
     Returns
     -------
@@ -166,13 +169,13 @@ def open_sink(
     Raises
     ------
     ParameterError, DtypeError
-        At once.
+        Immediately, if an argument is invalid.
     OutputExistsError
-        When the block is entered.
+        On entering the context, if the output exists and ``force`` is False.
     ShapeError, IdError, DtypeError
-        From ``write``, about rows that are not as announced.
+        From ``write``, if rows are not as announced.
     StorageError
-        While writing, or at the end when rows are missing. Nothing is left behind.
+        While writing, or at the end if rows are missing. No partial output is left.
     """
     kind = find_format(path, "output")
     assert kind.sink is not None
@@ -232,13 +235,13 @@ def read_embeddings(
 
 
 def matrices(spec: str | Path) -> dict[str, str]:
-    """Name the matrices that a file or folder holds, layers of a model for example, without reading them.
+    """Return the matrices in a file or folder, e.g. the layers of a model, without reading them.
 
     Parameters
     ----------
     spec : str or path-like
-        A file with several arrays: each with two axes is one. ``file:pattern``: those whose key matches, with ``*`` and
-        ``?`` as in a shell. A folder: each file of vectors in it is one.
+        A file with several arrays: all its 2-D arrays. ``file:pattern``: those whose key matches the pattern, with the shell wildcards ``*`` and
+        ``?``. A folder: all files of vectors in it.
 
     Returns
     -------
@@ -248,8 +251,9 @@ def matrices(spec: str | Path) -> dict[str, str]:
     Raises
     ------
     FileError, CorruptFileError
+        If the file cannot be read or is damaged.
     ParameterError
-        No matrix, or none that matches; or an unknown kind of file.
+        If no matrix is found or matches the pattern, or the file has an unknown format.
     """
     path, pattern = parse_spec(spec)
     if is_folder(path):
@@ -292,13 +296,16 @@ def read_column(spec: str | Path) -> np.ndarray:
 
     Raises
     ------
-    FileError, CorruptFileError, ParameterError, ShapeError, DtypeError, IdError
+    FileError, CorruptFileError
+        If the file cannot be read or is damaged.
+    ParameterError, ShapeError, DtypeError, IdError
+        If the spec is invalid, or the column cannot be used as labels.
     """
     return column_texts(_read_column(spec), str(spec))
 
 
 def read_ids(spec: str | Path) -> pa.Array:
-    """Read ids: a column as :func:`read_column` finds it, whole numbers as such.
+    """Read ids from any column that :func:`read_column` accepts; whole numbers stay integers.
 
     Parameters
     ----------
@@ -311,8 +318,9 @@ def read_ids(spec: str | Path) -> pa.Array:
     Raises
     ------
     IdError
-        An entry is missing, too long, or cannot be an id.
+        If an entry is missing, too long, or cannot be an id.
     FileError, CorruptFileError, ParameterError, ShapeError, DtypeError
+        As for :func:`read_column`.
     """
     return column_ids(_read_column(spec), str(spec))
 

@@ -1,4 +1,4 @@
-"""What every store of vectors offers, and what the formats share."""
+"""The interface of every source of vectors, and helpers that the formats share."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class Source(ABC):
     Attributes
     ----------
     path : str
-        For messages.
+        Used in messages.
     n, dim : int
-        Rows and columns.
+        Number of rows and columns.
     dtype : numpy.dtype
-        Of the blocks that :meth:`scan` yields: float16, float32 or float64.
+        Type of the blocks that :meth:`scan` yields: float16, float32 or float64.
     has_ids : bool
     id_type : pyarrow.DataType
-        Of the ids: int64, uint64 or string.
+        Type of the ids: int64, uint64 or string.
     space : Space
-        Origin, as far as the file tells.
+        Origin of the vectors, as far as the file records it.
     parts : list of (str, int)
-        Names and row counts of the parts of a folder; none for a plain file.
+        Names and row counts of the parts of a folder; empty for a single file.
     columns : list of Columns
-        What a table holds beside its vectors, for each part of a folder; empty when it is no table.
+        Columns of a table other than its vectors, for each part of a folder; empty if the file is not a table.
     files : tuple of Path
-        What is read: the file or folder, and the file of the ids when that is another.
+        What is read: the file or folder, and the file of the ids if it is another one.
     """
 
     path: str
@@ -75,17 +75,17 @@ class Source(ABC):
 
     @property
     def columns(self) -> list[Columns]:
-        """What a table holds beside its vectors, for each part of a folder; empty when it is no table."""
+        """Columns of a table other than its vectors, for each part of a folder; empty if the file is not a table."""
         return []
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row takes in memory with all its columns, about."""
+        """Approximate number of bytes that a row takes in memory with all its columns."""
         return self.dim * self.dtype.itemsize
 
     @property
     def parts(self) -> list[tuple[str, int]]:
-        """Names and row counts of the parts of a folder; none for a plain file."""
+        """Names and row counts of the parts of a folder; empty for a single file."""
         return []
 
     @abstractmethod
@@ -96,31 +96,31 @@ class Source(ABC):
         ------
         ids : pyarrow.Array of int64, uint64 or text (string or large_string), or None
         vectors : ndarray, shape (b, dim)
-            A fresh C-contiguous array.
+            A new C-contiguous array.
         """
 
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks: what :meth:`scan` does, and the table's rows with all their columns.
+        """Yield ``(ids, vectors, rows)`` blocks: as :meth:`scan`, plus the table's rows with all their columns.
 
         Yields
         ------
         ids, vectors
-            As from :meth:`scan`.
+            As for :meth:`scan`.
         rows : pyarrow.RecordBatch, list of dict, or None
-            None when this is no table.
+            None if the file is not a table.
         """
         for ids, block in self.scan(after, batch):
             yield ids, block, None
 
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Read rows by number, in any order; every stretch of the file that holds some of them is scanned once.
+        """Read rows by number, in any order; every section of the file that contains some of them is scanned once.
 
         Parameters
         ----------
         rows : array_like of int, shape (k,)
-            May repeat.
+            Row numbers; may repeat.
 
         Returns
         -------
@@ -130,8 +130,9 @@ class Source(ABC):
         Raises
         ------
         ParameterError
-            A number that is none of a row.
+            If a number is not that of a row.
         CorruptFileError, FileError
+            If a file is damaged, or a file cannot be read.
         """
         rows = as_row_numbers(rows, self.n, self.path)
         order = np.argsort(rows, kind="stable")
@@ -167,8 +168,10 @@ class Source(ABC):
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, CorruptFileError
+            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; ids are missing, repeated
+            or without a partner; or a file is damaged.
         OutOfMemoryError
-            The vectors are larger than the memory that is free.
+            If the vectors need more memory than is free.
         """
         self._check_memory(self.n)
         vectors = np.empty((self.n, self.dim), dtype=self.dtype)
@@ -190,7 +193,7 @@ class Source(ABC):
             raise
 
     def _check_memory(self, rows: int) -> None:
-        """Refuse to hold more rows than there is memory for. Raises OutOfMemoryError."""
+        """Check that there is enough memory for the rows. Raises OutOfMemoryError."""
         check_memory(
             rows * self.dim * self.dtype.itemsize,
             f"{rows:,} × {self.dim:,} {self.dtype} in {self.path}",
@@ -201,7 +204,7 @@ class Source(ABC):
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Turn what is raised inside into errors of ours: FileError, OutOfMemoryError, or CorruptFileError for types of ``damage``."""
+    """Convert errors raised inside to this library's: FileError, OutOfMemoryError, or CorruptFileError for types in ``damage``."""
     try:
         yield
     except CongruenceError:
@@ -231,7 +234,7 @@ def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
 
 
 def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
-    """Return numbers of rows as an array, refusing what is none. Raises ParameterError."""
+    """Return row numbers as an array, after checking them. Raises ParameterError."""
     array = np.asarray(rows)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ParameterError(
@@ -246,7 +249,7 @@ def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
 
 
 def check_all_rows(got: int, expected: int, path: str) -> None:
-    """Refuse a file that holds another number of rows than it says. Raises CorruptFileError."""
+    """Check that a file has the number of rows it declares. Raises CorruptFileError."""
     if got != expected:
         raise CorruptFileError(
             f"Got {got} rows in {path}, which says it has {expected}; expected all of them. Copy or write it again."
@@ -254,19 +257,19 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
 
 
 def slice_ids(ids: pa.Array | None, start: int, stop: int) -> pa.Array | None:
-    """Return a stretch of ids, or None."""
+    """Return a range of ids, or None."""
     return None if ids is None else ids.slice(start, stop - start)
 
 
 def missing_file(path: str | Path) -> FileError:
-    """Make the error for a file that is not there."""
+    """Return the error for a file that does not exist."""
     return FileError(f"Got no file at {path}; expected one. Check the path.")
 
 
 def missing_key(
     key: str | None, path: str | Path, found: Mapping[str, tuple[int, ...] | str], what: str = "key"
 ) -> ParameterError:
-    """Make the error for a key that is not in a file, listing those that are."""
+    """Return the error for a key that is not in a file; its message lists those that are."""
     listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
     if key is None:
         return ParameterError(
@@ -276,7 +279,7 @@ def missing_key(
 
 
 def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str = "key") -> str:
-    """Return the key to read among the shapes found: the one asked for, or the only matrix. Raises ParameterError."""
+    """Return the key to read among the shapes found: the requested one, or the only matrix. Raises ParameterError."""
     if key is not None:
         if key not in found:
             raise missing_key(key, path, found, what)
@@ -290,5 +293,5 @@ def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str =
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
-    """Sort key under which layer_10 follows layer_9."""
+    """Return a sort key by which layer_10 follows layer_9."""
     return [(0, int(text)) if text.isdecimal() else (1, text) for text in re.split(r"(\d+)", name) if text]

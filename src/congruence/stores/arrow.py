@@ -101,6 +101,7 @@ def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
     Raises
     ------
     ParameterError, CorruptFileError
+        If a parameter has an invalid value, or a file is damaged.
     """
     with _open(path) as (schema, batches):
         return read_table_column(

@@ -1,4 +1,4 @@
-"""The file formats: one record each, from which readers, writers, messages and the table in the docs are taken."""
+"""The file formats: one record each, from which readers, writers, messages and the table in the docs are generated."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A file format of vectors, or of labels alone: how it is recognized, read and written.
+    """A file format of vectors, or of labels only: how it is recognized, read and written.
 
     Attributes
     ----------
     suffixes : tuple of str
-        In lower case, the usual one first; an empty one is a folder of parts.
+        In lower case, the usual one first; the empty suffix stands for a folder of parts.
     source : callable, optional
-        Opens a :class:`Source` from a path, a key and ids. None for a format that holds no vectors.
+        Opens a :class:`Source` from a path, a key and ids. None for a format without vectors.
     sink : type of Sink, optional
         Writes vectors.
     read_column : callable, optional
         Reads labels or ids, one per row, from a path and a key.
     shapes : callable, optional
-        Shape by key of all arrays in a file, for formats that hold several.
+        Returns the shapes of all arrays in a file by key, for formats that hold several.
     key : str, optional
-        What the part of a spec after the colon names. None where a file holds one array.
+        What the part of a spec after the colon refers to. None if a file holds one array.
     key_required : bool, default=True
-        False where the format has a matrix of its own that is read without a key, however many others there are.
+        False if the format has a default matrix that is read without a key, however many others there are.
     names_ids : bool, default=False
-        The reader takes the name of the column of ids, and reads it with the vectors.
+        Whether the reader takes the name of the id column, and reads it together with the vectors.
     streams : bool, default=True
-        A matrix is read in memory that does not grow with its rows.
+        Whether a matrix is read in memory that does not grow with its rows.
     extra : str, optional
         Optional dependencies it needs: ``pip install congruence[extra]``.
     reads, writes, ids, space : str
-        What is read and written, where ids are, and where the space is kept: for the docs.
+        What is read and written, where the ids are, and where the space is stored; for the docs.
     """
 
     suffixes: tuple[str, ...]
@@ -252,35 +252,35 @@ def _has_columns(one: Format) -> bool:
 
 
 def suffixes(where: Callable[[Format], bool] = _has_vectors) -> list[str]:
-    """List the suffixes of the formats that fulfil a condition; by default, that hold vectors.
+    """List the suffixes of the formats that satisfy a condition; by default, those that hold vectors.
 
     Parameters
     ----------
     where : callable
-        From a :class:`Format` to bool.
+        Function of a :class:`Format` that returns a bool.
 
     Returns
     -------
     list of str
-        The empty suffix is a folder of parts.
+        The empty suffix stands for a folder of parts.
     """
     return [suffix for one in FORMATS if where(one) for suffix in one.suffixes]
 
 
 def is_folder(path: str | Path) -> bool:
-    """Say whether this is a folder of files; a Lance data set is a folder that is one store."""
+    """Return whether this is a folder of files; a Lance data set is a folder but a single store."""
     return Path(path).is_dir() and Path(path).suffix.lower() not in _FOLDERS
 
 
 def find_format(path: str | Path, what: str = "vectors", where: Callable[[Format], bool] = _has_vectors) -> Format:
-    """Return the format that a path's suffix names.
+    """Return the format with a path's suffix.
 
     Parameters
     ----------
     path : path-like
-        What exists as a folder is a folder of parts, whatever its name.
+        An existing folder is a folder of parts, whatever its name.
     what : str, default="vectors"
-        What is asked for, in the message.
+        What is needed, for the error message.
     where : callable
         Condition on the :class:`Format`; by default, that it holds vectors.
 
@@ -291,7 +291,7 @@ def find_format(path: str | Path, what: str = "vectors", where: Callable[[Format
     Raises
     ------
     ParameterError
-        No format that fulfils the condition has this suffix.
+        If no format that satisfies the condition has this suffix.
     """
     one = _BY_SUFFIX.get("" if is_folder(path) else Path(path).suffix.lower())
     if one is None or not where(one):
@@ -303,20 +303,20 @@ def find_format(path: str | Path, what: str = "vectors", where: Callable[[Format
 
 
 def find_column_format(path: str | Path) -> Format:
-    """Return the format that a path's suffix names, if it is one from which a column of labels or ids can be read. Raises ParameterError."""
+    """Return the format with a path's suffix, if a column of labels or ids can be read from it. Raises ParameterError."""
     return find_format(path, "a column", _has_columns)
 
 
 def names_columns(path: str | Path) -> bool:
-    """Say whether a path has the suffix of a format from which columns can be read."""
+    """Return whether a path has the suffix of a format from which columns can be read."""
     return Path(path).suffix.lower() in suffixes(_has_columns)
 
 
 def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     """Split ``path:key`` into path and key; a path that exists as written has no key.
 
-    The key begins after the first colon before which stands something that exists, or else a name with a known suffix,
-    so that keys may hold slashes and colons, as those of HDF5 groups do.
+    The key begins after the first colon that follows an existing path or a name with a known suffix,
+    so that keys may contain slashes and colons, as those of HDF5 groups do.
 
     Parameters
     ----------

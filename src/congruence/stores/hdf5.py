@@ -174,6 +174,7 @@ def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
     Raises
     ------
     ParameterError, DtypeError, CorruptFileError
+        If arrays are not real numbers; a parameter has an invalid value; or a file is damaged.
     """
     with _open(path) as file:
         found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}

@@ -47,6 +47,7 @@ def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     return [name for name in _candidates(path, key, n) if not id_fault(path, name)]
 
@@ -57,6 +58,7 @@ def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     there = _candidates(path, key, n)
     return next((name for name in USUAL_NAMES if name in there), None)

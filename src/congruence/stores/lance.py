@@ -117,6 +117,7 @@ def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
     Raises
     ------
     ParameterError, CorruptFileError
+        If a parameter has an invalid value, or a file is damaged.
     """
 
     def read(name: str) -> pa.ChunkedArray:

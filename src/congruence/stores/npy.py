@@ -140,6 +140,7 @@ def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
     Raises
     ------
     ParameterError, ShapeError, DtypeError, CorruptFileError
+        If arrays have the wrong shape or are not real numbers; a parameter has an invalid value; or a file is damaged.
     """
     if key is not None:
         raise ParameterError(
@@ -259,6 +260,7 @@ def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
     Raises
     ------
     ParameterError, DtypeError, CorruptFileError
+        If arrays are not real numbers; a parameter has an invalid value; or a file is damaged.
     """
 
     def read(name: str) -> np.ndarray:

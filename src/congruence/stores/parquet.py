@@ -94,6 +94,7 @@ def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
     Raises
     ------
     ParameterError, CorruptFileError
+        If a parameter has an invalid value, or a file is damaged.
     """
     with _open(path) as file:
         return read_table_column(path, key, file.schema_arrow, lambda name: file.read([name]).column(name))

@@ -134,6 +134,7 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
     Raises
     ------
     ParameterError, DtypeError, CorruptFileError
+        If arrays are not real numbers; a parameter has an invalid value; or a file is damaged.
     """
     header, start = _read_header(path)
     header.pop("__metadata__", None)

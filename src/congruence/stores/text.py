@@ -288,6 +288,7 @@ def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
     Raises
     ------
     ParameterError, ShapeError
+        If arrays have the wrong shape, or a parameter has an invalid value.
     """
     header, lines = _read_csv(path)
     if key not in header:
@@ -310,6 +311,7 @@ def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     values: list[object] = []
     for number, record in _read_jsonl(path):
@@ -325,6 +327,7 @@ def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
     Raises
     ------
     FileError, CorruptFileError
+        If a file cannot be read, or a file is damaged.
     """
     if key is not None:
         raise ParameterError(

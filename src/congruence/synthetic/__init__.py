@@ -1,4 +1,4 @@
-"""Problems with known answers, for tests, docs and benchmarks."""
+"""Synthetic problems with known solutions, for tests, docs and benchmarks."""
 
 from __future__ import annotations
 

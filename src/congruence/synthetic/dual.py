@@ -1,4 +1,4 @@
-"""Two dual encoders whose kernels agree, but for what disturbs them."""
+"""Two dual encoders whose kernels agree up to chosen disturbances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DualProblem", "dual_problem"]
 
 @dataclass(frozen=True)
 class DualProblem:
-    """Images and texts in two dual encoders whose kernels agree, but for what was asked to disturb them.
+    """Images and texts in two dual encoders whose kernels agree up to the requested disturbances.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ def dual_problem(
     rank: int | None = None,
     random_state: int | None = None,
 ) -> DualProblem:
-    """Make two dual encoders on the sphere, related by one rotation, then disturbed.
+    """Generate two dual encoders on the sphere, related by one rotation and then disturbed.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ def rigid_problem(
     offset: float = 1.0,
     random_state: int | None = None,
 ) -> RigidProblem:
-    """Make paired rows related by a rotation, two means and Gaussian noise.
+    """Generate paired rows related by a rotation, two means and Gaussian noise.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Two unimodal encoders that see one latent."""
+"""Two unimodal encoders of one shared latent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["UnimodalProblem", "unimodal_problem"]
 
 @dataclass(frozen=True)
 class UnimodalProblem:
-    """Images and texts of the same items by two encoders that know nothing of each other but see one latent.
+    """Images and texts of the same items, encoded by two independent encoders of one shared latent.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def unimodal_problem(
     shift: float = 1.0,
     random_state: int | None = None,
 ) -> UnimodalProblem:
-    """Make two unimodal encoders of one shared latent, each with what only it sees.
+    """Generate two unimodal encoders of one shared latent, each with additional variation of its own.
 
     A row is the latent in an encoder's own frame, plus noise in that frame, plus a nuisance that varies with the row outside of it, plus a bend, plus an
     offset, scaled to unit norm.

@@ -1,4 +1,4 @@
-"""The same items in two dual encoders of which one is to replace the other."""
+"""The same items in two dual encoders, one of which replaces the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["UpgradeProblem", "upgrade_problem"]
 
 @dataclass(frozen=True)
 class UpgradeProblem:
-    """Images and texts of the same items in two dual encoders that are a rotation apart, and what keeps them from being just that.
+    """Images and texts of the same items in two dual encoders related by a rotation, up to chosen disturbances.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ def upgrade_problem(
     spread: float = 0.7,
     random_state: int | None = None,
 ) -> UpgradeProblem:
-    """Make two dual encoders of the same items.
+    """Generate two dual encoders of the same items.
 
     An item is a concept, a Gaussian vector about its class whose spectrum falls as a power law. Each encoder sees it with noise,
     apart for picture and caption, adds its gap between modalities, and normalizes; the second encoder also stretches and turns.

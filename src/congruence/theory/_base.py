@@ -1,7 +1,7 @@
-"""What every bound of the paper is reported as, and the checks its functions share.
+"""The result type for every bound of the paper, and the checks that its functions share.
 
-Rows are items here, as everywhere: F (n, d) holds f(x_i), and a paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``. Where the
-paper writes a map on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
+Rows are items here, as everywhere: F (n, d) holds f(x_i), and the paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``. Where the
+paper writes a map acting on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ FARTHEST = 2.0
 
 @dataclass(frozen=True)
 class Bound:
-    """An inequality of the paper on given embeddings: what it promises, and what is really there.
+    """An inequality of the paper evaluated on given embeddings: the bound, and the measured value.
 
     Attributes
     ----------
     theorem : str
-        Where it stands in Gupta et al. (2026).
+        Its number in Gupta et al. (2026).
     quantity : str
-        What is bounded, in words.
+        The bounded quantity, in words.
     value : float
-        The right-hand side; ``inf`` where a condition of the theorem fails.
+        The right-hand side; ``inf`` if a condition of the theorem fails.
     measured : float
-        The left-hand side: the largest error over the rows given.
+        The left-hand side: the largest error over the given rows.
     trivial : float
-        An error that needs no knowledge of the models: that of ``baseline``. A map that was fitted can do worse, and ``measured`` then be larger.
+        The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can be worse, so ``measured`` can be larger.
     conditions : dict of str to float
-        The numbers the right-hand side is made of.
+        The numbers from which the right-hand side is computed.
     baseline : str
-        What errs by at most ``trivial`` on any two models, in words.
+        The map, in words, whose error is at most ``trivial`` for any two models.
     """
 
     theorem: str
@@ -51,18 +51,18 @@ class Bound:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound promises no less than ``trivial``."""
+        """Whether the bound is no smaller than ``trivial``."""
         return not self.value < self.trivial
 
     @property
     def looseness(self) -> float:
-        """How many times larger the bound is than what it bounds; ``inf`` where nothing is left to bound."""
+        """Ratio of the bound to the measured value; ``inf`` if the measured value is 0."""
         if self.value == self.measured:
             return 1.0
         return self.value / self.measured if self.measured > 0 else float("inf")
 
     def in_words(self) -> str:
-        """Return one sentence for a person."""
+        """Return the result as one sentence, for display."""
         what = f"{self.quantity}: measured {self.measured:.3g}"
         if not np.isfinite(self.value):
             return f"{what}; {self.theorem} does not apply here, since a condition of it fails."
@@ -74,20 +74,21 @@ class Bound:
         return f"{what}; {self.theorem} promises at most {self.value:.3g}."
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {**asdict(self), "vacuous": self.vacuous, "looseness": self.looseness}
 
 
 def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
-    """Validate rows of unit norm, which the theorems are about, and return them in float64.
+    """Validate rows of unit norm, which the theorems assume, and return them in float64.
 
-    Norms are made exact in the copy that is returned: a bound that uses ‖g̃‖ = 1 must not fail by what half precision rounds.
+    Norms are made exact in the returned copy: a bound that uses ‖g̃‖ = 1 must not fail because of half-precision rounding.
 
     Raises
     ------
     InputError
-        A row's norm is off by more than 1e-3, the most that half precision leaves.
+        If a row's norm differs from 1 by more than 1e-3, the largest error that half precision causes.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or there are too few rows.
     """
     A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", A, A))
@@ -103,11 +104,13 @@ def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
 def paired_models(
     source: RowsLike, target: RowsLike, names: tuple[str, str], *, unit: bool = True, min_rows: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Validate one modality in both models, row i of one belonging to row i of the other.
+    """Validate one modality in both models, with rows paired by position.
 
     Raises
     ------
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or
+        the input cannot be used otherwise.
     """
     if unit:
         A, B = (unit_rows(side, name, min_rows=min_rows) for side, name in zip((source, target), names, strict=True))
@@ -125,11 +128,12 @@ def paired_models(
 def dual_encoders(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Validate images and texts of two models: row by row the same items, and one width a model.
+    """Validate images and texts of two models: the same items row by row, and one width per model.
 
     Raises
     ------
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
@@ -143,11 +147,12 @@ def dual_encoders(
 
 
 def check_upwards(d: int, d_target: int) -> None:
-    """Refuse a target narrower than the source, into which no matrix with QᵀQ = I leads.
+    """Check that the target is not narrower than the source; otherwise no matrix with QᵀQ = I exists.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if d > d_target:
         raise ParameterError(
@@ -161,6 +166,7 @@ def as_map(A: RowsLike, d: int, d_target: int, name: str) -> np.ndarray:
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
@@ -175,8 +181,9 @@ def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarr
     Raises
     ------
     InputError
-        ‖QᵀQ − I‖₂ > 1e-3.
+        If ‖QᵀQ − I‖₂ > 1e-3.
     ParameterError, ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     """
     check_upwards(d, d_target)
     matrix = as_map(Q, d, d_target, name)
@@ -190,11 +197,12 @@ def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarr
 
 
 def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = None) -> int:
-    """Count the singular values, given in descending order, above ``rtol`` times the largest; above rounding by default.
+    """Count the singular values, given in descending order, above ``rtol`` times the largest; by default, above rounding error.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if rtol is None:
         rtol = max(shape) * float(np.finfo(np.float64).eps)
@@ -204,11 +212,12 @@ def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = N
 
 
 def check_levels(quantiles: Sequence[float]) -> list[float]:
-    """Return the levels of quantiles as floats from 0 to 1.
+    """Return the quantile levels as floats between 0 and 1.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):

@@ -1,4 +1,4 @@
-"""κ from above: exactly in the plane, and by two certified bounds in more dimensions."""
+"""Upper bounds on κ: exact in two dimensions, and two certified bounds in higher dimensions."""
 
 from __future__ import annotations
 

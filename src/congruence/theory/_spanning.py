@@ -1,4 +1,4 @@
-"""What sym_spanning finds out about a set of anchors: whether their squares span the symmetric matrices."""
+"""The result of ``sym_spanning``: whether the squares of a set of anchors span the symmetric matrices."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class Spanning:
     Attributes
     ----------
     n, width : int
-        Rows, and their width d.
+        Number of rows, and their width d.
     dimension : int
-        Of the symmetric matrices: d(d + 1)/2. No fewer rows can span them.
+        Dimension of the space of symmetric matrices, d(d + 1)/2. Fewer rows than this cannot span it.
     rank : int
-        How many dimensions the squares span. Where ``exact`` is False: a lower bound, or ``dimension`` if the
-        estimate says that they span.
+        Number of dimensions that the squares span. If ``exact`` is False: a lower bound, or ``dimension`` if the
+        estimate is that they span.
     spans : bool
     exact : bool
-        Whether a whole decomposition stands behind ``rank`` and ``spans``. With n < dimension ``spans`` is certain anyway.
+        Whether ``rank`` and ``spans`` come from a complete decomposition. If n < dimension, ``spans`` is certain in any case.
     sigma_min, sigma_max : float
-        The ``dimension``-th and the first singular value of the matrix whose rows are svec(x xᵀ). ``sigma_min`` is 0 where
-        n < dimension, and where ``exact`` is False an upper bound from an iteration.
+        The ``dimension``-th and the first singular value of the matrix whose rows are svec(x xᵀ). ``sigma_min`` is 0 if
+        n < dimension, and an upper bound from an iteration if ``exact`` is False.
     tolerance : float
-        A singular value counts if it is above this.
+        Singular values above this count as nonzero.
     witness : ndarray, shape (d, d), or None
-        The symmetric M with ‖M‖_F = 1 that the rows see least: √(Σ (xᵀ M x)²) is ``sigma_min``. Where they do not span,
-        xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t keeps the length of every
-        anchor without being a rotation. None where there are too many rows to compute it and too few to span.
+        The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), which is then ``sigma_min``. If the rows do not span,
+        xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves the length of every
+        anchor without being a rotation. None if there are too many rows to compute it and too few to span.
     singular_values : ndarray, shape (min(n, dimension),), or None
-        All of that matrix, descending; None where ``exact`` is False.
+        All singular values of that matrix, descending; None if ``exact`` is False.
     """
 
     n: int
@@ -53,7 +53,7 @@ class Spanning:
     singular_values: np.ndarray | None = None
 
     def in_words(self) -> str:
-        """Return one sentence for a person."""
+        """Return the result as one sentence, for display."""
         if self.n < self.dimension:
             return (
                 f"{self.n} anchors cannot span Sym({self.width}), which takes {self.dimension}: "
@@ -68,19 +68,19 @@ class Spanning:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         arrays = {"witness": self.witness, "singular_values": self.singular_values}
         return {**asdict(self), **{name: None if array is None else array.tolist() for name, array in arrays.items()}}
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the singular values and the tolerance they have to be above; where they were not computed, the first and the last.
+        """Draw the singular values and the tolerance; if not all were computed, only the first and the last.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------

@@ -1,7 +1,7 @@
-"""How well the kernels of two models agree, which is what every theorem of the paper starts from.
+"""Agreement of the kernels of two models, the starting point of every theorem of the paper.
 
-Contrastive training fixes the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and constant when
-temperatures differ (Cor. C.6). The geometric theorems ask for the kernels themselves: |⟨f, g⟩ − ⟨f̃, g̃⟩| ≤ ε.
+Contrastive training determines the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and constant if
+temperatures differ (Cor. C.6). The geometric theorems assume that the kernels themselves agree: |⟨f, g⟩ − ⟨f̃, g̃⟩| ≤ ε.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Pairs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
 @dataclass(frozen=True)
 class KernelAgreement:
-    """How far the source model's kernel is from a function of the target's.
+    """Deviation of the source model's kernel from a function of the target's kernel.
 
     Attributes
     ----------
@@ -40,18 +40,18 @@ class KernelAgreement:
     pairs : int
         Number of entries compared.
     epsilon : float
-        max |K − line(K̃)| for the line that makes it smallest, ``minimax``: with ``"raw"`` the ε of Assumptions C.20, C.24.
+        max |K − line(K̃)| for the line that minimizes it, ``minimax``; with ``"raw"`` the ε of Assumptions C.20 and C.24.
     minimax : Line
     least_squares : Line
-        The line that makes the mean square smallest; ``rmse`` and ``quantiles`` are about this one, since the minimax line
-        is ruled by two or three pairs.
+        The line that minimizes the mean square; ``rmse`` and ``quantiles`` refer to it, since the minimax line
+        is determined by two or three pairs.
     rmse : float
     quantiles : dict of float to float
-        Of |K − line(K̃)|; the smallest value that this share of the pairs does not exceed.
+        Quantiles of |K − line(K̃)|: the smallest value that this share of the pairs does not exceed.
     resolution : float
-        ``quantiles`` are too large by at most this; 0 where they are exact.
+        Largest error by which ``quantiles`` may be too large; 0 if they are exact.
     correlation : float or None
-        Pearson's, of K and K̃; None if one of them is constant.
+        Pearson correlation of K and K̃; None if one of them is constant.
     """
 
     relation: str
@@ -65,7 +65,7 @@ class KernelAgreement:
     correlation: float | None
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
 
 
@@ -96,8 +96,9 @@ def kernel_agreement(
     Raises
     ------
     InputError
-        Rows off the sphere.
+        If rows do not have unit norm.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
 
     Notes
     -----
@@ -132,15 +133,15 @@ def gram_agreement(
 ) -> KernelAgreement:
     """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j.
 
-    A rotation leaves these inner products as they are, so they can be asked about where the second modality is missing.
-    The paper assumes nothing about them: agreement here follows from its theorems, and does not imply their assumptions.
+    A rotation preserves these inner products, so they can be compared even if the second modality is missing.
+    The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their assumptions.
 
     Parameters
     ----------
     F, F_target : array_like, shape (n, d) and (n, d̃)
         The same items in both models, unit rows, n ≥ 2.
     relation, quantiles
-        As in :func:`kernel_agreement`.
+        As for :func:`kernel_agreement`.
 
     Returns
     -------
@@ -149,6 +150,8 @@ def gram_agreement(
     Raises
     ------
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; a
+        parameter has an invalid value; or the input cannot be used otherwise.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 
@@ -171,7 +174,7 @@ def _tiles(n: int, start: int = 0) -> Iterator[slice]:
 
 
 def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float]) -> KernelAgreement:
-    """Fit x to y in one pass over blocks (x, y), and look at the residuals in another."""
+    """Fit x to y in one pass over blocks (x, y), and compute the residuals in a second pass."""
     check_choice(relation, RELATIONS, "relation")
     levels = check_levels(quantiles)
     envelope = Envelope()
@@ -218,7 +221,7 @@ def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float
 def _residuals(
     pairs: _Pairs, count: int, line: Line, worst: float, levels: Sequence[float]
 ) -> tuple[float, list[float], float]:
-    """Return root mean square and quantiles of |y − line(x)|, and by how much the quantiles may be too large."""
+    """Return the root mean square and the quantiles of |y − line(x)|, and by how much the quantiles may be too large."""
     exact = count <= _EXACT_PAIRS
     square, kept, histogram, width = 0.0, [], np.zeros(_BINS, np.int64), worst / _BINS
     for x, y in pairs():

@@ -1,4 +1,4 @@
-"""What a contrastive loss asks of its scores: the density ratio, up to a constant (section 5.2, appendices C.2 and C.3).
+"""The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, appendices C.2 and C.3).
 
 Worlds here are finite: n images, m texts, and how often each pair occurs. Every expectation of the paper is then a sum, and its statements can be checked exactly.
 """
@@ -34,6 +34,7 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
     InputError
         An entry is not positive (Assumption C.1).
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
     joint = as_matrix(P, name, allow_zero_rows=True).astype(np.float64)
     least = float(joint.min())
@@ -63,6 +64,7 @@ def pmi(P: RowsLike) -> np.ndarray:
     InputError
         An entry is not positive.
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -80,7 +82,7 @@ def pmi(P: RowsLike) -> np.ndarray:
 
 
 def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.ndarray:
-    """Return how probable each of some candidate texts is to be the one that was drawn with an image, the others being drawn without it.
+    """Return the probability that each of several candidate texts is the one drawn with an image, if the others were drawn independently.
 
     Parameters
     ----------
@@ -99,8 +101,9 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     Raises
     ------
     ParameterError
-        ``image`` or a candidate is not in ``P``.
+        If ``image`` or a candidate is not in ``P``.
     InputError, ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the input cannot be used otherwise.
 
     References
     ----------
@@ -123,7 +126,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
 
 
 def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float, float]:
-    """Return the InfoNCE loss of scores on a whole distribution, for each direction: an expectation, without sampling.
+    """Return the InfoNCE loss of scores on a complete distribution, for each direction: an exact expectation, without sampling.
 
     Parameters
     ----------
@@ -137,17 +140,18 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     Returns
     -------
     images, texts : float
-        In nats: L⁽ˣ⁾ of finding an image's text, L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum.
+        In nats: L⁽ˣ⁾ of finding an image's text and L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum.
 
     Raises
     ------
     ParameterError
-        ``n_candidates`` is below 2, or there are more than 100,000 sets of negatives to sum over.
+        If ``n_candidates`` is below 2, or there are more than 100,000 sets of negatives to sum over.
     ShapeError
-        ``S`` and ``P`` are of different shapes.
+        If ``S`` and ``P`` have different shapes.
     InputError
-        An entry of ``P`` is not positive, or scores of a row or a column are more than 700 apart.
+        If an entry of ``P`` is not positive, or scores in a row or column differ by more than 700.
     DtypeError, NotFiniteError
+        If arrays are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -197,7 +201,7 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
 
 
 def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield multisets of columns as counts, and the probability of each, some at a time."""
+    """Yield multisets of columns as counts, with the probability of each, in batches."""
     every = combinations_with_replacement(range(m), size)
     while some := list(islice(every, _SETS_AT_ONCE)):
         sets = np.zeros((len(some), m))
@@ -207,16 +211,16 @@ def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.nda
 
 
 def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
-    """Return SigLIP's loss of scores on a whole distribution: pairs against independent draws, by logistic regression.
+    """Return SigLIP's loss of scores on a complete distribution: pairs against independent draws, by logistic regression.
 
-    Its only minimizer is log r − log k, with k negatives for each pair: the same score as InfoNCE's, with the constant fixed.
+    Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant fixed.
 
     Parameters
     ----------
     S, P : array_like, shape (n, m)
         As in :func:`infonce_loss`.
     negatives : float, default=1.0
-        k: independent draws for each pair.
+        k, the number of independent draws per pair.
 
     Returns
     -------
@@ -226,6 +230,8 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
     Raises
     ------
     ParameterError, InputError, ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or the input
+        cannot be used otherwise.
 
     References
     ----------
@@ -246,21 +252,21 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
 
 @dataclass(frozen=True)
 class CriticGap:
-    """How far scores are from the best ones for a distribution.
+    """Deviation of scores from the optimal ones for a distribution.
 
     Attributes
     ----------
     loss : float
         The symmetric InfoNCE loss, in nats.
     infimum : float
-        The least that any scores reach: that of the pointwise mutual information.
+        The smallest loss that any scores attain: that of the pointwise mutual information.
     by_image, by_text : float
-        Largest spread of S − log r among the texts of one image, and among the images of one text. A score minimizes the loss of its direction if and
-        only if that is 0: a function of the image alone may be added (Theorem C.4).
+        Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the loss of its direction if and
+        only if this is 0: a function of the image alone may be added (Theorem C.4).
     spread : float
-        Spread of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
+        Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
     constant : float
-        Midway between the least and the largest S − log r.
+        Midpoint of the smallest and the largest S − log r.
     """
 
     loss: float
@@ -272,23 +278,23 @@ class CriticGap:
 
     @property
     def excess(self) -> float:
-        """Loss above the least possible, in nats."""
+        """Loss above the smallest possible loss, in nats."""
         return self.loss - self.infimum
 
     def in_words(self) -> str:
-        """Return one sentence for a person."""
+        """Return the result as one sentence, for display."""
         return (
             f"The loss is {self.excess:.3g} nats above the least possible; scores are the pointwise mutual information plus "
             f"{self.constant:.3g}, within {self.spread / 2:.3g}."
         )
 
     def to_dict(self) -> dict[str, float]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {**asdict(self), "excess": self.excess}
 
 
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
-    """Compare scores with the best ones for a distribution: log r plus any constant.
+    """Compare scores with the optimal ones for a distribution: log r plus any constant.
 
     Parameters
     ----------
@@ -303,6 +309,8 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     Raises
     ------
     ParameterError, InputError, ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or the input
+        cannot be used otherwise.
 
     References
     ----------

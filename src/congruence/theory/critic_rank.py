@@ -1,4 +1,4 @@
-"""Which scores a dual encoder of d dimensions can have at all (Remark C.7), and one that has given scores."""
+"""The scores that a dual encoder of d dimensions can represent (Remark C.7), and the construction of one with given scores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CriticRank", "DualEncoder", "critic_rank", "realize_critic"]
 
 @dataclass(frozen=True)
 class CriticRank:
-    """What dimension a dual encoder needs for given scores.
+    """The dimension that a dual encoder needs for given scores.
 
     Attributes
     ----------
@@ -25,10 +25,11 @@ class CriticRank:
     rank : int
         Least rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its temperature and bias.
     constant : float
-        A c at which it is reached.
+        A c at which this rank is reached.
     singular_values : ndarray, shape (min(n, m),)
-        Of K.
+        Singular values of K.
     max_temperature : float
+        2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this much.
         2 / (max K − min K): at a higher temperature no unit rows give scores so far apart.
     """
 
@@ -40,7 +41,7 @@ class CriticRank:
 
     @property
     def enough(self) -> int:
-        """Dimensions in which :func:`realize_critic` has these scores with unit rows: ``rank`` + 2."""
+        """Dimensions with which :func:`realize_critic` attains these scores with unit rows: ``rank`` + 2."""
         return self.rank + 2
 
     def rms_error(self, d: int) -> float:
@@ -59,14 +60,14 @@ class CriticRank:
         return float(np.sqrt((rest**2).sum() / (self.shape[0] * self.shape[1])))
 
     def in_words(self) -> str:
-        """Return one sentence for a person."""
+        """Return the result as one sentence, for display."""
         return (
             f"These scores of {self.shape[0]} images and {self.shape[1]} texts take a dual encoder of at least {self.rank} dimensions, and {self.enough} are enough; "
             f"its temperature is at most {self.max_temperature:.3g}."
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {
             "shape": list(self.shape),
             "rank": self.rank,
@@ -103,14 +104,14 @@ class DualEncoder:
 
 
 def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
-    """Say which dual encoders can have given scores, up to a constant: for the best scores of a distribution, pass its :func:`pmi`.
+    """Determine which dual encoders can have given scores, up to a constant; for the optimal scores of a distribution, pass its :func:`pmi`.
 
     Parameters
     ----------
     K : array_like, shape (n, m)
         Score of every image and text.
     rtol : float, optional
-        A singular value counts if it exceeds this share of the largest; by default if it is above rounding.
+        Singular values above this share of the largest count as nonzero; by default those above rounding error.
 
     Returns
     -------
@@ -119,6 +120,7 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
     Raises
     ------
     ParameterError, ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
 
     References
     ----------
@@ -159,7 +161,7 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
 
 
 def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | None = None) -> DualEncoder:
-    """Return a dual encoder with unit rows whose scores are given ones: exactly, where its dimension allows it.
+    """Return a dual encoder with unit rows that has the given scores, exactly if its dimension allows it.
 
     Parameters
     ----------
@@ -179,6 +181,7 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     ParameterError
         ``dim`` is below 3.
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""Two data sets chosen from one world: when their best scores agree (section 5.2, appendix C.4)."""
+"""Two data sets selected from one world, and when their optimal scores agree (section 5.2, appendix C.4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Curation", "curate", "independent_weights", "latent_joint"]
 
 @dataclass(frozen=True)
 class Curation:
-    """A data set chosen from a world by weights of images and of texts, and what that does to the best scores.
+    """A data set selected from a world by weights of images and of texts, and the effect on the optimal scores.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class Curation:
     normalizer : float
         Z = E*[u(X) v(Y)].
     image_factor : ndarray, shape (n,)
-        E*[v(Y) | X = x]: how readily the texts of an image are accepted.
+        E*[v(Y) | X = x]: the average weight of the texts of an image.
     text_factor : ndarray, shape (m,)
-        E*[u(X) | Y = y].
+        E*[u(X) | Y = y]: the average weight of the images of a text.
     """
 
     joint: np.ndarray
@@ -38,13 +38,13 @@ class Curation:
 
     @property
     def shift(self) -> np.ndarray:
-        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): what the curation adds to the pointwise mutual information of each pair."""
+        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): the change in the pointwise mutual information of each pair caused by the curation."""
         by_pair = np.log(self.image_factor)[:, None] + np.log(self.text_factor)
         return np.asarray(np.log(self.normalizer) - by_pair)
 
     @property
     def constant(self) -> float:
-        """The constant nearest to ``shift``; log Z / (E*[u] E*[v]) where the curation is independent (Theorem C.11)."""
+        """The constant nearest to ``shift``; log Z / (E*[u] E*[v]) if the curation is independent (Theorem C.11)."""
         shift = self.shift
         return float(shift.max() + shift.min()) / 2
 
@@ -57,14 +57,14 @@ class Curation:
         return float(np.ptp(np.log(self.image_factor)) + np.ptp(np.log(self.text_factor))) / 2
 
     def in_words(self) -> str:
-        """Return one sentence for a person."""
+        """Return the result as one sentence, for display."""
         return (
             f"Best scores on the data set are those of the world plus {self.constant:.3g}, within {self.departure:.3g}; "
             f"texts of an image are accepted {np.ptp(np.log(self.image_factor)):.3g} apart in logarithm, images of a text {np.ptp(np.log(self.text_factor)):.3g}."
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         arrays = {name: getattr(self, name).tolist() for name in ("joint", "image_factor", "text_factor")}
         return {**arrays, "normalizer": self.normalizer, "constant": self.constant, "departure": self.departure}
 
@@ -72,14 +72,14 @@ class Curation:
 def curate(
     P: RowsLike, image_weights: Sequence[float] | np.ndarray, text_weights: Sequence[float] | np.ndarray
 ) -> Curation:
-    """Choose a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y).
+    """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y).
 
     Parameters
     ----------
     P : array_like, shape (n, m)
         The world: joint probabilities or counts, positive.
     image_weights : array_like, shape (n,)
-        u: how readily each image is accepted, positive.
+        u, the positive weight with which each image is selected.
     text_weights : array_like, shape (m,)
         v.
 
@@ -90,10 +90,11 @@ def curate(
     Raises
     ------
     InputError
-        A weight or an entry of ``P`` is not positive.
+        If a weight or an entry of ``P`` is not positive.
     ShapeError
-        The weights are not one for each image and each text.
+        If there is not one weight for each image and each text.
     DtypeError, NotFiniteError
+        If arrays are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -133,7 +134,7 @@ def _weights(given: Sequence[float] | np.ndarray, name: str, count: int) -> np.n
 
 
 def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw weights of images and texts that curate a world independently, as Assumption C.10 asks.
+    """Draw weights of images and texts that curate a world independently, as Assumption C.10 requires.
 
     Parameters
     ----------
@@ -153,10 +154,11 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     Raises
     ------
     InputError
-        ``P`` has full rank in both directions: constant weights are the only ones.
+        If ``P`` has full rank in both directions, so that only constant weights are possible.
     ParameterError
-        ``strength`` is not above 0 and below 1.
+        If ``strength`` is not strictly between 0 and 1.
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     References
     ----------

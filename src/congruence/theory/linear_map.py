@@ -45,9 +45,9 @@ class AnchorMap:
     sigma_min : float
         Smallest singular value of G̃ on the directions that its rows span.
     rank : int
-        How many directions these are.
+        Number of these directions.
     full_column_rank : bool
-        Whether A has rank d, which the text half of Theorem 5.3 and Theorem C.23 ask for.
+        Whether A has rank d, which the text half of Theorem 5.3 and Theorem C.23 require.
     n_anchors : int
     """
 
@@ -60,15 +60,15 @@ class AnchorMap:
 
 @dataclass(frozen=True)
 class TextError:
-    """How far the text half of Theorem 5.3 is from holding; all zero when its conditions do.
+    """Error in the text half of Theorem 5.3; all values are zero if its conditions hold.
 
     Attributes
     ----------
     largest, mean : float
-        Of ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
+        Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
     quantiles : dict of float to float
     sigma_min, sigma_max : float
-        Singular values of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) magnifies their errors.
+        Singular values of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their errors.
     """
 
     largest: float
@@ -78,20 +78,20 @@ class TextError:
     sigma_max: float
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
 
 
 def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = False) -> AnchorMap:
-    """Find the linear map for images from texts alone, A = G̃⁺ G.
+    """Compute the linear map for images from texts alone, A = G̃⁺ G.
 
     Parameters
     ----------
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Text anchors in the source and the target model, unit rows, with G̃ of rank d̃ and so m ≥ d̃.
     allow_rank_deficient : bool, default=False
-        Accept fewer directions: A then leads into the span of the target's anchors only, and A f(x) estimates the part of
-        f̃(x) that lies there.
+        Accept anchors that span fewer directions: A then maps into the span of the target's anchors only, and A f(x) estimates the component of
+        f̃(x) in this span.
 
     Returns
     -------
@@ -100,15 +100,16 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     Raises
     ------
     TooFewAnchorsError
-        m < d̃.
+        If m < d̃.
     InputError
-        m ≥ d̃ anchors span fewer than d̃ directions, or rows lie off the sphere.
+        If m ≥ d̃ anchors span fewer than d̃ directions, or rows do not have unit norm.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     Notes
     -----
-    Any widths: d ≤ d̃ is not needed. This is the map of the proof, which takes kernels at their word; a map for use is
-    better fitted to pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
+    Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree exactly; for practical use, fit a map on
+    pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
 
     References
     ----------
@@ -154,6 +155,7 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
     Raises
     ------
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
 
     References
     ----------
@@ -189,16 +191,16 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
 def linear_text_error(
     G: RowsLike, G_target: RowsLike, A: RowsLike, quantiles: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> TextError:
-    """Measure how far Proj_{Im A} g̃(y) is from A(AᵀA)⁻¹ g(y), which Theorem 5.3 says are equal.
+    """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), which are equal according to Theorem 5.3.
 
-    They are when the kernels agree on image anchors that span the source space.
+    They are equal if the kernels agree on image anchors that span the source space.
 
     Parameters
     ----------
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Texts in the source and the target model, unit rows, d ≤ d̃.
     A : array_like, shape (d, d̃)
-        The linear map for images, acting on rows, for example ``anchor_map(…).matrix``.
+        The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
 
     Returns
@@ -208,10 +210,11 @@ def linear_text_error(
     Raises
     ------
     InputError
-        A has not full column rank d, or rows lie off the sphere.
+        If A does not have full column rank d, or rows do not have unit norm.
     ParameterError
-        d > d̃, or a quantile outside [0, 1].
+        If d > d̃, or a quantile is outside [0, 1].
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Will every class prompt find its own class in the other model? (Proposition C.19)."""
+"""Does the map send every class prompt nearest to its own class in the other model? (Proposition C.19)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Margins:
-    """What Proposition C.19 says about each class prompt, and what retrieval really does.
+    """The statements of Proposition C.19 about each class prompt, and the measured retrieval.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class Margins:
     inside : ndarray, shape (K,)
         ‖u_c‖.
     retrieved : ndarray of int, shape (K,)
-        ĉ(y_c) = argmax ⟨Q g(y_c), g̃(y_c')⟩, the class really found.
+        ĉ(y_c) = argmax ⟨Q g(y_c), g̃(y_c')⟩, the class that is retrieved.
     rounding : float
-        A margin below this is taken for none.
+        Margins below this count as zero.
     names : tuple of str, or None
     """
 
@@ -68,27 +68,27 @@ class Margins:
 
     @property
     def holds(self) -> bool:
-        """Whether γ > 2η, the condition of the proposition: all classes right, if the assumption holds too."""
+        """Whether γ > 2η, the condition of the proposition: all classes are retrieved correctly if its assumption holds too."""
         return self.gamma - 2 * self.eta > self.rounding
 
     @property
     def safe(self) -> np.ndarray:
-        """Classes with γ_c > 2η_c: right, if the proposition's assumption holds."""
+        """Classes with γ_c > 2η_c, which are retrieved correctly if the proposition's assumption holds."""
         return self._above(2 * self.residuals)
 
     @property
     def certified(self) -> np.ndarray:
-        """Classes with γ_c > 2(η_c + s_c): right, whatever the models."""
+        """Classes with γ_c > 2(η_c + s_c), which are retrieved correctly for any models."""
         return self._above(2 * (self.residuals + self.errors))
 
     @property
     def certified_by_difference(self) -> np.ndarray:
-        """Classes with γ_c > max r(c, c') − r(c, c): right, whatever the models, and never fewer than ``certified``."""
+        """Classes with γ_c > max r(c, c') − r(c, c), which are retrieved correctly for any models; they include all of ``certified``."""
         return self._above(self.offsets)
 
     @property
     def right(self) -> np.ndarray:
-        """Classes that retrieval really finds."""
+        """Classes that are retrieved correctly."""
         right: np.ndarray = self.retrieved == np.arange(len(self.retrieved))
         return right
 
@@ -98,9 +98,9 @@ class Margins:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -118,12 +118,12 @@ class Margins:
         return above
 
     def certified_within(self, rho: float | None = None) -> np.ndarray:
-        """Return the classes with γ_c > 2(η_c + ‖u_c‖ρ): right in any two models whose ‖e‖ is at most ρ.
+        """Return the classes with γ_c > 2(η_c + ‖u_c‖ρ), which are retrieved correctly in any two models whose ‖e‖ is at most ρ.
 
         Parameters
         ----------
         rho : float, optional
-            A bound on ‖e‖, as Theorem C.28 gives; by default the largest measured.
+            A bound on ‖e‖, e.g. from Theorem C.28; by default the largest measured value.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class Margins:
         Raises
         ------
         ParameterError
-            ``rho`` below what is measured: it would be no bound.
+            If ``rho`` is below the measured value, and so not a bound.
         """
         if rho is None:
             rho = self.rho
@@ -143,7 +143,7 @@ class Margins:
         return self._above(2 * (self.residuals + self.inside * rho))
 
     def confusion(self, promised: np.ndarray | None = None) -> dict[str, int]:
-        """Count classes by what was promised and what happened.
+        """Count classes by the prediction and the outcome.
 
         Parameters
         ----------
@@ -165,13 +165,13 @@ class Margins:
         }
 
     def breaking(self) -> list[str]:
-        """Return the classes with γ_c ≤ 2η_c by name (or number), the worst first."""
+        """Return the classes with γ_c ≤ 2η_c by name (or number), the smallest margin first."""
         shortfall = self.margins - 2 * self.residuals
         worst = [int(c) for c in np.argsort(shortfall, kind="stable") if not self.safe[c]]
         return [self.names[c] if self.names is not None else str(c) for c in worst]
 
     def in_words(self) -> str:
-        """Return a sentence or two for a person."""
+        """Return the result in one or two sentences."""
         K = len(self.margins)
         what = (
             f"γ = {self.gamma:.3g} and η = {self.eta:.3g}: Proposition C.19 "
@@ -212,22 +212,22 @@ def class_margins(
     rtol: float | None = None,
     names: Sequence[str] | None = None,
 ) -> Margins:
-    """Ask of each class prompt whether the map must send it nearest to its own class.
+    """Test for each class prompt whether the map necessarily sends it nearest to its own class.
 
     Parameters
     ----------
     F_anchors : array_like, shape (n, d)
         The other modality's anchors in the source model. Only their span U_X matters.
     G_classes, G_target_classes : array_like, shapes (K, d) and (K, d_target)
-        One row a class in the source and the target model, paired by row. Ensemble several prompts of a class beforehand
-        (mean of unit rows, scaled to unit norm); rows are compared by inner product as they are.
+        One row per class in the source and the target model, paired by row. Ensemble several prompts of a class beforehand
+        (mean of unit rows, scaled to unit norm); rows are compared by inner product without further normalization.
     Q : array_like, shape (d, d_target)
         The rotation acting on rows, such as ``OrthogonalMap(shrinkage="full").fit(…).rotation_``. Rows orthonormal to
         10⁻³; the nearest exactly orthonormal one is used.
     rank, rtol : optional
-        How U_X is cut: see :func:`congruence.theory.probed_subspace`.
+        How the span U_X is determined; see :func:`congruence.theory.probed_subspace`.
     names : sequence of str, optional
-        Of the classes.
+        Names of the classes.
 
     Returns
     -------
@@ -236,8 +236,9 @@ def class_margins(
     Raises
     ------
     ParameterError
-        d > d_target, or Q has no orthonormal rows.
+        If d > d_target, or Q does not have orthonormal rows.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or there are too few rows.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The subspace that a set of anchors probes: outside it nothing about a map can be known (Theorem C.16)."""
+"""The subspace that a set of anchors covers; outside of it nothing about a map can be known (Theorem C.16)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Probed:
     rank : int
         Its dimension r.
     basis : ndarray, shape (r, d)
-        Orthonormal rows, the strongest direction first.
+        Orthonormal rows, in the order of decreasing singular values.
     singular_values : ndarray, shape (min(n, d),)
-        All of them, descending: where they fall off, the choice of r is plain.
+        All singular values, descending; a sharp drop makes the choice of r clear.
     tolerance : float
-        A direction counts if its singular value is above this.
+        Directions with a singular value above this are counted.
     """
 
     rank: int
@@ -41,7 +41,7 @@ class Probed:
     tolerance: float
 
     def coordinates(self, X: RowsLike) -> np.ndarray:
-        """Return each row's coordinates in the basis, and so the projection onto the subspace.
+        """Return each row's coordinates in the basis, i.e. its projection onto the subspace.
 
         Parameters
         ----------
@@ -54,20 +54,21 @@ class Probed:
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
         """
         A = as_matrix(X, "X", allow_zero_rows=True)
         check_width(A.shape[1], self.basis.shape[1], "Probed")
         return A.astype(np.float64) @ self.basis.T
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the singular values and the tolerance: where they fall off, the choice of r is plain.
+        """Draw the singular values and the tolerance; a sharp drop makes the choice of r clear.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -83,16 +84,16 @@ class Probed:
 
 @dataclass(frozen=True)
 class ProbedShare:
-    """How much of each query lies where the anchors have been.
+    """Share of each query in the subspace that the anchors cover.
 
     Attributes
     ----------
     rank : int
         Dimension of the anchors' span.
     shares : ndarray, shape (m,)
-        For each query ‖its projection onto the span‖² / ‖it‖², from 0 to 1.
+        For each query ‖its projection onto the span‖² / ‖the query‖², from 0 to 1.
     quantiles : dict of str to float
-        Of ``shares``: "min", "5%", "25%", "50%", "75%", "95%", "max".
+        Quantiles of ``shares``: "min", "5%", "25%", "50%", "75%", "95%", "max".
     """
 
     rank: int
@@ -100,22 +101,22 @@ class ProbedShare:
     quantiles: dict[str, float]
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {**asdict(self), "shares": self.shares.tolist()}
 
 
 def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> Probed:
-    """Find the subspace that a set of rows spans.
+    """Compute the subspace that a set of rows spans.
 
     Parameters
     ----------
     S : array_like, shape (n, d)
-        Anchors, one a row. Not centered: the theorems are about the span, not the affine hull.
+        Anchors, one per row. Not centered: the theorems are about the span, not the affine hull.
     rtol : float, optional
-        A direction counts if its singular value exceeds this share of the largest. By default it counts if neither
-        arithmetic nor rounding to the precision in which ``S`` is stored can have made it.
+        Count directions whose singular value exceeds this share of the largest. By default, count those that cannot be due to
+        arithmetic rounding or to rounding to the precision in which ``S`` is stored.
     rank : int, optional
-        Take this many directions, the strongest ones, whatever their size.
+        Use this many leading directions, whatever their singular values.
 
     Returns
     -------
@@ -124,8 +125,9 @@ def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None 
     Raises
     ------
     ParameterError
-        ``rtol`` and ``rank`` together, or one of them out of range.
+        If both ``rtol`` and ``rank`` are given, or one of them is out of range.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     References
     ----------
@@ -133,10 +135,10 @@ def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None 
 
     Notes
     -----
-    Of the theorems about R^d this survives for anchors that span less: put the anchors in the coordinates of ``basis`` and
-    ask there, with r for d. If they are Sym(r)-spanning there (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the
-    map an isometry *on the span*, with the constant of Theorem C.23 taken there as well; of the other modality
-    the projection onto the span is determined, and nothing of the rest.
+    For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of ``basis`` and
+    apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the
+    map an isometry *on the span*, with the constant of Theorem C.23 also taken there. For the other modality, the projection
+    onto the span is determined, and nothing about the remainder.
 
     Examples
     --------
@@ -164,18 +166,18 @@ def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None 
 
 
 def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> ProbedShare:
-    """Measure how much of each query lies in the subspace that the anchors probe.
+    """Measure the share of each query in the subspace that the anchors cover.
 
-    A map fitted on the anchors maps this part on evidence; the rest it makes up.
+    The anchors determine how a map sends this component; they contain no information about the rest.
 
     Parameters
     ----------
     S : array_like, shape (n, d)
         Anchors.
     queries : array_like, shape (m, d)
-        What is to be mapped: the same modality or the other one.
+        Rows to be mapped, of the same modality or another one.
     rtol, rank
-        As in :func:`probed_subspace`.
+        As for :func:`probed_subspace`.
 
     Returns
     -------
@@ -184,6 +186,7 @@ def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, r
     Raises
     ------
     ParameterError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
 
     References
     ----------
@@ -204,19 +207,19 @@ def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, r
 
 
 def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
-    """Return the size below which a singular value may be nothing but rounding.
+    """Return the size below which a singular value may be due to rounding only.
 
-    Two roundings: of the decomposition, and of the entries as stored. Independent errors of relative size ε in rows of norm
+    There are two kinds of rounding: in the decomposition, and of the stored entries. Independent errors of relative size ε in rows of norm
     ``row_norm`` make a random matrix of spectral norm about ``ε · row_norm · (1 + √(rows / columns))``.
 
     Parameters
     ----------
     original : array_like
-        What the caller handed in, whose dtype says how it was stored.
+        The array passed in, whose dtype tells the precision in which it was stored.
     shape : tuple of int
-        Of the matrix decomposed.
+        Shape of the decomposed matrix.
     row_norm : float
-        Root mean square of its rows' norms.
+        Root mean square of its row norms.
     top : float
         Its largest singular value.
 

@@ -43,6 +43,7 @@ def anchors_needed(d: int) -> int:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
 
     References
     ----------
@@ -80,6 +81,7 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     Raises
     ------
     ParameterError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
 
     References
     ----------
@@ -131,6 +133,7 @@ def analyse(
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if rtol is not None:
         check_positive(rtol, "rtol", zero=True)

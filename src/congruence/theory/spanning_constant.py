@@ -51,7 +51,7 @@ class Kappa:
         return self.certified and (self.lower == self.upper or self.upper - self.lower <= 1e-9 * self.upper)
 
     def in_words(self) -> str:
-        """Return one sentence for a person."""
+        """Return the result as one sentence, for display."""
         if np.isinf(self.lower):
             return "κ is infinite: the anchors' lengths allow linear maps that are far from every rotation."
         if self.exact:
@@ -62,7 +62,7 @@ class Kappa:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         arrays = {
             name: None if array is None else array.tolist()
             for name, array in (("witness", self.witness), ("direction", self.direction))
@@ -94,6 +94,8 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     Raises
     ------
     ParameterError, InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; a parameter has an invalid
+        value; or the input cannot be used otherwise.
 
     References
     ----------

@@ -111,9 +111,9 @@ class RankTradeOff:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -143,6 +143,7 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
     ParameterError
         d > d̃.
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -192,6 +193,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     ParameterError
         d > d̃, or κ below 1.
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
 
     Notes
     -----
@@ -255,6 +257,7 @@ def text_bound(
     InputError
         Q is no rotation, or rows lie off the sphere.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     References
     ----------
@@ -295,6 +298,7 @@ def projected_text_bound(
     ParameterError
         d > d̃, or ``rank`` above the rank of the anchors.
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
 
     References
     ----------
@@ -327,6 +331,8 @@ def rank_trade_off(
     Raises
     ------
     ParameterError, InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; a parameter has an invalid
+        value; or the input cannot be used otherwise.
 
     Notes
     -----

@@ -1,6 +1,6 @@
-"""Training pairs of heads on frozen embeddings: SOTAlign, and what it is compared with.
+"""Train pairs of heads on frozen embeddings: SOTAlign, and the methods it is compared with.
 
-torch is imported when a method is fitted, not before.
+torch is imported when a method is fitted, and not before.
 """
 
 import inspect
@@ -58,14 +58,14 @@ METHODS: dict[str, type[Method]] = {
 
 
 def make_method(name: str, **parameters: object) -> Method:
-    """Make a method by name.
+    """Return a method by name.
 
     Parameters
     ----------
     name : str
         A key of :data:`METHODS`.
     **parameters
-        The method's own parameters.
+        Parameters of the method.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def make_method(name: str, **parameters: object) -> Method:
     Raises
     ------
     ParameterError
-        An unknown name or parameter; the message lists the known ones.
+        If the name or a parameter is unknown; the message lists the known ones.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Losses over all pairs of two batches, value and gradients from strips of rows, so that no n × m array is kept.
 
-Imports torch: only to be imported once that is known to be there.
+Imports torch; import this module only when torch is known to be installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The methods that train a pair of heads: the parameters they share, and how they are fitted."""
+"""Base of the methods that train a pair of heads: their shared parameters and their fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from congruence.train.loop import Schedule
 
 __all__ = ["HeadTrainer"]
 
-#: What is done to a row before the first layer.
+#: Preprocessing of rows before the first layer.
 PREPROCESS = ("none", "normalize", "center")
 HEADS = ("linear", "mlp")
 PAIR_LOSSES = ("siglip", "infonce")
@@ -26,7 +26,7 @@ PAIR_LOSSES = ("siglip", "infonce")
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class HeadTrainer(Trainer):
-    """Base of the methods with two heads, a supervised loss on pairs, and whatever a method adds to it.
+    """Base of the methods with two heads and a supervised loss on pairs, to which each method may add other terms.
 
     A subclass is a dataclass of its own parameters, sets ``method``, and implements :meth:`_objective`.
 
@@ -36,18 +36,18 @@ class HeadTrainer(Trainer):
         Width of the joint space.
     head : {"linear", "mlp"}, default="linear"
     hidden : int, optional
-        Width of the perceptron's hidden layer; four times the input's by default.
+        Width of the perceptron's hidden layer; by default four times the input's width.
     preprocess : {"center", "normalize", "none"}, default="center"
-        Rows to unit norm, and then less their mean; or less of that.
+        "center" scales rows to unit norm and then subtracts their mean; "normalize" only scales; "none" does neither.
     pair_loss : {"siglip", "infonce"}, default="siglip"
     logit_scale, logit_bias : float, default=20 and −10
-        Where the trained scale and bias of the sigmoid loss begin.
+        Initial values of the trained scale and bias of the sigmoid loss.
     temperature : float, default=0.07
-        Where the trained temperature of InfoNCE begins.
+        Initial value of the trained temperature of InfoNCE.
     batch_size : int, default=32768
-        Pairs and unpaired rows of one side, together, in a step; fewer where there are fewer.
+        Largest number of pairs and unpaired rows of one side, together, per step.
     pair_batch_size : int, default=10000
-        The most pairs in a step.
+        Largest number of pairs per step.
     max_steps, optimizer, learning_rate, weight_decay, warmup, schedule, clip, validate_every, patience, log_every, checkpoint_every, \
 precision, device, random_state
         See :class:`congruence.train.Schedule`.
@@ -59,9 +59,9 @@ precision, device, random_state
     history_ : History
         Losses and validation scores by step; ``history_.plot()`` draws them.
     facts_ : dict
-        Sizes, the parameters (``"training"``), and what ``history_`` reads (``"history"``).
+        Sizes, the training parameters (``"training"``), and the data of ``history_`` (``"history"``).
     scores_ : dict
-        ``"validation_mean_recall_at_1"``, if there were validation rows.
+        ``"validation_mean_recall_at_1"``, if validation rows were passed.
     """
 
     n_components: int = 1024
@@ -109,16 +109,16 @@ precision, device, random_state
         ----------
         X : Embeddings or array_like, shape (n, d_source)
         Y : Embeddings or array_like, shape (n, d_target)
-            Pairs: by id where both are embeddings with ids, by position otherwise.
+            Paired with X by id if both are embeddings with ids, else by position.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
         unpaired : tuple of two, optional
             Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or None.
         validation : tuple, optional
-            Held-out rows as :meth:`score` takes them: ``(X, Y)``, paired as above, or with two sequences of labels of which equal ones
-            belong together. The weights kept are those with the best score.
+            Held-out rows as for :meth:`score`: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where rows with equal labels
+            match. The weights with the best score are kept.
         checkpoint : path-like, optional
-            Folder to keep the last checkpoint in.
+            Folder in which the latest checkpoint is kept.
         resume : bool, default=True
             Resume from the checkpoint if there is one.
         verbose : bool, default=True
@@ -127,20 +127,20 @@ precision, device, random_state
         Returns
         -------
         Self
-            Fitted: a joint-space map that needs no torch to be used.
+            The fitted map: a joint-space map that does not need torch to be applied.
 
         Raises
         ------
         InputError
-            Pairs listed as unpaired too, or no unpaired rows where the method needs them.
+            If rows are in both the pairs and the unpaired rows, or the method needs unpaired rows and got none.
         ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            Rows that do not fit each other or cannot be trained on, or fewer than two pairs.
+            If rows do not match or cannot be trained on, or there are fewer than two pairs.
         ParameterError
-            A parameter the method cannot have.
+            If a parameter has an invalid value.
         TrainingError
-            A loss that is not finite, or a checkpoint of another run.
+            If a loss is not finite, or the checkpoint belongs to another run.
         MissingExtraError
-            Without PyTorch.
+            If PyTorch is not installed.
         """
         require("torch", extra="train")
         self._check_parameters()
@@ -165,10 +165,10 @@ precision, device, random_state
 
     @abstractmethod
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        """Return what is trained; its :meth:`~HeadsObjective.training_step` is the method."""
+        """Return the objective to train; its :meth:`~HeadsObjective.training_step` defines the method."""
 
     def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
-        """Note what a method has to say beside its heads, once these are in place."""
+        """Record further results of a method, after the trained heads have been stored."""
 
     def _check_parameters(self) -> None:
         for name in ("n_components", "batch_size", "pair_batch_size"):

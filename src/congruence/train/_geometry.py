@@ -1,6 +1,6 @@
 """The divergence between two geometries of one set of rows, value and gradient from strips of rows.
 
-Imports torch: only to be imported once that is known to be there.
+Imports torch; import this module only when torch is known to be installed.
 """
 
 from __future__ import annotations

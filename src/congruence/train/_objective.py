@@ -1,4 +1,4 @@
-"""Two heads as the loop sees them: batches of a step, the loss on pairs, and retrieval to choose by."""
+"""A pair of heads as an objective for the training loop: batches, the loss on pairs, and retrieval for validation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Batch:
     source, target : tensor, shape (b, d_source) and (b, d_target)
     unpaired_source, unpaired_target : tensor or None
     index : ndarray of int, shape (b,)
-        Which pairs these are.
+        Row numbers of these pairs.
     """
 
     step: int
@@ -62,9 +62,9 @@ class Parameters(Protocol):
 
 
 class HeadsObjective:
-    """A method at work: its module on its device, and the losses of its steps.
+    """The objective of a method: its module on its device, and the losses of its steps.
 
-    A method's own objective implements :meth:`training_step`, and prepares what that needs beside the heads when it is made.
+    The objective of each method implements :meth:`training_step`, and prepares in its constructor what this needs besides the heads.
 
     Attributes
     ----------
@@ -74,9 +74,9 @@ class HeadsObjective:
     source, target : tensor
         The rows of the pairs, on the device.
     pair_batch : int
-        Pairs in a step.
+        Number of pairs per step.
     unpaired_batch : list of two int
-        Unpaired rows of either side in a step.
+        Number of unpaired rows of each side per step.
     """
 
     module: torch.nn.Module
@@ -164,7 +164,7 @@ class HeadsObjective:
         return torch.nn.functional.normalize(out.float(), dim=1)
 
     def pair_loss(self, X: Tensor, Y: Tensor, negatives: Tensor | None = None) -> Tensor:
-        """Return the supervised loss of unit rows of which the first of ``Y`` belong to those of ``X``."""
+        """Return the supervised loss of unit rows; the first rows of ``Y`` are paired with those of ``X``."""
         import torch
 
         scale = self.module.log_scale.exp()
@@ -179,7 +179,7 @@ class HeadsObjective:
 
 
 def first_layers(preprocess: str, paired: np.ndarray, unpaired: Rows | None) -> list[Layer]:
-    """Return the fixed layers that stand before the trained ones."""
+    """Return the fixed layers before the trained ones."""
     if preprocess == "none":
         return []
     layers: list[Layer] = [{"kind": "normalize"}]

@@ -1,6 +1,6 @@
 """Cross-entropy of softmaxes over all of a batch with given targets, value and gradients from strips of rows.
 
-Imports torch: only to be imported once that is known to be there.
+Imports torch; import this module only when torch is known to be installed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def pseudo_labels(
     assignment : {"hard", "soft", "ot"}
     temperature : float
     max_iter : int
-        The most Sinkhorn iterations.
+        Largest number of Sinkhorn iterations.
 
     Returns
     -------

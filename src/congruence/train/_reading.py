@@ -1,4 +1,4 @@
-"""What training accepts: pairs, rows without a partner, and rows to choose by."""
+"""Read the inputs of training: pairs, rows without a partner, and validation rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIDES = ("source", "target")
 
 @dataclass(frozen=True)
 class Data:
-    """What a method trains on.
+    """The data that a method is trained on.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Data:
         Pairs.
     unpaired_source, unpaired_target : Rows or None
     validation : tuple of two ndarrays, two arrays of labels, or None
-        Rows of both sides to choose by; equal labels mark what belongs together.
+        Validation rows of both sides; rows with equal labels match.
     """
 
     source: np.ndarray
@@ -47,7 +47,7 @@ class Data:
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
     def facts(self) -> dict[str, object]:
-        """Return what tells these data from others, without holding them: sizes, and a digest of pairs and of some unpaired rows."""
+        """Return facts that identify these data without storing them: sizes, and a digest of the pairs and of some unpaired rows."""
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(np.ascontiguousarray(side).tobytes())
@@ -63,11 +63,13 @@ class Data:
 def read_data(
     mapping: Map, X: RowsLike, Y: RowsLike | None, unpaired: Unpaired | None, validation: Validation | None
 ) -> Data:
-    """Return what a map is to be trained on; its number of features and their names are noted on it.
+    """Return the data that a map is trained on, and store the number and names of features on the map.
 
     Raises
     ------
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; a
+        parameter has an invalid value; or the input cannot be used otherwise.
     """
     source, target, ids = read_pairs(X, Y, mapping)
     rows = []
@@ -93,19 +95,19 @@ def _two(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
 
 
 def space_of(rows: object) -> Space:
-    """Return the space rows say they are of."""
+    """Return the space that rows declare."""
     return rows.space if isinstance(rows, Embeddings) else Space()
 
 
 def pair_by_id(X: object, Y: object) -> bool:
-    """Say whether both sides have ids, by which they are then paired."""
+    """Return whether both sides have ids, so that they are paired by id."""
     return isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids
 
 
 def read_pairs(
     X: RowsLike, Y: RowsLike | None, mapping: Map | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return paired rows as float32, and their ids where they have some; a map takes note of its features."""
+    """Return paired rows as float32, and their ids if they have any; records the features on the map."""
     ids = None
     if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
         joined = Pairs.join(X, Y)

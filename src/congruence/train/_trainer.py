@@ -1,4 +1,4 @@
-"""What every trained method is: a joint-space map that learns its own layers, and is saved as these alone."""
+"""Base of every trained method: a joint-space map that learns its own layers, of which only the layers are saved."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["Method", "Trainer"]
 
 
 class Method(TwoSidedMap):
-    """Base of everything in :data:`congruence.train.METHODS`: a joint-space map with a name and a score to be chosen by."""
+    """Base of everything in :data:`congruence.train.METHODS`: a joint-space map with a name and a validation score."""
 
     method: ClassVar[str]
-    #: What :meth:`score` returns, for the records of a run.
+    #: Name of the score that :meth:`score` returns, as stored in the record of a run.
     criterion: ClassVar[str] = "mean_recall_at_1"
 
     @abstractmethod
     def fit(self, *args: Any, **kwargs: Any) -> Self:
-        """Learn from pairs, and from the rows beside them that the method takes: see each method's own ``fit``."""
+        """Learn from pairs, and from other rows if the method uses them; see each method's own ``fit``."""
 
     def score(
         self,
@@ -41,16 +41,16 @@ class Method(TwoSidedMap):
         *,
         y: RowsLike | None = None,
     ) -> float:
-        """Return the mean of the recalls at 1 in both directions, what parameters and steps are chosen by.
+        """Return the mean of recall at 1 in both directions, by which parameters and steps are selected.
 
         Parameters
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (m, d_target)
         x_labels, y_labels : sequence, shape (n,) and (m,), optional
-            Equal labels belong together, and any of them is a hit; by position if left out.
+            Rows with equal labels match, and any matching row counts as a hit. Without labels, rows match by position.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -59,10 +59,11 @@ class Method(TwoSidedMap):
         Raises
         ------
         ShapeError
-            Sides of different lengths, and no labels.
+            If the sides have different lengths and there are no labels.
         InputError
-            No rows of the target, or a row whose label the other side does not have.
+            If there are no target rows, or the label of a row does not occur on the other side.
         NotFittedMapError
+            If the map is not fitted.
         """
         target = y if Y is None else Y
         if target is None:
@@ -74,24 +75,25 @@ class Method(TwoSidedMap):
 
 
 class Trainer(LayeredMap, Method):
-    """Base of the methods that are trained, step by step.
+    """Base of the methods that are trained step by step.
 
-    A fitted trainer is a joint-space map like any other, and needs no torch to be used. What :meth:`save` writes is its heads
-    (:meth:`to_heads`): :func:`congruence.load` returns a :class:`~congruence.HeadsMap` that maps identically, with the parameters of the
-    training in its ``facts_["training"]``.
+    A fitted trainer is an ordinary joint-space map, and does not need torch to be applied. :meth:`save` writes its heads
+    (:meth:`to_heads`): :func:`congruence.load` returns a :class:`~congruence.HeadsMap` that gives identical results, with the training
+    parameters in its ``facts_["training"]``.
     """
 
     def to_heads(self) -> HeadsMap:
-        """Return the fitted heads as a map without a trainer's parameters.
+        """Return the fitted heads as a map without the training parameters.
 
         Returns
         -------
         HeadsMap
-            Maps as this one does, and shares its record of scores.
+            Gives the same results as this map, and shares its scores.
 
         Raises
         ------
         NotFittedMapError
+            If the map is not fitted.
         """
         self._check_fitted()
         facts = {name: value for name, value in self.facts_.items() if name not in ("method", "layers")}
@@ -114,7 +116,7 @@ class Trainer(LayeredMap, Method):
         Parameters
         ----------
         path : path-like
-            The folder to make.
+            The folder to create.
         force : bool, default=False
             Replace an existing folder.
 
@@ -125,11 +127,12 @@ class Trainer(LayeredMap, Method):
         Raises
         ------
         NotFittedMapError, OutputExistsError, StorageError
+            If the map is not fitted; the output already exists; or the output cannot be written.
         """
         return self.to_heads().save(path, force=force)
 
     def describe(self) -> dict[str, object]:
-        """Return what is known about the fitted map as plain data; the parameters of the training are under ``"training"``."""
+        """Return what is known about the fitted map as plain data; the training parameters are under ``"training"``."""
         return self.to_heads().describe()
 
     # ------------------------------------------------------------------ for subclasses
@@ -144,7 +147,7 @@ class Trainer(LayeredMap, Method):
         resume: bool,
         verbose: bool,
     ) -> History:
-        """Train; ``data`` tells the rows of this run from others."""
+        """Train; ``data`` identifies the rows of this run, to distinguish it from other runs."""
         identity = {"method": self.method, "parameters": self._plain_params(), **data}
         return run(objective, schedule, checkpoint=checkpoint, resume=resume, identity=identity, verbose=verbose)
 
@@ -155,7 +158,7 @@ class Trainer(LayeredMap, Method):
         facts: Mapping[str, object],
         spaces: tuple[Space, Space],
     ) -> None:
-        """Become the map of these layers."""
+        """Turn this object into the map with the given layers."""
         done = {
             "steps": history.steps,
             "best_step": history.best_step,
@@ -168,7 +171,7 @@ class Trainer(LayeredMap, Method):
         self.scores_ = {} if history.best_score is None else {f"validation_{self.criterion}": history.best_score}
 
     def _plain_params(self) -> dict[str, object]:
-        """Return the parameters as plain data; an object among them goes by its kind."""
+        """Return the parameters as plain data; objects are represented by their kind."""
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
 
 

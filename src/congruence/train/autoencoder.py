@@ -1,4 +1,4 @@
-"""JAM's autoencoder of one model's vectors, as plain-data layers, and what it costs."""
+"""JAM's autoencoder for one model's vectors, as plain-data layers, and its cost."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Layers: TypeAlias = list[Layer]
 
 @dataclass(frozen=True)
 class Cost:
-    """What layers hold and do.
+    """Number of parameters and operations of layers.
 
     Attributes
     ----------
     parameters : int
-        Trained numbers.
+        Number of trained values.
     flops : int
-        Multiplications and additions of the matrix products a row takes, two to a weight; what is done to single entries is left out.
+        Multiplications and additions of the matrix products per row, two per weight; elementwise operations are not counted.
     """
 
     parameters: int
@@ -51,29 +51,30 @@ def autoencoder(
         Width of the model's vectors.
     rng : numpy.random.Generator
     hidden : sequence of int, default=(512, 512, 512)
-        Widths of the stages between, narrowing or not; none make both sides linear.
+        Widths of the intermediate stages, in any order; with none, both sides are linear.
     latent : int, default=256
         Width of the joint space.
     dropout : float, default=0.1
-        Share of entries left out while training.
+        Share of entries dropped during training.
 
     Returns
     -------
     encoder, decoder : list of dict
-        Layers as :meth:`congruence.HeadsMap.from_layers` takes them, but for ``dropout``, which acts while training only.
+        Layers as for :meth:`congruence.HeadsMap.from_layers`, plus ``dropout``, which is active during training only.
 
     Raises
     ------
     MissingExtraError
+        If an optional dependency is not installed.
 
     Notes
     -----
-    A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the stage's width. A last dense
-    layer leads to the latent space. The decoder passes through the widths the other way.
+    A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the stage's width. A final dense
+    layer leads to the latent space. The decoder uses the widths in reverse order.
 
-    The paper names these parts and leaves open how they stand together. With LayerNorm and SwiGLU between the dense layers instead, every row would
-    have to pass through three products of two small numbers, which at the start are nearly even functions: on real features such
-    encoders learned less in the same steps, and reconstructed worse.
+    The paper names these parts but not their arrangement. With LayerNorm and SwiGLU between the dense layers instead, every row would
+    pass through three products of two small numbers, which are nearly even functions at initialization: on real features such
+    encoders learned less in the same number of steps, and reconstructed worse.
 
     References
     ----------
@@ -109,12 +110,12 @@ def _norm(width: int) -> Layer:
 
 
 def count(layers: Iterable[Layer]) -> Cost:
-    """Count the parameters of layers and the operations a row takes.
+    """Count the parameters of layers and the operations per row.
 
     Parameters
     ----------
     layers : sequence of dict
-        As of :meth:`congruence.HeadsMap.layers`.
+        As for :meth:`congruence.HeadsMap.layers`.
 
     Returns
     -------
@@ -138,9 +139,9 @@ def count(layers: Iterable[Layer]) -> Cost:
 
 
 def in_units(encoder: Layers, decoder: Layers, mean: np.ndarray, scale: float) -> tuple[Layers, Layers]:
-    """Return layers for rows as they come, given layers trained on rows less ``mean``, divided by ``scale``.
+    """Return layers for rows in their original scale, given layers trained on rows minus ``mean``, divided by ``scale``.
 
-    The first dense layer takes up the scale and a layer before it the mean; the decoder's last layer takes up both.
+    The first dense layer absorbs the scale and a layer before it the mean; the decoder's last layer absorbs both.
     """
     first, last = encoder[0], decoder[-1]
     divided = {"weight": first["weight"] / np.float32(scale)}

@@ -1,4 +1,4 @@
-"""Images with captions and wrong captions: how they are read, and divided so that an image is on one side only."""
+"""Read images with captions and wrong captions, and split them such that each image is in one part only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Captions:
     target : ndarray, shape (n, d_target), float32
     negatives : ndarray, shape (n, k, d_target), float32, or None
     groups : ndarray, shape (n,)
-        The image of each row: rows of one image have one label.
+        The image of each row; rows of one image have the same label.
     """
 
     source: np.ndarray
@@ -52,13 +52,13 @@ class Captions:
         return Captions(self.source[rows], self.target[rows], wrong, self.groups[rows])
 
     def candidates(self) -> np.ndarray:
-        """Return the captions, and after them all wrong captions, shape (n + n·k, d_target)."""
+        """Return the captions followed by all wrong captions, shape (n + n·k, d_target)."""
         if self.negatives is None:
             return self.target
         return np.concatenate([self.target, self.negatives.reshape(-1, self.target.shape[1])])
 
     def texts(self) -> np.ndarray:
-        """Return numbers of captions and wrong captions, shape (n, 1 + k): equal vectors have equal ones."""
+        """Return numbers that identify captions and wrong captions, shape (n, 1 + k); equal vectors have equal numbers."""
         n, width = self.target.shape
         wrong = np.empty((n, 0, width), np.float32) if self.negatives is None else self.negatives
         rows = np.concatenate([self.target, wrong.reshape(-1, width)])
@@ -66,7 +66,7 @@ class Captions:
         return np.column_stack([numbers[:n], numbers[n:].reshape(n, -1)])
 
     def digest(self) -> str:
-        """Return what tells these rows from others."""
+        """Return a digest that identifies these rows."""
         digest = hashlib.sha256()
         for rows in (self.source, self.target, self.negatives):
             digest.update(b"none" if rows is None else np.ascontiguousarray(rows).tobytes())
@@ -78,27 +78,27 @@ class Captions:
 def split_by_group(
     groups: Labels, shares: tuple[float, float] = (0.7, 0.15), random_state: int = 5
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Divide rows into three so that rows of one group stay together.
+    """Split rows into three parts, keeping the rows of each group together.
 
     Parameters
     ----------
     groups : sequence, shape (n,)
-        Label of each row, as the image a caption belongs to.
+        Label of each row, e.g. the image that a caption belongs to.
     shares : tuple of float, default=(0.7, 0.15)
-        Of the *groups*: to train on, to choose by. The rest is to test on.
+        Shares of the *groups* for training and for validation. The rest is for testing.
     random_state : int, default=5
 
     Returns
     -------
     train, validation, test : ndarray of int
-        Row numbers, ascending. The same as dividing twice with :meth:`congruence.datasets.SugarCrepe.split_by_image`.
+        Row numbers, ascending. Equal to splitting twice with :meth:`congruence.datasets.SugarCrepe.split_by_image`.
 
     Raises
     ------
     ParameterError
-        Shares that are not above 0, or leave nothing to test on.
+        If shares are not positive, or leave nothing for testing.
     TooFewAnchorsError
-        Fewer than two groups to train on or to choose by, or none to test on.
+        If there are fewer than two groups for training or validation, or none for testing.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def read_captions(
     Parameters
     ----------
     X, Y, negatives, groups
-        As in :meth:`congruence.train.JAM.fit`.
+        As for :meth:`congruence.train.JAM.fit`.
 
     Returns
     -------
@@ -145,6 +145,8 @@ def read_captions(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; ids are missing, repeated or
+        without a partner; or the input cannot be used otherwise.
     """
     rows: np.ndarray | None = None
     if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
@@ -187,7 +189,7 @@ def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.nd
 
 
 def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
-    """Return the rows to choose by. Raises ParameterError, ShapeError."""
+    """Return the validation rows. Raises ParameterError, ShapeError."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
             "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Pass validation=(X, Y), for example."

@@ -1,4 +1,4 @@
-"""The folder that keeps a training run with its record, so that the run can go on."""
+"""The folder that stores a training run with its record, so that the run can be resumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMAT, FORMAT_VERSION = "congruence-checkpoint", 1
 
 
 def why_no_checkpoint(folder: Path) -> str | None:
-    """Say why a folder must not be replaced by a checkpoint, or None for one."""
+    """Return why a folder must not be replaced by a checkpoint; None if it is one."""
     return why_foreign(
         folder,
         "a checkpoint",
@@ -34,7 +34,7 @@ def why_no_checkpoint(folder: Path) -> str | None:
 
 
 class Checkpoint:
-    """A folder with the weights, the optimizer's moments and the record, written whole or not at all."""
+    """A folder with the weights, the optimizer's moments and the record, written atomically."""
 
     def __init__(self, path: Path, schedule: Mapping[str, object], identity: Mapping[str, object] | None):
         if not path.parent.is_dir():
@@ -50,14 +50,14 @@ class Checkpoint:
 
     @property
     def there(self) -> bool:
-        """Whether one has been written."""
+        """Whether a checkpoint has been written."""
         return (self.path / STATE).is_file()
 
     def _check_replaceable(self) -> None:
         check_output(self.path, force=True, directory=True, foreign=why_no_checkpoint)
 
     def kept(self) -> str:
-        """Say what is kept, for a message."""
+        """Return a description of what is stored, for a message."""
         if not self.there:
             return f"No checkpoint had been written to {self.path} yet."
         steps = json.loads((self.path / STATE).read_text(encoding="utf-8"))["history"]["steps"]
@@ -92,14 +92,14 @@ class Checkpoint:
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, module: Module, optimizer: Optimizer) -> tuple[History, dict[str, Any]]:
-        """Give module and optimizer back what was written; return the record and the best weights.
+        """Restore module and optimizer from the checkpoint; return the record and the best weights.
 
         Raises
         ------
         CorruptFileError
-            Damaged, or of another module.
+            If the checkpoint is damaged, or belongs to another module.
         TrainingError
-            Of another run.
+            If the checkpoint belongs to another run.
         """
         import safetensors.torch
 
@@ -154,7 +154,7 @@ class Checkpoint:
 
 
 def _grouped(values: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-    """Return what was saved of the module, of its best state and of the optimizer, by name."""
+    """Return the saved values of the module, of its best state and of the optimizer, by name."""
     groups: dict[str, dict[str, object]] = {"module": {}, "best": {}, "optimizer": {}}
     for key, value in values.items():
         kind, _, name = key.partition(".")
@@ -177,7 +177,7 @@ def _check_fit(
     best: Mapping[str, Any],
     moments: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    """Refuse moments and best weights of other shapes than the module's, and numbers that are not finite. Raises ValueError."""
+    """Refuse moments and best weights whose shapes differ from the module's, or which are not finite. Raises ValueError."""
     import torch
 
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Methods that are solved rather than trained, with the same ``fit`` as those that are trained."""
+"""Methods with a closed-form solution, with the same ``fit`` as those that are trained."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["CCA", "ClosedForm", "Procrustes"]
 
 
 class ClosedForm(ProjectionMap, Method):
-    """Base of the methods that are solved on the pairs in one go: a map of :mod:`congruence.maps`, fitted as the trained methods are.
+    """Base of the methods that are solved in closed form on the pairs: a map of :mod:`congruence.maps` with the ``fit`` of the trained methods.
 
-    What :meth:`save` writes is that map, and what :func:`congruence.load` returns is one.
+    :meth:`save` writes this map, and :func:`congruence.load` returns it.
     """
 
     def fit(
@@ -39,15 +39,15 @@ class ClosedForm(ProjectionMap, Method):
         ----------
         X : Embeddings or array_like, shape (n, d_source)
         Y : Embeddings or array_like, shape (n, d_target)
-            Pairs: by id where both are embeddings with ids, by position otherwise.
+            Paired with X by id if both are embeddings with ids, else by position.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
         unpaired : tuple of two, optional
-            Checked, as for the other methods, and of no influence.
+            Checked, as for the other methods, but not used.
         validation : tuple, optional
-            Held-out rows as :meth:`score` takes them; the score is kept in ``scores_``.
+            Held-out rows as for :meth:`score`; the score is stored in ``scores_``.
         checkpoint, resume, verbose
-            As for the other methods; there is nothing to stop or resume.
+            Accepted as by the other methods, but without effect.
 
         Returns
         -------
@@ -56,9 +56,9 @@ class ClosedForm(ProjectionMap, Method):
         Raises
         ------
         InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            Rows that do not fit each other or cannot be fitted, or fewer than two pairs.
+            If rows do not match or cannot be fitted, or there are fewer than two pairs.
         ParameterError
-            Among others, ``n_components`` is more than the pairs support.
+            If a parameter has an invalid value, e.g. ``n_components`` is more than the pairs support.
         """
         self._check_all_parameters()
         Y = y if Y is None else Y
@@ -72,7 +72,7 @@ class ClosedForm(ProjectionMap, Method):
 
 
 class CCA(ClosedForm, CCAMap):
-    """Canonical correlation analysis: :class:`~congruence.CCAMap` among the methods, with its parameters.
+    """Canonical correlation analysis: :class:`~congruence.CCAMap` as one of the methods, with its parameters.
 
     References
     ----------
@@ -83,7 +83,7 @@ class CCA(ClosedForm, CCAMap):
 
 
 class Procrustes(ClosedForm, ProcrustesHeads):
-    """Procrustes analysis: :class:`~congruence.ProcrustesHeads` among the methods, with its parameters.
+    """Procrustes analysis: :class:`~congruence.ProcrustesHeads` as one of the methods, with its parameters.
 
     References
     ----------

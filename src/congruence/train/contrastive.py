@@ -1,4 +1,4 @@
-"""The contrastive baseline of small data: perceptrons trained with InfoNCE on the pairs alone."""
+"""The contrastive baseline for small data: perceptrons trained with InfoNCE on the pairs alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Contrastive(SAIL):
     pair_loss : {"siglip", "infonce"}, default="infonce"
     head : {"linear", "mlp"}, default="mlp"
     **parameters
-        Those of :class:`SAIL`, with its defaults.
+        Parameters of :class:`SAIL`, with its defaults.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""CSA: canonical directions that count for as much as they correlate."""
+"""CSA: canonical directions weighted by their correlations."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["CSA"]
 
 
 class CSA(ClosedForm, CCAMap):
-    """Canonical similarity analysis: CCA cut to its strongest directions, which are weighted by their correlations.
+    """Canonical similarity analysis: CCA truncated to its strongest directions, which are weighted by their correlations.
 
     Parameters
     ----------
     n_components : int, optional
-        s, the directions kept; as many as the pairs support by default.
+        s, the number of directions kept; by default as many as the pairs support.
     ridge : float, default=0.0
-        λ, added to the Gram matrices. CSA has none. With fewer pairs than dimensions every direction then correlates perfectly on the pairs, whatever they
-        are, and the map finds next to nothing on others.
+        λ, added to the Gram matrices. CSA itself has no such term. But with fewer pairs than dimensions and λ = 0, every direction correlates perfectly
+        on the pairs, whatever they are, and the map retrieves almost nothing on other rows.
     power : float, default=0.5
-        Both sides of direction i are multiplied by ρ_i to this power, so that the inner product of two mapped rows weighs it by ρ_i, as CSA does; 1
-        weighs it by ρ_i².
+        Both sides of direction i are multiplied by ρ_i to this power. With 0.5 the inner product of two mapped rows weights the direction by ρ_i, as in
+        CSA; with 1 it weights it by ρ_i².
     center, normalize : bool, default=True
-        As of :class:`~congruence.CCAMap`.
+        As for :class:`~congruence.CCAMap`.
 
     Notes
     -----
     CSA's similarity is Σ ρ_i u_i v_i/(‖u‖‖v‖). The inner product of mapped rows is its numerator. Their cosine divides by the norms of the weighted
-    rows instead: no cosine of mapped rows is CSA's similarity exactly, unless all correlations are equal.
+    rows instead, so it equals CSA's similarity only if all correlations are equal.
 
     References
     ----------

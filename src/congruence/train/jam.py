@@ -1,4 +1,4 @@
-"""JAM: an autoencoder for each model, trained together so that captions and images meet in the middle and wrong captions do not."""
+"""JAM: an autoencoder per model, trained jointly so that images and their captions share a latent space and wrong captions stay apart."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ LOSSES = ("spread", "negcon", "con")
 
 @dataclass(eq=False, repr=False)
 class JAM(Trainer):
-    """Train an autoencoder of images and one of texts whose latent spaces are one, by reconstruction and by a contrastive loss.
+    """Train an autoencoder of images and one of texts with a shared latent space, by reconstruction and a contrastive loss.
 
     Parameters
     ----------
     loss : {"spread", "negcon", "con"}, default="spread"
         See :mod:`congruence.train.joint_losses`. The first two need wrong captions.
     spread_mix : float or tuple of two float, default=0.5
-        α of Spread; two: where a linear curriculum begins and ends.
+        α of Spread; a pair gives the start and end of a linear curriculum.
     temperature : float, default=0.07
         τ.
     learn_temperature : bool, default=False
-        Train log 1/τ from there on, up to 1/τ = 100. The paper says τ = 0.07 for all experiments in section 3.1, and that it is learned in
-        appendix D.2.
+        Train log 1/τ starting from this value, up to 1/τ = 100. The paper's section 3.1 states τ = 0.07 for all experiments; its appendix D.2
+        states that τ is learned.
     reconstruction : tuple of two float, default=(1.0, 0.1)
         λ, the weight of the reconstruction error, in the first step and in the last.
     hidden : sequence of int, default=(512, 512, 512)
@@ -51,26 +51,26 @@ class JAM(Trainer):
         Width of the joint space.
     dropout : float, default=0.1
     standardize : bool, default=True
-        Train on rows less their mean, divided by one number, their standard deviation, so that λ means the same for every model. The map
-        takes and returns rows as they are. The paper says nothing of it.
+        Train on rows minus their mean, divided by their standard deviation (a single number), so that λ has the same meaning for every model.
+        The map takes and returns rows in their original scale. The paper does not mention this step.
     mask_same : bool, default=False
-        Leave rows of one image, and rows of equal captions, out of each other's candidates: such a caption is no wrong one. The paper says
-        nothing of it.
+        Exclude rows of the same image, and rows with equal captions, from each other's candidates, since such captions are not wrong. The
+        paper does not mention this step.
     max_epochs : int, default=100
     batch_size : int, default=32
     learning_rate, weight_decay : float, default=1e-3 and 0.01
-        Of AdamW; the paper prints neither.
+        Of AdamW; the paper does not report them.
     clip : float or None, default=1.0
     schedule : {"cosine", "constant"}, default="cosine"
     validate_every, patience : int, int or None, default=5 and 5
-        Epochs between validations, and validations without a better score after which training ends.
+        Epochs between validations, and number of validations without improvement after which training ends.
     log_every : int, default=10
-        Steps between the losses kept.
+        Steps between recorded losses.
     checkpoint_every : int, default=5
-        Epochs between checkpoints. An epoch has every row once, in an order of its own; a batch may end one and begin the next.
+        Epochs between checkpoints. An epoch uses every row once, in random order; a batch may span the end of one epoch and the start of the next.
     precision, device, random_state
-        See :class:`congruence.train.Schedule`. ``precision`` is ``"auto"``: recall is the same in bfloat16 (docs/jam.md); say ``"float32"`` where
-        numbers must not depend on the processor. ``random_state`` also divides the rows. The paper's are 5, 42 and 55.
+        See :class:`congruence.train.Schedule`. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16 (docs/jam.md). Use ``"float32"`` if
+        results must not depend on the processor. ``random_state`` also determines the split of the rows. The paper uses 5, 42 and 55.
 
     Attributes
     ----------
@@ -129,21 +129,21 @@ class JAM(Trainer):
         Parameters
         ----------
         X : Embeddings or array_like, shape (n, d_source)
-            Images, one row to a caption.
+            Images, one row per caption.
         Y : Embeddings or array_like, shape (n, d_target)
-            Their captions: by id where both are embeddings with ids, by position otherwise.
+            Their captions, paired by id if both are embeddings with ids, else by position.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
         negatives : Embeddings or array_like, shape (n, d_target) or (n, k, d_target), optional
-            Wrong captions in the order of ``Y``, or with its ids.
+            Wrong captions, in the order of ``Y``, or with its ids.
         groups : sequence, shape (n,), optional
-            The image of each row of ``Y``. Without ``validation``, 70 % of the images are trained on and 15 % chosen by;
-            :func:`congruence.train.split_by_group` with the same ``random_state`` gives the 15 % that are left to test on.
+            The image of each row of ``Y``. Without ``validation``, 70 % of the images are used for training and 15 % for validation;
+            :func:`congruence.train.split_by_group` with the same ``random_state`` returns the remaining 15 %, for testing.
         validation : tuple, optional
-            Held-out rows as :meth:`score` takes them: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The weights kept
-            are those with the best score; without a validation, the last.
+            Held-out rows as for :meth:`score`: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The weights with the best
+            score are kept; without validation, the last weights.
         checkpoint : path-like, optional
-            Folder to keep the last checkpoint in.
+            Folder in which the latest checkpoint is kept.
         resume : bool, default=True
             Resume from the checkpoint if there is one.
         verbose : bool, default=True
@@ -152,21 +152,21 @@ class JAM(Trainer):
         Returns
         -------
         Self
-            Fitted: a joint-space map with decoders that needs no torch to be used. Losses, the size of both autoencoders, and the error of
-            reconstruction as a share of the variance (1: no better than the mean) are in its ``facts_``.
+            The fitted map: a joint-space map with decoders that does not need torch to be applied. Its ``facts_`` hold the losses, the sizes of both
+            autoencoders, and the reconstruction error as a share of the variance (1 is no better than the mean).
 
         Raises
         ------
         InputError
-            No wrong captions, and a loss that compares with some.
+            If the loss needs wrong captions and none were passed.
         ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            Rows that do not fit each other or cannot be trained on, or too few of them, or of images to divide.
+            If rows do not match or cannot be trained on, or there are too few rows or too few images to split.
         ParameterError
-            A parameter the method cannot have.
+            If a parameter has an invalid value.
         TrainingError
-            A loss that is not finite, or a checkpoint of another run.
+            If a loss is not finite, or the checkpoint belongs to another run.
         MissingExtraError
-            Without PyTorch.
+            If PyTorch is not installed.
         """
         self._check_parameters()
         require("torch", extra="train")
@@ -210,20 +210,20 @@ class JAM(Trainer):
         *,
         y: RowsLike | None = None,
     ) -> float:
-        """Return the share of images whose nearest text is one of their captions, what parameters and steps are chosen by.
+        """Return the share of images whose nearest text is one of their captions, by which parameters and steps are selected.
 
         Parameters
         ----------
         X : array_like, shape (n, d_source)
-            Images, one row to a caption.
+            Images, one row per caption.
         Y : array_like, shape (n, d_target)
             Their captions.
         negatives : array_like, shape (n, d_target) or (n, k, d_target), optional
-            Wrong captions, which stand among the captions that are searched.
+            Wrong captions, added to the captions that are searched.
         groups : sequence, shape (n,), optional
-            The image of each row: any of its captions is a hit. Each row by itself by default.
+            The image of each row; any of its captions counts as a hit. By default each row is an image of its own.
         y : array_like, optional
-            Another name for ``Y``, as scikit-learn's tools pass it.
+            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -232,6 +232,7 @@ class JAM(Trainer):
         Raises
         ------
         ShapeError, NotFiniteError, ZeroRowError, NotFittedMapError
+            If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or the map is not fitted.
         """
         self._check_source(getattr(X, "vectors", X))
         heldout = read_captions(X, y if Y is None else Y, negatives, groups)
@@ -241,7 +242,7 @@ class JAM(Trainer):
     # ------------------------------------------------------------------ parts
 
     def _schedule(self, pairs: int) -> Schedule:
-        """Return the schedule of the loop, which counts steps where this class counts epochs."""
+        """Return the schedule of the training loop, which counts steps where this class counts epochs."""
         per_epoch = -(-pairs // self.batch_size)
         shared = (
             "learning_rate",
@@ -288,7 +289,7 @@ class JAM(Trainer):
     def _describe(
         self, objective: AutoencoderObjective, history: History, split: list[int] | None
     ) -> tuple[dict[str, list[Layer]], dict[str, object]]:
-        """Return the layers for rows as they come, and what to remember of the training."""
+        """Return the layers, adjusted to rows in their original scale, and the facts about the training to store."""
         layers: dict[str, list[Layer]] = {}
         size: dict[str, int] = {}
         for i, side in enumerate(("source", "target")):
@@ -312,7 +313,7 @@ class JAM(Trainer):
         return layers, facts
 
     def _errors(self, objective: AutoencoderObjective) -> dict[str, object]:
-        """Return the squared error of reconstruction over that of the training mean, on the validation rows if there are some."""
+        """Return the squared reconstruction error divided by that of the training mean, on the validation rows if there are any."""
         heldout = objective.heldout
         rows: Captions = objective.data if heldout is None else heldout
         source, target = objective.means
@@ -324,6 +325,6 @@ class JAM(Trainer):
 
 
 def _error(again: np.ndarray, rows: np.ndarray, mean: np.ndarray) -> float:
-    """Return the squared error of reconstructed rows over that of the training mean."""
+    """Return the squared error of reconstructed rows divided by that of the training mean."""
     spread = float(np.sum((rows - mean) ** 2))
     return float(np.sum((again.astype(np.float64) - rows) ** 2)) / spread if spread else 0.0

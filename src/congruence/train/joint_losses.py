@@ -1,7 +1,7 @@
-"""Losses of an image with its caption and wrong captions: JAM's Con, NegCon and Spread.
+"""Losses on images with captions and wrong captions: JAM's Con, NegCon and Spread.
 
-As in :mod:`congruence.train.losses`: rows whose inner products are the similarities (unit rows, for cosines), scalar tensors, values and
-gradients from strips.
+As in :mod:`congruence.train.losses`, inputs are rows whose inner products are the similarities (unit rows, for cosines), results are scalar
+tensors, and values and gradients are computed in strips.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["con_loss", "negcon_loss", "spread_loss"]
 
 
 def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labels: Tensor | None = None) -> Tensor:
-    """Contrastive loss: each image finds its caption among the captions of the batch, each caption its image.
+    """Contrastive loss: each image is matched to its caption among the captions of the batch, and each caption to its image.
 
     Parameters
     ----------
@@ -29,24 +29,25 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
     pos : tensor, shape (n, d)
         Row i is the caption of image i.
     temperature : float or tensor of one number, default=0.07
-        τ of σ(x, x′) = exp(⟨x, x′⟩/τ). A gradient flows in it.
+        τ of σ(x, x′) = exp(⟨x, x′⟩/τ). Gradients flow into it.
     labels : tensor of int, shape (n,) or (n, g), optional
-        Of rows that have one in common in the same column, such as two captions of one image, none is a mistake for another: they leave
-        each other's denominators. Every row by itself by default.
+        Rows with an equal label in the same column, such as two captions of one image, are not negatives of each other: they are removed from
+        each other's denominators. By default each row is on its own.
 
     Returns
     -------
     tensor, shape ()
-        ½(L_VL + L_LV), in nats. 0 for a batch of one.
+        ½(L_VL + L_LV), in nats. 0 for a batch with a single row.
 
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     Notes
     -----
-    The paper prints the denominator without the pair itself (j ≠ i): that loss has no lower bound, and is no cross-entropy as the text
-    around it says. Here the pair is part of it, as in CLIP.
+    The paper's formula excludes the pair itself from the denominator (j ≠ i); that loss has no lower bound, and is not a cross-entropy, as the
+    paper's text describes it. Here the pair is included, as in CLIP.
 
     References
     ----------
@@ -60,7 +61,7 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
 def negcon_loss(
     v: Tensor, pos: Tensor, neg: Tensor, temperature: float | Tensor = 0.07, *, labels: Tensor | None = None
 ) -> Tensor:
-    """Contrastive loss in which the images' candidates are all captions of the batch and all wrong ones.
+    """Contrastive loss in which each image's candidates are all captions of the batch and all wrong captions.
 
     Parameters
     ----------
@@ -72,21 +73,22 @@ def negcon_loss(
         Wrong captions of each image.
     temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
-        As for :func:`con_loss`; the wrong captions of such rows leave too.
+        As for :func:`con_loss`; the wrong captions of such rows are removed, too.
 
     Returns
     -------
     tensor, shape ()
-        ½(L_VL + L_LV), in nats; wrong captions, which describe no image, take no part in L_LV.
+        ½(L_VL + L_LV), in nats; wrong captions, which describe no image, are not part of L_LV.
 
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     Notes
     -----
-    L_VL is the mean over the n images of a cross-entropy with n(1 + k) candidates. The paper divides the sum over n images by 2n and leaves
-    the pair out of the denominator.
+    L_VL is the mean over the n images of a cross-entropy with n(1 + k) candidates. The paper divides the sum over n images by 2n and excludes
+    the pair from the denominator.
 
     References
     ----------
@@ -108,10 +110,10 @@ def spread_loss(
     *,
     labels: Tensor | None = None,
 ) -> Tensor:
-    """Bring images near their captions and the wrong captions, away from all others, and then tell the right one apart.
+    """Move images toward their captions and wrong captions and away from all others, and then distinguish the correct caption.
 
     ½[(1 − α)·ConCon + α·contextNCE + L_LV]. With C(i) the caption of image i and its wrong captions, ConCon is the mean over C(i) of the
-    cross-entropy of finding that one among all texts outside C(i), and contextNCE the cross-entropy of finding the caption in C(i).
+    cross-entropy of finding each of them among all texts outside C(i), and contextNCE the cross-entropy of finding the caption in C(i).
 
     Parameters
     ----------
@@ -125,7 +127,7 @@ def spread_loss(
         In [0, 1].
     temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
-        As for :func:`con_loss`; C(i) itself stays as it is.
+        As for :func:`con_loss`; C(i) itself is not changed.
 
     Returns
     -------
@@ -135,11 +137,12 @@ def spread_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     Notes
     -----
-    In ConCon every text of C(i) has a denominator of its own (equation 18): the others of C(i) are in none but their own, so that
-    nothing there pushes the wrong caption away. At α = 0 only L_LV prefers the right caption.
+    In ConCon every text of C(i) has its own denominator (equation 18), which excludes the other texts of C(i), so that
+    nothing in it pushes the wrong caption away. With α = 0, only L_LV prefers the correct caption.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""One loop for every method: steps down a loss, with validation, checkpoints that resume to the bit, and a plain record."""
+"""The training loop shared by all methods, with validation, checkpoints that resume bit for bit, and a plain record."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ SCHEDULES = ("cosine", "constant")
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to train.
+    """Length, learning rate and other settings of a training run.
 
     Attributes
     ----------
     max_steps : int
     optimizer : {"lion", "adamw"}
     learning_rate : float
-        The highest.
+        The highest learning rate.
     weight_decay : float
     warmup : int
-        Steps over which the rate rises.
+        Number of steps over which the learning rate rises.
     schedule : {"cosine", "constant"}
-        Of the rate after that.
+        Learning rate after the warmup.
     clip : float or None
         Largest norm of the gradient of all parameters.
     validate_every, patience : int, int or None
-        Steps between validations, and validations without a better score after which training ends. Step 0 is validated as well.
+        Steps between validations, and number of validations without improvement after which training ends. Step 0 is validated as well.
     log_every : int
-        Steps between the losses kept.
+        Steps between recorded losses.
     checkpoint_every : int
         Steps between checkpoints.
     precision : {"auto", "float32", "bfloat16"}
-        In which the heads multiply; weights and losses are float32. ``"auto"`` takes bfloat16 on processors that have instructions for it; others
-        multiply it ten times slower than float32.
+        Precision in which the heads multiply; weights and losses are float32. ``"auto"`` uses bfloat16 on processors that have instructions for it; on
+        others it is ten times slower than float32.
     device : str
-        ``"auto"`` takes cuda or mps where there is one.
+        ``"auto"`` uses cuda or mps if available.
     random_state : int
     """
 
@@ -100,20 +100,20 @@ BatchT = TypeVar("BatchT")
 
 
 class Objective(Protocol[BatchT]):
-    """What is trained: a module, the batches and losses of its steps, and, where there is one, a score to choose by."""
+    """What is trained: a module, the batches and losses of its steps, and optionally a score to select weights by."""
 
     @property
     def module(self) -> Module:
-        """The ``torch.nn.Module`` whose parameters are trained and whose state is kept."""
+        """The ``torch.nn.Module`` whose parameters are trained and whose state is saved."""
 
     def batch(self, step: int) -> BatchT:
-        """Return what a step is computed from, by the step and the seed alone."""
+        """Return the data of a step, determined by the step and the seed alone."""
 
     def training_step(self, batch: BatchT) -> Mapping[str, Tensor]:
-        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is the one to go down."""
+        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is the one that is minimized."""
 
     def validate(self) -> float | None:
-        """Return a score, larger is better, or None."""
+        """Return a score (larger is better), or None."""
 
 
 def run(
@@ -125,21 +125,21 @@ def run(
     identity: Mapping[str, object] | None = None,
     verbose: bool = True,
 ) -> History:
-    """Train until the steps are done or the patience has run out; the module is left with its best (else its last) weights.
+    """Train until all steps are done or the patience is exhausted; the module then has its best weights, or the last ones without validation.
 
     Parameters
     ----------
     objective : Objective
-        On the device it computes on.
+        On the device that it computes on.
     schedule : Schedule
     checkpoint : path-like, optional
-        Folder to keep the last checkpoint in; its parent must exist.
+        Folder in which the latest checkpoint is kept; its parent must exist.
     resume : bool, default=True
-        Resume from the checkpoint if there is one; otherwise a checkpoint there is an error.
+        Resume from the checkpoint if there is one. If False, an existing checkpoint is an error.
     identity : mapping, optional
-        Plain data that tells this run from another; a checkpoint with another identity is refused.
+        Plain data that identifies this run; a checkpoint with another identity is refused.
     verbose : bool, default=True
-        Show a bar with the losses on stderr, if that is a terminal.
+        Show a progress bar with the losses on stderr, if that is a terminal.
 
     Returns
     -------
@@ -148,13 +148,14 @@ def run(
     Raises
     ------
     TrainingError
-        A loss or a gradient is not finite (the last good checkpoint is kept), or the checkpoint is of another run.
+        If a loss or a gradient is not finite (the last good checkpoint is kept), or the checkpoint belongs to another run.
     CorruptFileError, FileError, StorageError, MissingExtraError
+        If the checkpoint cannot be read or written, or PyTorch is not installed.
 
     Notes
     -----
-    All randomness of a step derives from ``random_state`` and the step, so that a resumed run is the run that was not stopped, to the bit, on one
-    machine with one number of threads. Whatever stops a run, no more is lost than the steps since the last checkpoint.
+    All randomness of a step derives from ``random_state`` and the step, so a resumed run equals an uninterrupted one bit for bit, on one
+    machine with a fixed number of threads. However a run is stopped, only the steps since the last checkpoint are lost.
     """
     torch = require("torch", extra="train")
     from congruence.train.optim import make_optimizer, rate_at
@@ -172,7 +173,7 @@ def run(
     parameters = [p for p in module.parameters() if p.requires_grad]
     patience = math.inf if schedule.patience is None else schedule.patience
     state = torch.random.get_rng_state()
-    module.train()  # here and after each validation: a walk over all layers, which took a sixth of a step of small heads
+    module.train()  # once here and after each validation: it visits all layers, which took a sixth of a step of small heads
     try:
         if not history.validation:
             best = _validate(objective, history, best)
@@ -210,10 +211,10 @@ def run(
 
 
 def _seed_generators(seed: int, parameters: list[Parameter]) -> None:
-    """Seed what dropout draws from.
+    """Seed the generators that dropout draws from.
 
-    ``torch.manual_seed`` also keeps the seed for each kind of device that is not in use yet, with a stack trace of who asked:
-    three of them a step, to the end of the process.
+    ``torch.manual_seed`` would also store the seed for each kind of device that is not in use yet, together with a stack trace of the caller:
+    three of them per step, until the end of the process.
     """
     import torch
 
@@ -232,7 +233,7 @@ def _snapshot(module: Module) -> dict[str, Tensor]:
 
 
 def _validate(objective: Objective[BatchT], history: History, best: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Score the module and return the best weights so far; the module is ready to be trained on."""
+    """Score the module and return the best weights so far; leaves the module in training mode."""
     objective.module.eval()
     score = objective.validate()
     objective.module.train()
@@ -247,19 +248,19 @@ def _validate(objective: Objective[BatchT], history: History, best: dict[str, Te
 
 
 def _waited(history: History) -> int:
-    """Return how many validations came after the best one."""
+    """Return the number of validations since the best one."""
     if history.best_step is None:
         return 0
     return sum(step > history.best_step for step, _ in history.validation)
 
 
 def _norm(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
-    """Return the norm of the gradient, and see to it that the optimizer takes no more of it than asked."""
+    """Return the norm of the gradient before clipping, and clip it at ``clip``, directly or through the optimizer."""
     import torch
 
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     excess = None if clip is None or not clip < norm < math.inf else norm / clip
-    if optimizer.defaults.get("fused"):  # in the pass it makes over the gradient anyway
+    if optimizer.defaults.get("fused"):  # the fused optimizer scales the gradient in its own pass
         optimizer.grad_scale = None if excess is None else torch.tensor(excess)
     elif excess is not None:
         torch._foreach_div_([p.grad for p in parameters if p.grad is not None], excess)
@@ -267,7 +268,7 @@ def _norm(parameters: list[Parameter], clip: float | None, optimizer: Optimizer)
 
 
 def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint | None) -> None:
-    """Raise for a loss or gradient that is not finite."""
+    """Raise an error for a loss or gradient that is not finite."""
     bad = [f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value)]
     kept = "No checkpoint was asked for." if saved is None else saved.kept()
     raise TrainingError(
@@ -277,7 +278,7 @@ def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint 
 
 @contextmanager
 def _bar(steps: int, done: int, verbose: bool) -> Iterator[Callable[[int, dict[str, float], History], None]]:
-    """Give a function that shows how far the run is; it does nothing where nobody looks."""
+    """Yield a function that shows progress; it does nothing if stderr is not a terminal."""
     with progress_bar("training", steps, done=done, quiet=not verbose) as bar:
 
         def show(step: int, values: dict[str, float], history: History) -> None:
@@ -300,14 +301,14 @@ def autocast(device: str, precision: str) -> AbstractContextManager[object]:
 
 
 def used_precision(precision: str, device: str) -> str:
-    """Return the precision that ``"auto"`` stands for on a device; any other as it is."""
+    """Return the precision that ``"auto"`` stands for on a device; any other precision unchanged."""
     if precision != "auto":
         return precision
     return "bfloat16" if device == "cpu" and processor_has_bfloat16() else "float32"
 
 
 def processor_has_bfloat16() -> bool:
-    """Return whether the processor multiplies bfloat16 itself. PyTorch has no public way to ask; float32 is the safe answer."""
+    """Return whether the processor has bfloat16 multiplication. PyTorch has no public way to query it; float32 is the safe choice."""
     import torch
 
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)

@@ -1,7 +1,7 @@
-"""Losses on two batches of vectors: supervised ones on pairs, divergences from a teacher on rows that need not be paired.
+"""Losses on two batches of vectors: supervised losses on pairs, and divergences from a teacher on rows that need not be paired.
 
-All take unit rows (or any rows whose inner products are the affinities) as tensors, return a scalar tensor, and hold no array of all
-pairs: values and gradients come from strips.
+All take unit rows (or any rows whose inner products are the affinities) as tensors, return a scalar tensor, and never store an array of all
+pairs: values and gradients are computed in strips.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def siglip_loss(
     *,
     reduction: str = "logits",
 ) -> Tensor:
-    """Sigmoid loss: each of the n·m combinations is told apart as a pair, the diagonal, or not.
+    """Sigmoid loss: each of the n·m combinations is classified as a pair (on the diagonal) or not.
 
     Parameters
     ----------
     X : tensor, shape (n, d)
     Y : tensor, shape (m, d)
-        m ≥ n. Row i belongs to row i of ``X``; rows from n on belong to none and are further negatives.
+        m ≥ n. Row i is paired with row i of ``X``; rows from n on are unpaired and serve as additional negatives.
     logit_scale, logit_bias : float or tensor of one number, default=20 and −10
-        s and b of the logits s⟨x_i, y_j⟩ + b. A gradient flows in them.
+        s and b of the logits s⟨x_i, y_j⟩ + b. Gradients flow into them.
     reduction : {"logits", "rows"}, default="logits"
-        Divide the sum by n·m, as SAIL's and SOTAlign's code does and as the weights α of that paper assume, or by n, as SigLIP's paper.
+        Divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper assume, or by n, as in SigLIP's paper.
 
     Returns
     -------
@@ -58,6 +58,7 @@ def siglip_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     References
     ----------
@@ -94,7 +95,7 @@ def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Te
     Y : tensor, shape (n, d)
         Row i belongs to row i of ``X``.
     temperature : float or tensor of one number, default=0.07
-        τ of the logits ⟨x_i, y_j⟩/τ. A gradient flows in it.
+        τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
 
     Returns
     -------
@@ -104,6 +105,7 @@ def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Te
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     References
     ----------
@@ -127,18 +129,18 @@ def generalized_infonce(
     *,
     symmetric: bool = False,
 ) -> Tensor:
-    """KL(softmax of the teacher's affinities ‖ softmax of the student's), mean over rows.
+    """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows.
 
     Parameters
     ----------
     X, Y : tensor, shape (n, d) and (m, d)
         The student's vectors, into which gradients flow.
     TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's vectors of the same items, into which none does.
+        The teacher's vectors of the same items, into which no gradients flow.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        Temperatures of the two.
+        Temperatures of student and teacher.
     symmetric : bool, default=False
-        The mean of this and of the same with the roles of X and Y exchanged. The equation has the rows only.
+        Average this with the same divergence with X and Y exchanged. The paper's equation uses the rows only.
 
     Returns
     -------
@@ -148,6 +150,7 @@ def generalized_infonce(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     References
     ----------
@@ -173,7 +176,7 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     X, Y : tensor, shape (n, d) and (m, d)
         The student's vectors, into which gradients flow.
     TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's.
+        The teacher's vectors.
 
     Returns
     -------
@@ -183,11 +186,12 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     Raises
     ------
     ShapeError, MissingExtraError
+        If arrays have the wrong shape, or an optional dependency is not installed.
 
     Notes
     -----
-    These are kernels between two sets, ⟨x_i, y_j⟩, so that the paper's proposition C.6, on Gram matrices, does not apply. With centered rows
-    ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) all the same: O(n·d²) time and no n × m array. Equation 9 prints H = I − 11ᵀ for I − 11ᵀ/n.
+    These are kernels between two sets, ⟨x_i, y_j⟩, so the paper's proposition C.6, on Gram matrices, does not apply. With centered rows,
+    ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) still holds: O(n·d²) time and no n × m array. Equation 9 of the paper has H = I − 11ᵀ instead of I − 11ᵀ/n.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""NNCLR, as DeCLIP uses it: near neighbors of a row's partner among the unpaired rows are further partners."""
+"""NNCLR, as used in DeCLIP: unpaired rows near a row's partner serve as additional partners."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ __all__ = ["NNCLR"]
 
 @dataclass(eq=False, repr=False)
 class NNCLR(HeadTrainer):
-    """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbor of it.
+    """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbor.
 
-    For an image a with caption b, one of the ``n_neighbors`` unpaired texts nearest to b in the text encoder's own space is a further positive of a, drawn anew each
-    step; and likewise for a caption. Images are the source, texts the target.
+    For an image a with caption b, one of the ``n_neighbors`` unpaired texts nearest to b in the text encoder's own space is an additional positive of a,
+    drawn again at each step; and vice versa for captions. Images are the source, texts the target.
 
     Parameters
     ----------
     n_neighbors : int, default=5
-        Neighbors to draw from; SOTAlign's authors try 1, 5 and 10.
+        Number of neighbors to draw from; SOTAlign's authors try 1, 5 and 10.
     text_weight, image_weight : float, default=1.0
-        w of the losses between images and neighbors of their texts, and between texts and neighbors of their images: 0, 0.1, 1 or 10 in their
-        search. A side of weight 0 needs no unpaired rows.
+        Weights w of the losses between images and neighbors of their texts, and between texts and neighbors of their images; SOTAlign's authors
+        search over 0, 0.1, 1 and 10. A side with weight 0 needs no unpaired rows.
     **parameters
-        Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
+        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     Notes
     -----
-    Neighbors are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbors' rows themselves, at most
-    ``n_neighbors`` a pair, are then held in memory. NNCLR takes them from a queue of late batches instead, which trained encoders would need.
+    Neighbors are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbors themselves, at most
+    ``n_neighbors`` rows per pair, are kept in memory. NNCLR draws them from a queue of recent batches instead, which is necessary if encoders are trained.
 
     References
     ----------
@@ -80,7 +80,7 @@ class _Objective(HeadsObjective):
     def _find(
         self, side: str, name: str, paired: np.ndarray, unpaired: Rows | None
     ) -> tuple[np.ndarray, Tensor] | None:
-        """Return for each pair the places of its neighbors, and the rows these places are in; None for a side of weight 0."""
+        """Return the positions of each pair's neighbors, and the rows these positions refer to; None for a side with weight 0."""
         weight = getattr(self.trainer, name)
         if not weight:
             return None
@@ -105,7 +105,7 @@ class _Objective(HeadsObjective):
         return {"loss": loss, **terms}
 
     def _draw(self, batch: Batch, side: int) -> Tensor:
-        """Return a neighbor of each pair's row, which one by the step and the seed alone."""
+        """Return a neighbor of each pair's row, determined by the step and the seed alone."""
         import torch
 
         found = self.neighbors[side]

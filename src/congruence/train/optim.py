@@ -1,4 +1,4 @@
-"""The optimizers of the training loop, and its learning rate."""
+"""The optimizers of the training loop, and its learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ OPTIMIZERS = ("lion", "adamw")
 class Lion(torch.optim.Optimizer):
     """Evolved sign momentum, with decoupled weight decay.
 
-    Every weight moves by the learning rate, up or down, whatever the size of its gradient; so a loss and a thousand times that loss
-    train alike, and only the ratio of two losses counts.
+    Every weight changes by the learning rate, up or down, whatever the size of its gradient. Multiplying a loss by a constant therefore has no
+    effect; only the ratio of two losses matters.
 
     Parameters
     ----------
     params : iterable
-        Of tensors, or of groups of them.
+        Tensors, or groups of tensors.
     lr : float, default=1e-4
     betas : tuple of float, default=(0.9, 0.99)
-        Of the direction taken and of the momentum kept.
+        Decay rates for the update direction and for the momentum.
     weight_decay : float, default=0.0
 
     References
@@ -46,7 +46,7 @@ class Lion(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -67,11 +67,12 @@ class Lion(torch.optim.Optimizer):
 
 
 def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Make an optimizer over a module's parameters; vectors and scalars (biases, gains, scales) do not decay.
+    """Return an optimizer for a module's parameters; vectors and scalars (biases, gains, scales) have no weight decay.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     check_choice(name, OPTIMIZERS, "optimizer")
     trained = [p for p in module.parameters() if p.requires_grad]

@@ -1,4 +1,4 @@
-"""The folder beside an output that keeps the checkpoints of its runs: made, locked and removed by this library alone."""
+"""The folder next to an output that holds the checkpoints of its runs; created, locked and removed by this library only."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
 
 @contextmanager
 def own_folder(place: Path) -> Iterator[Path]:
-    """Give a folder for checkpoints that goes when the block ends well; one that an interrupted run left is taken up.
+    """Yield a folder for checkpoints that is removed on success; a folder left by an interrupted run is reused.
 
-    A block that fails leaves the checkpoints it wrote, to resume from, and no folder without any.
+    If the block fails, the checkpoints it wrote are kept, to resume from; an empty folder is removed.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ def own_folder(place: Path) -> Iterator[Path]:
     Raises
     ------
     OutputExistsError
-        Something is there that this library did not write: it would be removed, or mixed with checkpoints.
+        If there is something that this library did not write, which would be removed or mixed with checkpoints.
     FileError
-        Another run is using the folder.
+        If another run is using the folder.
     """
     with suppress(OutputExistsError), atomic_path(place, directory=True) as folder:
         _mark(folder, made=True)
@@ -65,16 +65,16 @@ def own_folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_folder(place: Path) -> Iterator[Path]:
-    """Give a folder for checkpoints that stays; made if it is not there, and gone again if nothing came into it.
+    """Yield a folder for checkpoints that is kept; it is created if necessary, and removed again if it stays empty.
 
     Raises
     ------
     OutputExistsError
-        Something that is no folder is there.
+        If the path exists and is not a folder.
     FileError
-        Another run is using the folder.
+        If another run is using the folder.
     StorageError
-        It cannot be made.
+        If the folder cannot be created.
     """
     made = not place.exists()
     try:

@@ -1,4 +1,4 @@
-"""How well two sides of a joint space find each other."""
+"""Retrieval between the two sides of a joint space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def recalls(
     y_labels: Labels | None = None,
     ks: Sequence[int] = (1, 5, 10),
 ) -> dict[str, float]:
-    """Recall at k of each side among the other.
+    """Return recall at k in both directions.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ def recalls(
     Y : ndarray, shape (m, d)
         Both in the joint space.
     x_labels, y_labels : sequence, optional
-        Equal labels belong together, and any of them is a hit; by position if left out.
+        Rows with equal labels match, and any matching row counts as a hit. By default rows match by position.
     ks : sequence of int, default=(1, 5, 10)
-        Those larger than a side are left out.
+        Values larger than the number of rows of a side are left out.
 
     Returns
     -------
@@ -42,9 +42,9 @@ def recalls(
     Raises
     ------
     ShapeError
-        Sides of different lengths, and no labels.
+        If the sides have different lengths and there are no labels.
     InputError
-        A row without a partner.
+        If a row has no partner.
     """
     if x_labels is None or y_labels is None:
         check_same_rows(len(X), len(Y), "X", "Y")
@@ -61,7 +61,7 @@ def recalls(
 
 
 def partners(mine: np.ndarray, theirs: np.ndarray) -> list[np.ndarray]:
-    """Return for each label the rows of the other side that bear it. Raises InputError where there is none."""
+    """Return for each label the rows of the other side that have it. Raises InputError if there are none."""
     order = np.argsort(theirs, kind="stable")
     first, past = (np.searchsorted(theirs[order], mine, side) for side in ("left", "right"))
     if (first == past).any():
@@ -73,7 +73,7 @@ def partners(mine: np.ndarray, theirs: np.ndarray) -> list[np.ndarray]:
 
 
 def chance_recall(mine: np.ndarray, theirs: np.ndarray, k: int) -> float:
-    """Return the mean chance that one of k rows drawn without replacement has a row's label."""
+    """Return the mean probability that one of k rows drawn without replacement has a row's label."""
     labels, counts = np.unique(theirs, return_counts=True)
     own = counts[np.searchsorted(labels, mine)].astype(float)
     missed = np.ones(len(mine))
@@ -85,7 +85,7 @@ def chance_recall(mine: np.ndarray, theirs: np.ndarray, k: int) -> float:
 def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the number of the first of the equal rows of each label.
 
-    An image that is there for each of its captions would be asked so many times, and fill so many of k places.
+    An image that is repeated for each of its captions would otherwise be used as a query several times, and occupy several of the k places.
     """
     codes = np.unique(labels, return_inverse=True)[1]
     numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
@@ -95,11 +95,11 @@ def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def each_once(
     X: np.ndarray, Y: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return both sides of pairs with identical rows of a label once, and the labels of each; see :func:`once`."""
+    """Return both sides of pairs without repeated rows of a label, and the labels of each; see :func:`once`."""
     x, y = once(X, labels), once(Y, labels)
     return X[x], Y[y], labels[x], labels[y]
 
 
 def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Labels | None = None, y_labels: Labels | None = None) -> float:
-    """Return the mean of the recalls at 1 in both directions, the score methods are chosen by; see :func:`recalls`."""
+    """Return the mean of recall at 1 in both directions, by which methods are selected; see :func:`recalls`."""
     return recalls(X, Y, x_labels, y_labels, (1,))["mean@1"]

@@ -1,6 +1,6 @@
-"""Where a training run takes its rows from: anything that gives the rows of a step.
+"""Sources of rows for a training run: any object that returns the rows of a step.
 
-What a step gets depends on the step and the seed alone, so that a run that was stopped goes on with the very same rows.
+The rows of a step depend only on the step and the seed, so that a resumed run uses exactly the same rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rows(Protocol):
 
 
 class ScannableRows(Rows, Protocol):
-    """Rows that can also be read through in order, and by number."""
+    """Rows that can also be read in order, and by number."""
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield ``(number of its first row, rows)`` blocks."""
@@ -60,13 +60,13 @@ Supply: TypeAlias = "RowsLike | Rows | list[RowsLike | Rows | None] | tuple[Rows
 class ArrayRows:
     """Rows of an array, in memory or mapped from a file.
 
-    The rows are read in a random order, then in another, and so on; a batch of all rows is the array itself.
+    The rows are read in a random order, then in another one, and so on; a batch of all rows is the array itself.
 
     Parameters
     ----------
     X : ndarray, shape (n, d)
     name : str, optional
-        Check rows when they are drawn, and call the array so in messages: for one mapped from a file, too large to check before.
+        Check rows when they are drawn, and use this name in messages: for an array mapped from a file that is too large to check in advance.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class ArrayRows:
         return self._float32(np.concatenate(chosen))
 
     def sample(self, size: int) -> np.ndarray:
-        """Return at most ``size`` rows spread over the array, float32."""
+        """Return at most ``size`` rows spread evenly over the array, float32."""
         stride = max(1, -(-len(self._rows) // size))
         return self._float32(slice(None, None, stride))
 
@@ -133,7 +133,7 @@ class ArrayRows:
 
 
 class Sources:
-    """Several sources as one: each batch holds rows of all, in proportion to their sizes.
+    """Several sources combined: each batch contains rows of all, in proportion to their sizes.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class Sources:
         return np.concatenate([sample(part, max(1, size * len(part) // len(self))) for part in self.parts])
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows of all sources, one after the other: where a block starts, and the block, float32."""
+        """Yield all rows of all sources, one source after the other: the start of each block, and the block, float32."""
         before = 0
         for part in self.parts:
             for start, block in scannable(part).scan():
@@ -172,7 +172,7 @@ class Sources:
             before += len(part)
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Return the rows of these numbers, counted through all sources, float32."""
+        """Return the rows with these numbers, counted over all sources, float32."""
         indices = np.asarray(indices)
         out = np.empty((len(indices), self.dim), np.float32)
         ends = np.cumsum([len(part) for part in self.parts])
@@ -189,11 +189,12 @@ def _can_scan(rows: Rows) -> TypeGuard[ScannableRows]:
 
 
 def scannable(rows: Rows) -> ScannableRows:
-    """Return rows that can be read through in order and by number, and refuse others.
+    """Return rows that can be read in order and by number; raise an error for others.
 
     Raises
     ------
     InputError
+        If the input cannot be used.
     """
     if _can_scan(rows):
         return rows
@@ -204,11 +205,12 @@ def scannable(rows: Rows) -> ScannableRows:
 
 
 def as_rows(rows: Supply, name: str) -> Rows | None:
-    """Return the rows of an array, of embeddings, of anything that is :class:`Rows`, or of a list of these.
+    """Return the rows of an array, of embeddings, of any :class:`Rows` object, or of a list of these.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
     """
     if rows is None:
         return None

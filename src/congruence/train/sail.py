@@ -1,4 +1,4 @@
-"""SAIL: contrastive heads on pairs alone, or with unpaired rows as further negatives."""
+"""SAIL: contrastive heads trained on pairs alone, or with unpaired rows as additional negatives."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SAIL(HeadTrainer):
     Parameters
     ----------
     negatives : bool, default=False
-        Add the unpaired rows of a batch as negatives: every source row against all target rows, every target row against all source rows, the
-        mean of both. Without it unpaired rows have no part.
+        Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row against all source rows,
+        averaged. If False, unpaired rows are not used.
     **parameters
-        Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
+        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     References
     ----------

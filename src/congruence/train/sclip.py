@@ -1,4 +1,4 @@
-"""S-CLIP: unpaired rows are told apart by the partners of the paired rows they resemble."""
+"""S-CLIP: unpaired rows get pseudo-labels from the partners of the paired rows they resemble."""
 
 from __future__ import annotations
 
@@ -34,36 +34,37 @@ def pseudo_label_loss(
     temperature: float = 0.05,
     max_iter: int = 100,
 ) -> Tensor:
-    """Cross-entropy of finding the captions of the paired images that unpaired images resemble.
+    """Cross-entropy of assigning unpaired images to the captions of the paired images they resemble.
 
     Parameters
     ----------
     U : tensor, shape (m, d)
-        Unpaired rows in the joint space, unit norm. A gradient flows in them.
+        Unpaired rows in the joint space, unit norm. Gradients flow into them.
     Y : tensor, shape (n, d)
-        Partners of the paired rows in the joint space, unit norm. A gradient flows in them.
+        Partners of the paired rows in the joint space, unit norm. Gradients flow into them.
     similar : tensor, shape (m, e)
-        The unpaired rows where similarity is measured. No gradient.
+        The unpaired rows in the space where similarity is measured. No gradient.
     paired : tensor, shape (n, e)
-        The paired rows there.
+        The paired rows in that space.
     logit_scale : float or tensor of one number, default=20
-        s of the logits s⟨u_i, y_j⟩. A gradient flows in it.
+        s of the logits s⟨u_i, y_j⟩. Gradients flow into it.
     assignment : {"hard", "soft", "ot"}, default="ot"
         The target of row i over all j: 1 for the paired row with the largest cosine; the softmax of cosines over τ; or row i of the entropic
         transport plan between unpaired and paired rows, scaled to add up to 1.
     temperature : float, default=0.05
         τ of the softmax or ε of the transport.
     max_iter : int, default=100
-        The most Sinkhorn iterations.
+        Largest number of Sinkhorn iterations.
 
     Returns
     -------
     tensor, shape ()
-        In nats, mean over unpaired rows.
+        In nats, averaged over unpaired rows.
 
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     References
     ----------
@@ -87,37 +88,37 @@ def pseudo_label_loss(
 class SCLIP(HeadTrainer):
     """Train heads with the supervised loss on pairs, and with pseudo-labels on unpaired rows.
 
-    Which captions an unpaired image should be near is read off the paired images of the step that resemble it, and likewise for unpaired texts.
+    The captions that an unpaired image should be near are those of the paired images in the batch that resemble it, and likewise for unpaired texts.
     Images are the source, texts the target.
 
     Parameters
     ----------
     assignment : {"hard", "soft", "ot"}, default="ot"
-        How resemblance becomes a target; see :func:`pseudo_label_loss`.
+        How similarity is turned into a target; see :func:`pseudo_label_loss`.
     assignment_temperature : float, default=0.05
         τ of the softmax or ε of the transport.
     space : {"unimodal", "joint"}, default="unimodal"
-        Where images are compared with images: in their encoder's space, or, without a gradient, in the space being trained.
+        Where images are compared with images: in their encoder's space or, without a gradient, in the space being trained.
     image_weight, text_weight : float, default=1.0
-        Of the losses on unpaired images and unpaired texts: 0, 0.1, 1 or 10 in the search of SOTAlign's authors. A side of weight 0 needs no
+        Weights of the losses on unpaired images and unpaired texts; SOTAlign's authors search over 0, 0.1, 1 and 10. A side with weight 0 needs no
         unpaired rows.
     max_iter : int, default=100
-        The most Sinkhorn iterations.
+        Largest number of Sinkhorn iterations.
     **parameters
-        Those of :class:`~congruence.train.HeadTrainer`, with its defaults. S-CLIP's own supervised loss is ``"infonce"``.
+        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. S-CLIP's own supervised loss is ``"infonce"``.
 
     Notes
     -----
     The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes. The public code of S-CLIP differs:
 
-    - It trains whole encoders, on unpaired images only; here heads are trained on frozen features, on unpaired texts too.
-    - Images are compared in the space being trained (``space="joint"``), without stopping the gradient of the assignment; here no gradient goes
-      through it, and the default space is the encoder's own.
-    - ε of the transport, and τ of the softmax, is one over the trained logit scale, with 10 Sinkhorn iterations; here it is
-      ``assignment_temperature``, and there are up to 100.
+    - It trains whole encoders, on unpaired images only. Here heads are trained on frozen features, and on unpaired texts too.
+    - Images are compared in the space being trained (``space="joint"``), without stopping the gradient of the assignment. Here no gradient flows
+      through the assignment, and the default space is the encoder's own.
+    - ε of the transport, and τ of the softmax, is one over the trained logit scale, with 10 Sinkhorn iterations. Here it is
+      ``assignment_temperature``, with up to ``max_iter`` iterations (100 by default).
     - The loss on pseudo-labels has weight 1/2; here ``image_weight``.
-    - Unpaired images also stand among the candidates of each caption in the supervised loss; here that loss sees pairs only.
-    - It adds a loss on pseudo-labels of key words; SOTAlign leaves it out, and so does this.
+    - Unpaired images are also among the candidates of each caption in the supervised loss. Here that loss uses pairs only.
+    - It adds a loss on pseudo-labels of key words. SOTAlign omits it, and so does this class.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""SOTAlign: a linear teacher from few pairs, whose geometry on unpaired rows the trained heads are held to."""
+"""SOTAlign: heads trained on few pairs and regularized, on unpaired rows, toward the geometry of a linear teacher."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SOTAlign"]
 
-#: Rows of either side and their labels.
+#: Rows of both sides and their labels.
 Heldout: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 TEACHERS = ("cca", "procrustes", "contrastive")
 DIVERGENCES = ("klot", "infonce", "cka")
 INITS = ("random", "teacher")
-#: What ``ridge="auto"`` chooses among, and folds of the pairs where there are no validation rows to choose by.
+#: Candidates for ``ridge="auto"``, and number of folds of the pairs if there are no validation rows to choose by.
 RIDGES = (0.1, 1.0, 10.0, 100.0)
 FOLDS = 5
 
@@ -48,53 +48,53 @@ FOLDS = 5
 class SOTAlign(HeadTrainer):
     """Train heads on few pairs, and on unpaired rows by the divergence from a linear teacher.
 
-    The loss is the supervised one on pairs, plus α times the divergence between the affinities of a batch of unpaired rows under the heads and
-    under the teacher.
+    The loss is the supervised loss on pairs, plus α times the divergence between the affinities that the heads and the teacher give to a batch of
+    unpaired rows.
 
     Parameters
     ----------
     teacher : {"cca", "procrustes", "contrastive"} or fitted two-sided map, default="cca"
-        Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as SAIL's.
+        Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as in SAIL.
     divergence : {"klot", "infonce", "cka"}, default="klot"
     divergence_weight : float or "auto", default="auto"
-        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, KLOT is that of plans of mass 1;
-        under plans of mass n, as the paper writes them, the same weight is α/n. The paper takes 1e-4, give or take a factor of ten, with
-        10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not say, its published code has KLOT
-        only, and SigLIP's own loss is a sum over n² logits divided by n, under which α would be n times as large. The gradient of a mean over n² logits, of which n are of pairs,
-        falls as 1/n, so the same balance with n pairs is 1/n. ``"auto"`` is ten times that, 10/n, which retrieves better with few pairs
-        (docs/training.md), and 1 for InfoNCE, a mean over rows.
+        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, and KLOT is that of plans of mass 1;
+        for plans of mass n, as in the paper, the same weight is α/n. The paper uses 1e-4, within a factor of ten, with
+        10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not state it, its published code contains KLOT
+        only, and SigLIP's own loss is a sum over n² logits divided by n, with which α would be n times as large. The gradient of a mean over n² logits,
+        of which n belong to pairs, falls as 1/n, so the equivalent balance with n pairs is 1/n. ``"auto"`` is ten times that, 10/n, which retrieves
+        better with few pairs (docs/training.md), and 1 for InfoNCE, which is a mean over rows.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        Of the two transport plans, or temperatures of the two softmaxes.
+        ε of the two transport plans, or temperatures of the two softmaxes.
     max_iter : int, default=100
-        The most Sinkhorn iterations for a plan. If they are too few in any step recorded, one warning is given after the training.
+        Largest number of Sinkhorn iterations per plan. If they do not suffice in any recorded step, one warning is given after the training.
     tol : float, optional
-        Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
+        Stop the iterations when the marginals are within this tolerance; see :func:`congruence.transport.klot`.
     rho_teacher : float, optional
-        Strength of the marginals of the teacher's plan, in units of its affinities, where unpaired rows may have no partner on the other side: see
-        :func:`congruence.transport.klot`. Of KLOT only. Balanced by default, as in the paper.
+        Strength of the marginal constraints of the teacher's plan, in units of its affinities, for unpaired rows that may have no partner on the other
+        side; see :func:`congruence.transport.klot`. For KLOT only. Balanced by default, as in the paper.
     teacher_n_components : int, optional
         Width d′ of the teacher's space; by default as wide as the pairs support.
     ridge : float or "auto", default="auto"
-        λ of the CCA teacher. The paper's is 0.1, which is far too little for a few hundred pairs. ``"auto"`` takes of 0.1, 1, 10 and 100 the one
-        whose teacher has the best mean recall at 1 on the validation rows; without these, in the mean over five folds of the pairs, each
-        searched among its own rows. The smallest of equals.
+        λ of the CCA teacher. The paper's is 0.1, which is far too small for a few hundred pairs. ``"auto"`` chooses among 0.1, 1, 10 and 100 the one
+        whose teacher has the best mean recall at 1 on the validation rows; without validation rows, the best average over five folds of the pairs,
+        where each fold is searched among its own rows. Ties go to the smallest.
     pairs_too : bool, default=False
-        Let the rows of the pairs take part in the divergence as well.
+        Include the rows of the pairs in the divergence as well.
     init : {"random", "teacher"}, default="random"
-        Where the heads begin. At the teacher, linear heads rank as it does before the first step, and with validation rows the map
-        is never worse on these than its teacher; of a teacher wider than ``n_components`` the first directions are taken. The paper says random.
+        Initialization of the heads. With "teacher", linear heads rank exactly as the teacher does before the first step, and with validation rows the
+        map is never worse on these than its teacher. If the teacher is wider than ``n_components``, its first directions are used. The paper uses "random".
     **parameters
-        Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
+        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     Attributes
     ----------
     teacher_ : TwoSidedMap
-        Its score on the validation rows is ``scores_["teacher_validation_mean_recall_at_1"]``, to compare with that of the heads,
-        ``scores_["validation_mean_recall_at_1"]``. Of a CCA teacher, ``teacher_.ridge`` is the λ that was taken.
+        The teacher. Compare its score on the validation rows, ``scores_["teacher_validation_mean_recall_at_1"]``, with that of the heads,
+        ``scores_["validation_mean_recall_at_1"]``. For a CCA teacher, ``teacher_.ridge`` is the λ chosen.
 
     Notes
     -----
-    The history has the terms ``marginal_error``, ``marginal_error_teacher`` and ``gradient_error`` beside the losses, if the divergence is KLOT: see
+    If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and ``gradient_error`` besides the losses; see
     :class:`congruence.transport.Convergence`.
 
     References
@@ -118,14 +118,14 @@ class SOTAlign(HeadTrainer):
     init: str = "random"
 
     def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> TwoSidedMap:
-        """Fit the teacher alone.
+        """Fit the teacher only.
 
         Parameters
         ----------
         X : ndarray, shape (n, d_source)
         Y : ndarray, shape (n, d_target)
         validation : tuple of four, optional
-            Rows of either side and their labels, by which ``ridge="auto"`` chooses.
+            Rows of both sides and their labels, by which ``ridge="auto"`` chooses.
 
         Returns
         -------
@@ -134,6 +134,7 @@ class SOTAlign(HeadTrainer):
         Raises
         ------
         TooFewAnchorsError, ParameterError
+            If there are too few rows, or a parameter has an invalid value.
         """
         if isinstance(self.teacher, TwoSidedMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
@@ -148,16 +149,16 @@ class SOTAlign(HeadTrainer):
         return SAIL(**shared).fit(X, Y, verbose=False)
 
     def _fit_cca(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None) -> CCAMap:
-        """Fit the CCA teacher with its λ, or with the best of :data:`RIDGES`."""
+        """Fit the CCA teacher with the given λ, or with the best of :data:`RIDGES`."""
         if not isinstance(self.ridge, str):
             return CCAMap(n_components=self.teacher_n_components, ridge=self.ridge).fit(X, Y)
-        every = [CCAMap(n_components=self.teacher_n_components, ridge=ridge) for ridge in RIDGES]
+        teacher = CCAMap(n_components=self.teacher_n_components)
         if validation is None:
-            scores = _score_on_folds(every, X, Y)
-            return every[int(np.argmax(scores))].fit(X, Y)
+            best = RIDGES[int(np.argmax(_score_on_folds(teacher, X, Y)))]
+            return CCAMap(n_components=self.teacher_n_components, ridge=best).fit(X, Y)
         A, B, a, b = validation
-        fitted = [teacher.fit(X, Y) for teacher in every]
-        scores = [mean_recall(teacher.transform(A), teacher.transform_target(B), a, b) for teacher in fitted]
+        fitted = teacher.fit_ridges(X, Y, RIDGES)
+        scores = [mean_recall(one.transform(A), one.transform_target(B), a, b) for one in fitted]
         return fitted[int(np.argmax(scores))]
 
     def _check_parameters(self) -> None:
@@ -212,7 +213,7 @@ class _Objective(HeadsObjective):
             raise InputError(
                 "Got no unpaired rows of one side or both; expected some of each, on which the teacher is applied. Pass unpaired=(U, V), or train SAIL or the teacher alone."
             )
-        # Where a step has all rows, they are the same rows each time, and so is what the teacher says of them.
+        # If a step uses all rows, they are the same in each step, and so are the teacher's vectors.
         sizes = (
             self.unpaired_batch[0] == len(data.unpaired_source),
             self.unpaired_batch[1] == len(data.unpaired_target),
@@ -243,7 +244,7 @@ class _Objective(HeadsObjective):
         return {"loss": supervised + weight * divergence, **terms}
 
     def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Side | None]:
-        """Return the teacher's vectors and, where the rows come again each step, its plan; such are kept."""
+        """Return the teacher's vectors and, if the rows are the same in each step, its plan; these are cached."""
         import torch
 
         with torch.no_grad():
@@ -275,7 +276,7 @@ class _Objective(HeadsObjective):
     def _divergence(
         self, students: list[Tensor], teachers: list[Tensor], plan: Side | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the divergence, and of KLOT's how far its iterations got."""
+        """Return the divergence and, for KLOT, how well its iterations converged."""
         import torch
 
         trainer = self.trainer
@@ -301,27 +302,24 @@ class _Objective(HeadsObjective):
         return value, {name: torch.tensor(getattr(info, name)) for name in errors}
 
 
-def _score_on_folds(every: list[CCAMap], X: np.ndarray, Y: np.ndarray) -> list[float]:
-    """Return each map's mean recall at 1 of the pairs of a fold, among these, when it is fitted on the other folds."""
+def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float]:
+    """Return, for each of :data:`RIDGES`, the mean recall at 1 on the pairs of each fold, searched among these, of maps fitted on the other folds."""
     n = len(X)
     fold = np.arange(n) % min(FOLDS, n)
-    found = []
-    for one in every:
-        scores = []
-        for number in np.unique(fold) if n > 2 * FOLDS else []:
-            out = fold == number
-            width = None if one.n_components is None else min(one.n_components, int((~out).sum()) - 1)
-            fitted = clone(one).set_params(n_components=width).fit(X[~out], Y[~out])
-            scores.append(mean_recall(fitted.transform(X[out]), fitted.transform_target(Y[out])))
-        found.append(float(np.mean(scores)) if scores else 0.0)
-    return found
+    scores: list[list[float]] = []
+    for number in np.unique(fold) if n > 2 * FOLDS else []:
+        out = fold == number
+        width = None if teacher.n_components is None else min(teacher.n_components, int((~out).sum()) - 1)
+        fitted = clone(teacher).set_params(n_components=width).fit_ridges(X[~out], Y[~out], RIDGES)
+        scores.append([mean_recall(one.transform(X[out]), one.transform_target(Y[out])) for one in fitted])
+    return np.mean(scores, axis=0).tolist() if scores else [0.0] * len(RIDGES)
 
 
 def _begin_at(head: Head, teacher: Head) -> None:
-    """Give a linear head the weights with which it does as the teacher, up to one factor, on every row.
+    """Give a linear head weights with which it maps every row as the teacher does, up to one common factor.
 
-    The teacher's matrix and offset are read off what it does behind the head's own first layers, which must differ from its by an
-    affine map only: they do where both or neither scale rows to unit norm.
+    The teacher's matrix and offset are computed from its output on rows that have passed the head's own first layers. These may differ from
+    the teacher's first layers by an affine map only, which holds if both or neither scale rows to unit norm.
     """
     import torch
 
@@ -344,7 +342,7 @@ def _begin_at(head: Head, teacher: Head) -> None:
         bias = (own - its) @ matrix
         if getattr(teacher.layers[-1], "bias", None) is not None:
             bias = bias + teacher.layers[-1].bias[: matrix.shape[1]].to(bias)
-        # As large as what it replaces, so that one learning rate suits both; the other columns stay small, but not stuck at zero.
+        # Scaled to the size of the weights it replaces, so that one learning rate suits both; the other columns are small, but not zero.
         factor = last.weight.norm() / matrix.norm() * (matrix.shape[1] / last.weight.shape[1]) ** 0.5
         last.weight.mul_(1e-3)
         last.bias.mul_(1e-3)

@@ -1,4 +1,4 @@
-"""STRUCTURE: contrastive heads that keep how the rows of a batch lie to each other in their own model."""
+"""STRUCTURE: contrastive heads that preserve the geometry that the rows of a batch have in their own model."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def structure_loss(
     direction: str = "js",
     decay: bool = True,
 ) -> Tensor:
-    """How far the geometry of rows is from that of the same rows in another space.
+    """Divergence between the geometry of rows and that of the same rows in another space.
 
-    Rows of either are scaled to unit norm and centered by their mean; P and Q are the softmaxes over the columns of their inner products over τ, a
-    row's own included. The loss is the mean over levels l of the divergence between the rows of the matrix powers Pˡ and Qˡ.
+    Rows in each space are scaled to unit norm and centered. P and Q are the softmaxes over the columns of their inner products over τ, including each
+    row's product with itself. The loss is the mean over levels l of the divergence between the rows of the matrix powers Pˡ and Qˡ.
 
     Parameters
     ----------
     aligned : tensor, shape (n, d)
-        Into which gradients flow.
+        Rows into which gradients flow.
     original : tensor, shape (n, e)
-        Into which none does.
+        Rows into which no gradient flows.
     temperature : float, default=0.07
         τ.
     levels : int, default=1
-        L. The first level is computed in strips; each further one holds a few n × n arrays.
+        L. The first level is computed in strips; each further level needs a few n × n arrays.
     direction : {"js", "published"}, default="js"
-        The Jensen–Shannon divergence (KL(p‖m) + KL(q‖m))/2 with m = (p + q)/2, at most log 2; or (KL(m‖p) + KL(m‖q))/2, without a bound, which
-        is what the public code's ``kl_div(log p, m)`` computes. That code adds a small number inside the logarithms; here they are exact.
+        "js": the Jensen–Shannon divergence (KL(p‖m) + KL(q‖m))/2 with m = (p + q)/2, at most log 2. "published": (KL(m‖p) + KL(m‖q))/2, which is
+        unbounded; the public code's ``kl_div(log p, m)`` computes it. That code adds a small number inside the logarithms; here they are exact.
     decay : bool, default=True
-        Weigh level l by 1/l.
+        Weight level l by 1/l.
 
     Returns
     -------
@@ -60,6 +60,7 @@ def structure_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
+        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
 
     References
     ----------
@@ -115,7 +116,7 @@ def _dense(P: Tensor, Q: Tensor, direction: str) -> Tensor:
 
 @dataclass(eq=False, repr=False)
 class STRUCTURE(HeadTrainer):
-    """Train heads with the supervised loss, plus λ times what they change in the geometry of either side.
+    """Train heads with the supervised loss plus λ times the change in the geometry of each side.
 
     Parameters
     ----------
@@ -123,17 +124,17 @@ class STRUCTURE(HeadTrainer):
         λ of :func:`structure_loss`, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and 1000.
     levels : int, default=1
     structure_temperature : float, default=0.07
-        τ of the softmaxes. (``temperature`` is InfoNCE's.)
+        τ of the softmaxes. (``temperature`` belongs to InfoNCE.)
     structure_warmup : int, default=0
-        Steps over which λ rises linearly; 500 is the alternative they try.
+        Number of steps over which λ rises linearly; SOTAlign's authors also try 500.
     unpaired : bool, default=False
-        Keep the geometry of pairs and unpaired rows of a batch together; of the pairs alone otherwise.
+        Preserve the joint geometry of the pairs and unpaired rows of a batch; if False, that of the pairs alone.
     direction : {"js", "published"}, default="js"
         Which divergence; see :func:`structure_loss`.
     decay : bool, default=True
-        Weigh level l by 1/l.
+        Weight level l by 1/l.
     **parameters
-        Those of :class:`~congruence.train.HeadTrainer`, with its defaults. STRUCTURE's own supervised loss is ``"infonce"``.
+        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. STRUCTURE's own supervised loss is ``"infonce"``.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""SUE: spectral embeddings of both sides, joined by canonical correlations on the pairs and a residual network on the rest."""
+"""SUE: spectral embeddings of both sides, joined by canonical correlations on the pairs and by a residual network on all rows."""
 
 from __future__ import annotations
 
@@ -28,54 +28,54 @@ __all__ = ["SUE"]
 
 @dataclass(eq=False, repr=False)
 class SUE(HeadTrainer):
-    """Learn spectral embeddings without pairs, join them with few.
+    """Learn spectral embeddings without pairs, and join them with a few pairs.
 
-    1. For each side a network is trained, on paired and unpaired rows alike, to span the smoothest eigenvectors of the Laplacian of a batch's
+    1. For each side, a network is trained on paired and unpaired rows alike to span the smoothest eigenvectors of the Laplacian of a batch's
        neighbor graph.
-    2. Canonical correlation analysis of the pairs' spectral embeddings makes the joint space.
-    3. A residual network moves the source's rows so that the distributions of both sides agree (maximum mean discrepancy), without pairs.
+    2. Canonical correlation analysis of the pairs' spectral embeddings defines the joint space.
+    3. A residual network moves the source rows so that the distributions of both sides agree (maximum mean discrepancy); this uses no pairs.
 
     Parameters
     ----------
     n_components : int, default=8
-        Canonical directions kept.
+        Number of canonical directions kept.
     n_spectral_components : int, default=30
-        Width of the spectral embeddings, without the constant.
+        Width of the spectral embeddings, not counting the constant.
     n_neighbors, scale_n_neighbors : int, default=30 and 15
-        Of the graph, and the one whose median distance is the kernel's width.
+        Number of neighbors in the graph, and the neighbor whose median distance is the kernel's width.
     spectral_steps : int, default=1000
-        Steps of stage 1; ``max_steps`` are those of stage 3.
+        Number of steps of stage 1; ``max_steps`` is that of stage 3.
     spectral_learning_rate : float, default=1e-4
-        Of AdamW in stage 1.
+        Learning rate of AdamW in stage 1.
     spectral_batch_size : int, default=2048
-        Rows of a graph.
+        Number of rows per graph.
     ridge : float, default=0.1
-        λ of :class:`~congruence.CCAMap`, against pairs whose spectral embeddings have unit variance.
+        λ of :class:`~congruence.CCAMap`, relative to pairs whose spectral embeddings have unit variance.
     scales : int, default=3
-        Kernels in the discrepancy.
+        Number of kernels in the discrepancy.
     residual_width : int, default=32
-        Of the two hidden layers of the residual network.
+        Width of the two hidden layers of the residual network.
     head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
         As in :class:`~congruence.train.HeadTrainer`, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and 128.
     **parameters
-        The others of :class:`~congruence.train.HeadTrainer`, with its defaults; those of supervised losses and ``precision`` have no part.
+        Other parameters of :class:`~congruence.train.HeadTrainer`, with its defaults; those of supervised losses and ``precision`` have no effect.
 
     Notes
     -----
-    Widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for Flickr30k. What differs from it:
+    The widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for Flickr30k. Differences from it:
 
-    - The spectral networks have one hidden layer (four times the input's width unless ``hidden`` says otherwise) with GELU and a linear last layer,
-      on rows preprocessed as for the other methods; there they have three with leaky ReLU and a tanh, on rows as they are. Both are networks, so
-      that new rows are embedded as old ones are.
-    - Outputs are made orthonormal within each batch, and the gradient knows it; there a second batch sets the weights of an orthonormalizing layer.
-      The last such layer is fitted on all rows (at most 100,000 unpaired ones).
-    - The constant eigenvector, which says nothing, is left out by centering.
-    - Canonical correlations are regularised, and the residual network begins as the identity.
-    - Batches are of 2048 and 1024 rows, not 5162 and 32, and no rows are kept out to choose the weights by the losses of stages 1 and 3;
+    - The spectral networks have one hidden layer (four times the input's width, unless ``hidden`` is set) with GELU and a linear last layer,
+      on rows preprocessed as for the other methods. In the public code they have three with leaky ReLU and a tanh, on unprocessed rows. Both are
+      networks, so that new rows can be embedded.
+    - Outputs are made orthonormal within each batch, and the gradient accounts for it. In the public code a second batch sets the weights of an
+      orthonormalizing layer. The final such layer is fitted on all rows (at most 100,000 unpaired ones).
+    - The constant eigenvector, which carries no information, is removed by centering.
+    - Canonical correlations are regularized, and the residual network is initialized as the identity.
+    - Batches have 2048 and 1024 rows, not 5162 and 32, and no rows are held out to choose weights by the losses of stages 1 and 3;
       ``validation`` chooses among those of stage 3 by retrieval.
-    - Graphs and kernels of a batch are dense, as there: memory grows with the square of the batch sizes.
+    - As in the public code, graphs and kernels of a batch are dense: memory grows with the square of the batch sizes.
 
-    A run that is resumed goes through stages 1 and 2 again, with the same result.
+    A resumed run repeats stages 1 and 2, with the same result.
 
     References
     ----------
@@ -129,7 +129,7 @@ class SUE(HeadTrainer):
 
 
 class _Objective(HeadsObjective):
-    """Stage 3; stages 1 and 2 are gone through when it is made."""
+    """The objective of stage 3; creating it runs stages 1 and 2."""
 
     trainer: SUE
 
@@ -160,7 +160,7 @@ class _Objective(HeadsObjective):
             with torch.no_grad():
                 setattr(self, side, fixed(getattr(self, side)))
             rows = getattr(data, f"unpaired_{side}")
-            # Where every row is drawn once or more, it goes through the fixed layers once.
+            # If every row is drawn at least once, all rows pass the fixed layers only once.
             often = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
             through = _MappedRows(self, fixed, rows)
             mapped[f"unpaired_{side}"] = through.heldout() if often else through
@@ -179,12 +179,12 @@ class _Objective(HeadsObjective):
 
         assert batch.unpaired_source is not None
         assert batch.unpaired_target is not None
-        # Rows come as the fixed layers leave them.
+        # Rows arrive as outputs of the fixed layers.
         X = self.module.source.layers[-1](torch.cat([batch.source, batch.unpaired_source]))
         return {"loss": mmd(X, torch.cat([batch.target, batch.unpaired_target]), self.trainer.scales)}
 
     def _join(self, stage: _Spectral) -> list[Layer]:
-        """Return for each side the linear layer from the network's outputs to the joint space."""
+        """Return the linear layer from the network's outputs to the joint space, for each side."""
         import torch
 
         trainer, data, whitened, maps = self.trainer, self.data, [], []
@@ -196,21 +196,21 @@ class _Objective(HeadsObjective):
             every = np.concatenate(Z)
             mean = every.mean(axis=0)
             values, vectors = scipy.linalg.eigh(np.cov(every.T, bias=True).reshape(trainer.n_spectral_components, -1))
-            # As in the loss: directions next to without variance are left small.
+            # As in the loss: directions with almost no variance stay small.
             whiten = vectors / np.sqrt(np.maximum(values, 0) + 1e-6 * values.mean())
             whitened.append((Z[0] - mean) @ whiten)
             maps.append((mean, whiten))
         cca = CCAMap(n_components=trainer.n_components, ridge=trainer.ridge, normalize=False).fit(*whitened)
         layers = []
         for (mean, whiten), weights in zip(maps, (cca.source_weights_, cca.target_weights_), strict=True):
-            # Of unit variance, and centered by the mean of all rows: the pairs' own mean is that of a small sample.
+            # Scaled to unit variance, and centered by the mean of all rows, since the pairs are a small sample.
             weight = whiten @ weights * np.sqrt(len(data.source))
             layers.append({"kind": "linear", "weight": weight, "bias": -mean @ weight})
         return layers
 
 
 class _MappedRows:
-    """Rows as fixed layers leave them."""
+    """Rows after the fixed layers."""
 
     def __init__(self, objective: HeadsObjective, head: Module, rows: Rows):
         self.objective, self.layers, self.rows = objective, list(head.layers), rows
@@ -224,7 +224,7 @@ class _MappedRows:
         return self._through(self.rows.batch(step, size, seed))
 
     def heldout(self) -> ArrayRows:
-        """Return the same with all of them computed; they are those of an array."""
+        """Return the same rows, all computed, as array rows."""
         assert isinstance(self.rows, ArrayRows)
         return ArrayRows(np.concatenate([self._through(rows) for _, rows in self.rows.scan()]))
 
@@ -233,13 +233,13 @@ class _MappedRows:
 
         X = self.objective.tensor(rows)
         with torch.no_grad():
-            for layer in self.layers:  # those it began with: the trained one comes behind them later
+            for layer in self.layers:  # the layers present at creation; the trained layer is appended later
                 X = layer(X)
         return X.cpu().numpy()
 
 
 class _Spectral:
-    """Stage 1 as the loop sees it: the spectral networks of both sides at once."""
+    """Stage 1 as an objective for the training loop: the spectral networks of both sides at once."""
 
     def __init__(self, objective: _Objective, trainer: SUE):
         import torch
@@ -272,7 +272,7 @@ class _Spectral:
         return self.module.heads
 
     def batch(self, step: int) -> list[Tensor]:
-        """Return the rows of a graph of each side."""
+        """Return the rows of one graph for each side."""
         seed, size = self.trainer.random_state, self.trainer.spectral_batch_size
         return [
             self.objective.tensor(rows.batch(step, min(len(rows), size), seed + 611_953 * (i + 1)))
@@ -293,11 +293,11 @@ class _Spectral:
         return {"loss": (terms[0] + terms[1]) / 2}
 
     def validate(self) -> None:
-        """Choose nothing: the last weights are kept."""
+        """Return no score: the last weights are kept."""
 
 
 def _residual(width: int, hidden: int, rng: np.random.Generator) -> Layer:
-    """Return a residual block that is the identity until it is trained."""
+    """Return a residual block that is the identity before training."""
     from congruence.train import _layers
 
     last = _layers.linear(hidden, width, rng)

@@ -1,4 +1,4 @@
-"""Choosing a method's parameters by its score on held-out pairs, the same way for every method."""
+"""Choose a method's parameters by its score on held-out pairs, in the same way for every method."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["Tuned", "grid_points", "tune"]
 
 @dataclass(frozen=True)
 class Tuned:
-    """Outcome of :func:`tune`.
+    """Result of :func:`tune`.
 
     Attributes
     ----------
     map : Method
-        The one with the best score.
+        The fitted method with the best score.
     parameters : dict
-        Those of the grid it was fitted with.
+        Its parameters from the grid.
     score : float
         Its score on the validation rows.
     trials : list of (dict, float)
-        All that were tried.
+        All combinations tried, with their scores.
     """
 
     map: Method
@@ -40,7 +40,7 @@ class Tuned:
 
 
 def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
-    """Return every combination of the values, the last parameter changing fastest.
+    """Return all combinations of the values; the last parameter changes fastest.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]
     Raises
     ------
     ParameterError
-        Something that is no list, or an empty one.
+        If a value is not a list, or is an empty list.
     """
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
@@ -77,34 +77,34 @@ def tune(
     callback: Callable[[dict[str, object], float], None] | None = None,
     **fit_params: object,
 ) -> Tuned:
-    """Fit a method with every combination of some parameters and keep the map with the best score on held-out rows.
+    """Fit a method with every combination of some parameters, and return the map with the best score on held-out rows.
 
     Parameters
     ----------
     method : Method
-        Of :data:`congruence.train.METHODS`; it is not changed.
+        A method of :data:`congruence.train.METHODS`; it is not modified.
     grid : mapping of str to sequence
-        Values by parameter.
+        Values to try, by parameter.
     X, Y, validation, verbose
-        As in the method's ``fit``; ``validation`` is what its ``score`` takes.
+        As for the method's ``fit``; ``validation`` has the form that its ``score`` expects.
     checkpoint : path-like, optional
-        Folder in which each combination keeps its checkpoint.
+        Folder in which each combination stores its checkpoint.
     callback : callable, optional
-        Called with the parameters and the score of each.
+        Called with the parameters and the score of each combination.
     **fit_params
-        Further rows for ``fit``: ``unpaired``, or JAM's ``negatives`` and ``groups``.
+        Further arguments of ``fit``: ``unpaired``, or JAM's ``negatives`` and ``groups``.
 
     Returns
     -------
     Tuned
-        The first of equals.
+        The first one in case of ties.
 
     Raises
     ------
     ParameterError
-        A parameter the method does not have.
+        If the method does not have a parameter.
     InputError, TrainingError
-        As from ``fit``.
+        As for ``fit``.
     """
     known = method.get_params(deep=False)
     unknown = [name for name in grid if name not in known]

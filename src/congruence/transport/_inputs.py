@@ -28,6 +28,7 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
     with alone(*arrays.values()):
         checked = {name: as_native(array, name) for name, array in arrays.items()}
@@ -61,6 +62,7 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
     Raises
     ------
     ShapeError
+        If arrays have the wrong shape.
     """
     if X.shape[1] != Y.shape[1]:
         raise ShapeError(
@@ -76,6 +78,7 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     check_positive(epsilon, name)
     xp = affinity.xp
@@ -98,6 +101,7 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     """
     xp = affinity.xp
     if marginal is None:

@@ -1,4 +1,4 @@
-"""How far the iterations for KLOT's plans got, and when that is too little for its gradient."""
+"""Convergence of the iterations for KLOT's plans, and a warning when it is insufficient for the gradient."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ GRADIENT_ERROR = 0.01
 
 @dataclass(frozen=True)
 class Convergence:
-    """How far the iterations for the two plans of a KLOT got.
+    """Convergence of the iterations for the two plans of a KLOT.
 
     Attributes
     ----------
     marginal_error, marginal_error_teacher : float
-        L1 distance of the sums of rows from their marginals, of the student's and of the teacher's plan, for mass 1: from 0 to 2. The sums of
-        columns are exact. Found in the course of the last iteration, at no cost, so that the plan it ended with is no worse.
+        L1 distance of the row sums of the student's and of the teacher's plan from their marginals, for mass 1: from 0 to 2. The column sums
+        are exact. Computed during the last iteration at no extra cost, so the final plan is at least this accurate.
     n_iter, n_iter_teacher : int
-        Iterations done.
+        Number of iterations.
     difference : float
-        ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient by the affinities. 2, the most it can be, where the GPU kernels
-        do not tell.
+        ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the affinities. The maximum, 2, if the GPU kernels
+        do not report it.
     settled : float
-        Marginal errors up to this always count as converged: ``tol`` if given, 1e-6, or what rounding leaves, whichever is largest.
+        Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and the rounding error.
     """
 
     marginal_error: float
@@ -41,9 +41,9 @@ class Convergence:
 
     @property
     def gradient_error(self) -> float:
-        """Sum of the marginal errors over ‖P − P*‖₁, at most 1; 0 where both are ``settled``, or the plans the same.
+        """Sum of the marginal errors divided by ‖P − P*‖₁, at most 1; 0 if both are ``settled``, or the plans are equal.
 
-        The gradient's relative error in L1 norm was 1 to 5 times this wherever it was measured.
+        In all measurements the gradient's relative error in L1 norm was 1 to 5 times this.
         """
         errors = self.marginal_error, self.marginal_error_teacher
         if max(errors) <= self.settled or self.difference == 0:
@@ -57,7 +57,7 @@ class Convergence:
 
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
-    """Warn if the iterations ended too early for the gradient."""
+    """Warn if the iterations ended too early for an accurate gradient."""
     if gradient_error <= GRADIENT_ERROR:
         return
     # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.

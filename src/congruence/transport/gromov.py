@@ -1,4 +1,4 @@
-"""Gromov–Wasserstein: transport between rows of two spaces that nothing links but the similarities within each."""
+"""Gromov–Wasserstein: transport between rows of two spaces, using only the similarities within each space."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class GromovResult:
     plan : ndarray, shape (n, m)
         Mass 1, uniform marginals.
     objective : float
-        ‖Xᵀ P Y‖²_F, what is maximized but for the entropy: the larger, the more alike the similarities that P lays on each other.
+        ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if P matches pairs with more similar similarities.
     n_iter : int
-        Linearizations.
+        Number of linearizations.
     converged : bool
-        Whether the last one moved at most ``tol`` of the mass.
+        Whether the last linearization moved at most ``tol`` of the mass.
     """
 
     plan: np.ndarray = field(repr=False)
@@ -46,7 +46,7 @@ def gromov_wasserstein(
     sinkhorn_iter: int = 100,
     tol: float = 1e-6,
 ) -> GromovResult:
-    """Couple rows so that inner products within X meet like inner products within Y: entropic Gromov–Wasserstein, square loss.
+    """Couple rows such that inner products within X match inner products within Y: entropic Gromov–Wasserstein with square loss.
 
     Parameters
     ----------
@@ -54,29 +54,30 @@ def gromov_wasserstein(
     Y : ndarray of float32 or float64, shape (m, d_target)
         Widths may differ.
     epsilon : float
-        Weight of the entropy: in units of the loss Σ (⟨x_i, x_k⟩ − ⟨y_j, y_l⟩)² P_ij P_kl, or, with ``relative``, of the
+        Weight of the entropy, in units of the loss Σ (⟨x_i, x_k⟩ − ⟨y_j, y_l⟩)² P_ij P_kl or, with ``relative``, of the
         standard deviation of each linearized problem's affinities.
     start : ndarray, shape (n, m), optional
-        Plan to start from; independent coupling by default, which is a stationary point where rows are centered.
+        Initial plan; by default the independent coupling, which is a stationary point if rows are centered.
     relative : bool, default=False
         See ``epsilon``.
     max_iter : int, default=50
-        Most linearizations.
+        Largest number of linearizations.
     sinkhorn_iter : int, default=100
-        Iterations of each linearized problem.
+        Iterations per linearized problem.
     tol : float, default=1e-6
-        Stop once a linearization moves at most this share of the mass.
+        Stop when a linearization moves at most this share of the mass.
 
     Returns
     -------
     GromovResult
-        Of a local optimum: the problem is not convex, and ``start`` decides.
+        A local optimum, which depends on ``start``, because the problem is not convex.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     ShapeError
-        ``start`` of another shape.
+        If ``start`` has the wrong shape.
 
     Notes
     -----
@@ -109,13 +110,13 @@ def gromov_wasserstein(
 
 
 def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
-    """Return, for each row, quantiles of its inner products with all rows: what of a row can be seen in any rotated space.
+    """Return, for each row, quantiles of its inner products with all rows, which do not change under rotations.
 
     Parameters
     ----------
     X : ndarray, shape (n, d)
     n_quantiles : int, default=256
-        The same for both spaces, so that their numbers of rows may differ.
+        The same for both spaces, so that the numbers of rows may differ.
 
     Returns
     -------
@@ -124,8 +125,8 @@ def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
 
     Notes
     -----
-    The transport cost between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011, §6),
-    which says nothing of which rows are near to which; a plan made from it is a start for the full problem.
+    The transport cost between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011, §6). It does not
+    use which rows are near each other; a plan based on it is an initial plan for the full problem.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""The divergence of two transport plans, with the gradient that needs no differentiation of the solver (SOTAlign)."""
+"""KLOT: the divergence of two transport plans, with a gradient that does not require differentiating the solver (SOTAlign)."""
 
 from __future__ import annotations
 
@@ -64,63 +64,64 @@ def klot(
     rho_teacher: float | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
-    """KL(P* ‖ P): how far the student's entropic plan P is from the teacher's P*, with its explicit gradient.
+    """KL(P* ‖ P): the divergence of the student's entropic plan P from the teacher's plan P*, with its explicit gradient.
 
     Parameters
     ----------
     student : tensor, shape (n, m)
-        Affinities A. A gradient flows here, of the same dtype; float16 and bfloat16 are computed in float32.
+        Affinities A. Gradients flow into them, in the same dtype; float16 and bfloat16 are computed in float32.
     teacher : tensor, shape (n, m)
-        Affinities T, in which no gradient flows.
+        Affinities T. No gradient flows into them.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        Of the two plans, in units of affinity.
+        ε of the two plans, in units of affinity.
     max_iter : int, default=100
-        The most Sinkhorn iterations for either plan; fewer are done where more would change nothing but rounding.
+        Largest number of Sinkhorn iterations per plan; fewer are run if more would only change rounding.
     tol : float, optional
-        Stop when the rows' marginals are within this L1 distance; see :func:`sinkhorn`.
+        Stop when the row sums are within this L1 distance of the marginals; see :func:`sinkhorn`.
     mass : {"unit", "bistochastic"}, default="unit"
         Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a loss weight α on
         the first acts as α/n on the second.
     rho_teacher : float, optional
-        Strength ρ of the marginals of the teacher's plan, in units of its affinities, where some rows have no partner: see
-        :func:`sinkhorn_unbalanced`. P* is then the unbalanced plan divided by its mass, and P has the marginals of P*, so that rows of which the
-        teacher knows no partner count little. Balanced, with uniform marginals, by default. This is ours and not the paper's.
+        Strength ρ of the marginal constraints of the teacher's plan, in units of its affinities, for rows that may have no partner; see
+        :func:`sinkhorn_unbalanced`. P* is then the unbalanced plan divided by its mass, and P has the marginals of P*, so that rows without a
+        known partner have little weight. Balanced, with uniform marginals, by default. This is our extension, not the paper's.
     return_info : bool, default=False
-        Return how far the iterations got as well.
+        Also return information on convergence.
 
     Returns
     -------
     tensor, shape ()
         In nats. float64 if either input is, else float32.
     Convergence
-        Only with ``return_info``: marginal errors and iterations of both plans, and what they mean for the gradient.
+        Only with ``return_info``: marginal errors and iterations of both plans, and their effect on the gradient.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ParameterError
-        An ``epsilon`` too small for the precision, ``rho_teacher`` not above 0, or an option out of its range.
+        If ``epsilon`` is too small for the precision, ``rho_teacher`` is not positive, or an option is out of range.
     MissingExtraError
-        Without torch.
+        If torch is not installed.
 
     Warns
     -----
     ConvergenceWarning
-        The marginal errors are more than 1 % of ‖P − P*‖₁, so that the gradient is off by 1 % to 5 % or more in L1 norm. Not with
-        ``return_info``, which says so itself.
+        If the marginal errors are more than 1 % of ‖P − P*‖₁, so that the gradient is off by 1 % to 5 % or more in L1 norm. Not with
+        ``return_info``, which reports it.
 
     Notes
     -----
-    P = exp(u_i + A_ij/ε + v_j) has the marginals of P*, and among all potentials its own make the divergence least:
+    P = exp(u_i + A_ij/ε + v_j) has the marginals of P*, and among all potentials u, v those of P minimize the divergence:
 
-        KLOT = min over u, v of Σ P* log(P*/P) − P* + P, since the derivative by u_i is that of the marginals, Σ_j P_ij − P*_ij = 0.
+        KLOT = min over u, v of Σ P* log(P*/P) − P* + P, since the derivative with respect to u_i is that of the marginals, Σ_j P_ij − P*_ij = 0.
 
-    So the potentials' own change does not count (Danskin), and the gradient is the partial derivative by A alone, (P − P*)/ε. The paper's
-    equation 13 divides by ε*, which finite differences refute. It is exact where the iterations have converged; before, it is off in L1
-    norm by at least the marginal error/ε, and by more where they converge slowly. Adding a constant, or a vector to all rows or to all columns of A, changes
-    nothing.
+    The change of the potentials therefore does not contribute (Danskin's theorem), and the gradient is the partial derivative with respect to A alone,
+    (P − P*)/ε. The paper's equation 13 divides by ε*, which finite differences refute. The gradient is exact if the iterations have converged. Before
+    that, it is off in L1 norm by at least the marginal error/ε, and by more if convergence is slow. Adding a constant to A, or the same vector to all
+    rows or to all columns, changes nothing.
 
-    One n·m kernel is held while solving and one n·m gradient while going backward; nothing of that size is kept between.
+    One n·m kernel is in memory during the solution and one n·m gradient during the backward pass; nothing of this size is kept in between.
 
     References
     ----------
@@ -177,26 +178,27 @@ def klot_features(
     teacher: Side | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
-    """Do as :func:`klot` for affinities that are inner products, without ever forming them: O((n + m)·d) memory.
+    """Like :func:`klot` for affinities that are inner products, without ever forming the matrix: O((n + m)·d) memory.
 
     Parameters
     ----------
     X : tensor, shape (n, d)
-        The student's vectors: A_ij = ⟨x_i, y_j⟩. Normalize the rows before for cosines.
+        The student's vectors: A_ij = ⟨x_i, y_j⟩. For cosines, normalize the rows first.
     Y : tensor, shape (m, d)
-        A gradient flows in X and Y.
+        Gradients flow into X and Y.
     TX : tensor, shape (n, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
     TY : tensor, shape (m, e)
     epsilon, epsilon_teacher, max_iter, tol, mass, rho_teacher
-        As in :func:`klot`.
+        As for :func:`klot`.
     memory : int, default=2**30
-        Bytes of a kernel that are held while solving; the rest is computed anew in each iteration, in strips of some 50 MB.
+        Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in strips of about 50 MB.
     teacher : optional
-        The teacher's plan for these very rows, from :func:`solve_teacher`, where they come again and again. ``TX``, ``TY``,
-        ``epsilon_teacher`` and ``rho_teacher`` are then those it was solved for, and are not looked at.
+        The teacher's plan for the same rows, from :func:`solve_teacher`, if they are used repeatedly. ``TX``, ``TY``,
+        ``epsilon_teacher`` and ``rho_teacher`` are then those it was solved for, and the arguments are ignored.
     return_info : bool, default=False
-        As in :func:`klot`.
+        As for :func:`klot`.
+        As for :func:`klot`.
 
     Returns
     -------
@@ -208,6 +210,8 @@ def klot_features(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError, MissingExtraError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or an optional
+        dependency is not installed.
 
     Warns
     -----
@@ -268,21 +272,23 @@ def solve_teacher(
     rho_teacher: float | None = None,
     memory: int = MEMORY,
 ) -> Side:
-    """Solve for a teacher's plan once, for :func:`klot_features` on rows that do not change.
+    """Solve for a teacher's plan once, for repeated use in :func:`klot_features` on the same rows.
 
     Parameters
     ----------
     TX, TY, epsilon_teacher, max_iter, tol, rho_teacher, memory
-        As there.
+        As for :func:`klot_features`.
 
     Returns
     -------
     object
-        To be given to :func:`klot_features` as ``teacher``. It holds the vectors and the potentials, O((n + m)·d).
+        Pass it to :func:`klot_features` as ``teacher``. It holds the vectors and the potentials, O((n + m)·d).
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError, MissingExtraError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or an optional
+        dependency is not installed.
 
     Examples
     --------
@@ -308,7 +314,7 @@ def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
 def _with_info(
     value: Tensor, sides: tuple[Side, ...], difference: float, max_iter: int, tol: float | None, return_info: bool
 ) -> Tensor | tuple[Tensor, Convergence]:
-    """Return the value, with how far the iterations got if that is asked for; else warn if it is not far enough."""
+    """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
     (student, teacher), affinity = (side.potentials for side in sides), sides[0].affinity
     settled = max(tol or 0.0, CONVERGED, 64 * float(affinity.xp.finfo(affinity.dtype).eps))
     found = Convergence(student.error, teacher.error, student.n_iter, teacher.n_iter, difference, settled)

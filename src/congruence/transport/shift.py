@@ -1,4 +1,4 @@
-"""How far a collection of unpaired images and texts is from the paired ones it is to be used with."""
+"""Distribution shift between a collection of unpaired images and texts and the paired data it is used with."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["Distance", "DistributionShift", "distribution_shift"]
 
 @dataclass(frozen=True)
 class Distance:
-    """A sliced Wasserstein distance over several draws, in turns of the circle.
+    """A sliced Wasserstein distance averaged over several draws, in turns of the circle.
 
     Attributes
     ----------
     value, sd : float
         Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
     floor : float
-        The mean of the same between random re-divisions of all rows drawn into two clouds of the same sizes: what samples of one
-        collection, so large, are apart.
+        The mean of the same distance between random splits of all sampled rows into two clouds of the same sizes: the distance expected between
+        two samples of one collection.
     """
 
     value: float
@@ -55,18 +55,18 @@ class DistributionShift:
     total: Distance
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the distances with their standard deviations, beside what samples of one collection are apart.
+        """Draw the distances with their standard deviations, and the distance between samples of one collection.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -93,22 +93,22 @@ def distribution_shift(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> DistributionShift:
-    """Measure how far unpaired data lie from paired data: SSW(X, A) + SSW(Y, B), SSW the sliced distance on the sphere.
+    """Measure the distance of unpaired data from paired data: SSW(X, A) + SSW(Y, B), where SSW is the sliced distance on the sphere.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
         Unpaired images.
     A : array_like, shape (m, d)
-        Images of the paired data, by the same encoder.
+        Images of the paired data, from the same encoder.
     Y, B : array_like, shapes (n', e) and (m', e), optional
-        The same of texts.
+        The corresponding texts.
     p, n_projections, variant, grid, normalize
-        As in :func:`sliced_wasserstein_sphere`.
+        As for :func:`sliced_wasserstein_sphere`.
     max_rows : int, default=100_000
-        Rows drawn at random, without replacement, from whichever collection has more.
+        If a collection has more rows, use a random sample of this size, drawn without replacement.
     repeats : int, default=20
-        Draws of rows and circles.
+        Number of draws of rows and circles.
     random_state : int, default=0
     callback : callable, optional
         Called with 1 after each draw.
@@ -121,8 +121,9 @@ def distribution_shift(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
     ParameterError
-        One of ``Y`` and ``B`` without the other, rows not of unit norm, or an option out of its range.
+        If only one of ``Y`` and ``B`` is passed, rows do not have unit norm, or an option is out of range.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Entropic optimal transport between two collections of given affinity (Cuturi 2013)."""
+"""Entropic optimal transport between two collections with given affinities (Cuturi 2013)."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ MEMORY = 2**30
 
 @dataclass(frozen=True)
 class SinkhornResult:
-    """An entropic transport plan in O(n + m) numbers: P = exp(u_i + A_ij/ε + v_j).
+    """An entropic transport plan stored in O(n + m) numbers: P = exp(u_i + A_ij/ε + v_j).
 
     Attributes
     ----------
     u : array, shape (n,)
-        Natural logarithms of the scalings of rows, dimensionless: ε·u is the dual potential in units of affinity.
+        Natural logarithms of the row scalings, dimensionless: ε·u is the dual potential in units of affinity.
     v : array, shape (m,)
-        The same of columns.
+        The same for columns.
     epsilon : float
         In units of affinity.
     mass : {"unit", "bistochastic"}
-        What P adds up to: 1 or n.
+        Sum of P: 1 or n.
     marginal_error : float
-        L1 distance of the sums of rows from their marginals plus that of columns, for the plan of mass 1: from 0 to 4.
+        L1 distance of the row sums from their marginals plus that of the column sums, for the plan of mass 1: from 0 to 4.
     n_iter : int
-        Iterations done; one updates rows and columns.
+        Number of iterations; each updates rows and columns.
     converged : bool
         Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
     """
@@ -65,17 +65,17 @@ class SinkhornResult:
     _affinity: Affinity = field(repr=False)
 
     def plan(self, rows: slice | None = None) -> Array:
-        """Return the plan, or some rows of it, computed from the arrays passed in as they are now.
+        """Return the plan, or some of its rows, computed from the current content of the arrays that were passed in.
 
         Parameters
         ----------
         rows : slice, optional
-            Of step 1. All rows by default, which takes n·m numbers.
+            With step 1. By default all rows, which takes n·m numbers.
 
         Returns
         -------
         array, shape (n, m) or (rows, m)
-            Of the kind that was passed in.
+            In the array library that was passed in.
         """
         n = self._affinity.shape[0]
         start, stop, step = (rows or slice(None)).indices(n)
@@ -99,30 +99,30 @@ def sinkhorn(
     mass: str = "unit",
     memory: int = MEMORY,
 ) -> SinkhornResult:
-    """Transport one collection to another along high affinities, spread out by an entropy: argmax ⟨P, A⟩ − ε ⟨P, log P⟩.
+    """Transport one collection to another along high affinities, smoothed by an entropy term: argmax ⟨P, A⟩ − ε ⟨P, log P⟩.
 
     Parameters
     ----------
     affinity : array_like, shape (n, m), optional
-        A: how alike row and column are; the negative of a cost. NumPy or torch, on the tensor's device; no gradient goes through.
+        A: similarity of row and column, i.e. the negative of a cost. NumPy or torch, computed on the tensor's device; no gradient flows through.
         float16 and bfloat16 are computed in float32.
     epsilon : float, default=0.05
         Weight of the entropy, in units of affinity.
     max_iter : int, default=100
-        The most iterations; each makes the rows' marginals right and then the columns'. Fewer are done where more would change nothing but
+        Largest number of iterations; each corrects the row marginals and then the column marginals. Fewer are run if more would only change
         rounding.
     tol : float, optional
-        Stop once the rows' marginals are within this L1 distance (mass 1). float32 does not get much below 1e-6.
+        Stop when the row sums are within this L1 distance of the marginals (mass 1). float32 does not get much below 1e-6.
     X : array_like, shape (n, d), optional
-        Instead of ``affinity``, with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have unit norm), computed in
-        strips and never formed as a whole.
+        Instead of ``affinity``, together with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have unit norm), computed in
+        strips and never stored as a whole.
     Y : array_like, shape (m, d), optional
     marginals : tuple of array_like, shapes (n,) and (m,), optional
-        Positive weights of rows and of columns, each adding up to 1. Uniform by default.
+        Positive weights of rows and of columns, each summing to 1. Uniform by default.
     mass : {"unit", "bistochastic"}, default="unit"
-        Whether the plan adds up to 1, or to n so that rows of a square plan add up to 1 (SOTAlign, equation 11). One is the other times n.
+        Whether the plan sums to 1, or to n so that rows of a square plan sum to 1 (SOTAlign, equation 11). The latter is n times the former.
     memory : int, default=2**30
-        Bytes of the kernel, n·m numbers, that are held; rows beyond are computed anew in each iteration. A kernel of ``affinity`` is always held.
+        Bytes of the kernel (n·m numbers) that are kept in memory; further rows are recomputed in each iteration. The kernel of ``affinity`` is always kept.
 
     Returns
     -------
@@ -131,13 +131,15 @@ def sinkhorn(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ParameterError
-        ``epsilon`` too small for the precision, marginals not positive, or an option out of its range.
+        If ``epsilon`` is too small for the precision, marginals are not positive, or an option is out of range.
 
     Notes
     -----
-    A held kernel is read once an iteration, n·m multiplications and additions twice; a computed one costs a matrix product and n·m exponentials
-    an iteration in O((n + m)·d) memory. Where at most one entry in twenty can count, only those are held and read. The plan is that of the logarithmic iteration, whatever ε: scalings are absorbed before they overflow.
+    A stored kernel is read once per iteration, with n·m multiplications and additions twice. A recomputed one costs a matrix product and n·m
+    exponentials per iteration, in O((n + m)·d) memory. If at most one entry in twenty can matter, only those are stored and read. The plan is that of
+    the logarithmic iteration, whatever ε: scalings are absorbed before they overflow.
 
     References
     ----------
@@ -172,13 +174,14 @@ def sinkhorn(
 def choose_affinity(
     affinity: RowsLike | None, X: RowsLike | None, Y: RowsLike | None, memory: int
 ) -> tuple[Affinity, int]:
-    """Return the affinities that were given in one of the two ways, and the bytes of a kernel to hold.
+    """Return the affinities, passed in one of the two ways, and the number of bytes of the kernel to keep.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ParameterError
-        Not exactly one way.
+        If the affinities are not passed in exactly one way.
     """
     if (affinity is None) == (X is None) or (X is None) != (Y is None):
         given = [
@@ -199,11 +202,12 @@ def choose_affinity(
 def check_marginals(
     marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None, affinity: Affinity
 ) -> tuple[Array, Array]:
-    """Return the marginals of rows and of columns, each adding up to 1.
+    """Return the marginals of rows and of columns, each summing to 1.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     """
     given = (None, None) if marginals is None else tuple(marginals)
     if len(given) != 2:
@@ -213,11 +217,12 @@ def check_marginals(
 
 
 def check_options(max_iter: int, tol: float | None, memory: int) -> None:
-    """Refuse options of the iteration that are out of range.
+    """Check that the options of the iteration are in range.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     check_positive(max_iter, "max_iter", integer=True)
     check_positive(memory, "memory", integer=True, zero=True)

@@ -26,7 +26,7 @@ ATOMS = 2**17
 
 
 def random_frames(n_projections: int, d: int, random_state: int | np.random.Generator = 0) -> np.ndarray:
-    """Draw pairs of orthonormal vectors uniformly (by Haar's measure): each spans the plane of a great circle.
+    """Draw pairs of orthonormal vectors uniformly (by the Haar measure), each spanning the plane of a great circle.
 
     Parameters
     ----------
@@ -42,10 +42,11 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
 
     Notes
     -----
-    Two Gaussian vectors, made orthonormal by Gram and Schmidt: rotating both rotates the result, so no frame is preferred.
+    Two Gaussian vectors, orthonormalized by Gram–Schmidt: rotating both rotates the result, so no frame is preferred.
 
     Examples
     --------
@@ -91,25 +92,25 @@ def sliced_wasserstein_sphere(
     Parameters
     ----------
     X : array_like, shape (n, d)
-        NumPy or torch; computed on the host, projections in the input's precision (float16 in float32), sums in float64.
+        NumPy or torch; computed on the host, with projections in the input's precision (float16 in float32) and sums in float64.
     Y : array_like, shape (m, d)
     p : float, default=2
         At least 1. The linear variant is defined for 2 only.
     n_projections : int, default=50
         Number of great circles.
     variant : {"circular", "linear"}, default="circular"
-        ``"circular"`` is the Wasserstein distance on each circle (Bonet et al. 2023). ``"linear"`` pairs the clouds through the
-        uniform distribution instead of directly (Liu et al. 2025): never smaller, and without a search.
+        ``"circular"`` is the Wasserstein distance on each circle (Bonet et al. 2023). ``"linear"`` couples the clouds through the
+        uniform distribution instead of directly (Liu et al. 2025): it is never smaller, and needs no search.
     grid : int, optional
-        For ``"linear"``: the mean over so many points of the reference, as published code takes it (100), instead of the integral.
+        For ``"linear"``: average over this many points of the reference, as the published code does (100), instead of computing the integral.
     normalize : bool, default=False
-        Take the direction of each row. Otherwise a row whose norm is not 1 within 0.001 is refused.
+        Scale rows to unit norm. Otherwise rows whose norm differs from 1 by more than 0.001 are refused.
     projections : array_like, shape (N, d, 2), optional
-        Orthonormal frames; ``n_projections`` and ``random_state`` are not used then.
+        Orthonormal frames, used instead of ``n_projections`` and ``random_state``.
     batch : int, optional
-        Circles projected on at once. By default as many as take a few tens of megabytes.
+        Number of circles processed at once. By default as many as take a few tens of megabytes.
     random_state : int, default=0
-        Of :func:`random_frames`.
+        For :func:`random_frames`.
 
     Returns
     -------
@@ -119,15 +120,16 @@ def sliced_wasserstein_sphere(
     Raises
     ------
     ShapeError
-        The widths differ, or are 1.
+        If the widths differ, or are 1.
     ZeroRowError, DtypeError, NotFiniteError
+        If the rows cannot be used.
     ParameterError
-        Rows not of unit norm, or an option out of its range.
+        If rows do not have unit norm, or an option is out of range.
 
     Notes
     -----
-    O(N · (n + m) · (d + log(n + m))) operations and memory of O(batch · (n + m)). A row orthogonal to the plane of a circle, which has
-    probability zero, is put at the circle's origin.
+    O(N · (n + m) · (d + log(n + m))) operations and O(batch · (n + m)) memory. A row orthogonal to the plane of a circle, which has
+    probability zero, is placed at the circle's origin.
 
     References
     ----------
@@ -155,11 +157,12 @@ def sliced_wasserstein_sphere(
 
 
 def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
-    """Return what is solved on each circle.
+    """Return the function that solves the problem on each circle.
 
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     check_choice(variant, VARIANTS, "variant")
     check_positive(p, "p")
@@ -181,11 +184,12 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
 
 
 def sphere_pair(X: RowsLike, Y: RowsLike, names: tuple[str, str], normalize: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Validate two clouds on one sphere; with ``normalize`` rows may have any length, since projections have none.
+    """Validate two clouds on a sphere; with ``normalize`` rows may have any length, since projections are scale-invariant.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
     """
     A, B = (_on_sphere(side, name, normalize) for side, name in zip((X, Y), names, strict=True))
     if A.shape[1] != B.shape[1]:
@@ -252,7 +256,7 @@ def circle_costs(
     batch: int | None = None,
     order: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the cost on each circle, and with ``order`` also that between the clouds after exchanging rows.
+    """Return the cost on each circle and, with ``order``, also that between the clouds after exchanging rows.
 
     Parameters
     ----------
@@ -263,7 +267,7 @@ def circle_costs(
         From :func:`choose_cost`.
     batch : int, optional
     order : ndarray of int, shape (n + m,), optional
-        The rows of A and B in one row, in another order: the first n of them make the first cloud.
+        A permutation of the concatenated rows of A and B, of which the first n make the first cloud.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Entropic transport that need not match everything: unbalanced plans (Chizat et al. 2018)."""
+"""Entropic transport that need not match all mass: unbalanced plans (Chizat et al. 2018)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["UnbalancedResult", "check_rho", "sinkhorn_unbalanced"]
 
 @dataclass(frozen=True)
 class UnbalancedResult(SinkhornResult):
-    """An unbalanced plan divided by its mass, in O(n + m) numbers; what is not said here is as in :class:`SinkhornResult`.
+    """An unbalanced plan divided by its mass, stored in O(n + m) numbers; other attributes are as in :class:`SinkhornResult`.
 
     Attributes
     ----------
     marginal_error : float
-        How far the plan is from optimal: L1 distance of the sums of its rows from r·exp(−ε(u_i − log r_i)/ρ), u of the plan that is not
-        normalized, plus the same of columns; as a share of the mass. At ρ = ∞ that is the error of a balanced plan.
+        Distance of the plan from the optimum: L1 distance of its row sums from r·exp(−ε(u_i − log r_i)/ρ), with u of the unnormalized plan,
+        plus the same for columns, as a share of the mass. For ρ = ∞ it is the error of a balanced plan.
     rho : float
         In units of affinity.
     log_mass : float
-        Natural logarithm of what the plan adds up to before it is normalized.
+        Natural logarithm of the plan's sum before normalization.
     row_marginal : array of float64, shape (n,)
-        Sums of the normalized plan's rows: rows of which no partner is near have little.
+        Row sums of the normalized plan: rows without a near partner have little mass.
     column_marginal : array of float64, shape (m,)
     """
 
@@ -61,27 +61,27 @@ def sinkhorn_unbalanced(
     marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None = None,
     memory: int = MEMORY,
 ) -> UnbalancedResult:
-    """Transport one collection to another where some of either has no partner: marginals are preferred with strength ρ, not held.
+    """Transport one collection to another when some rows have no partner: marginals are soft constraints of strength ρ.
 
     The optimal plan is that of argmax ⟨P, A⟩ − ε KL(P | r cᵀ) − ρ KL(P1 | r) − ρ KL(Pᵀ1 | c), and the result is this plan divided by its mass.
 
     Parameters
     ----------
     affinity : array_like, shape (n, m), optional
-        As in :func:`sinkhorn`.
+        As for :func:`sinkhorn`.
     rho : float, default=0.1
-        What it costs to leave mass unmatched, in units of affinity: the less, the more of the plan lies where affinities are high.
-        ``math.inf`` is :func:`sinkhorn`, to the bit.
+        Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where affinities are high.
+        ``math.inf`` gives the result of :func:`sinkhorn`, to the bit.
     epsilon, max_iter : optional
-        As in :func:`sinkhorn`.
+        As for :func:`sinkhorn`.
     tol : float, optional
-        Stop once the sums of rows are this near to what the potentials ask for, in L1 norm and as a share of the mass.
+        Stop when the row sums are within this L1 distance, as a share of the mass, of the values implied by the potentials.
     X, Y : array_like, optional
-        As in :func:`sinkhorn`; computed in strips.
+        As for :func:`sinkhorn`; computed in strips.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
-        r and c, each adding up to 1. Uniform by default.
+        r and c, each summing to 1. Uniform by default.
     memory : int, default=2**30
-        As in :func:`sinkhorn`.
+        As for :func:`sinkhorn`.
 
     Returns
     -------
@@ -90,17 +90,18 @@ def sinkhorn_unbalanced(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ParameterError
-        ``rho`` not above 0, or as in :func:`sinkhorn`.
+        If ``rho`` is not positive, or as for :func:`sinkhorn`.
 
     Notes
     -----
-    Adding a constant k to all affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` and not the normalized plan. Adding a
-    vector to all rows or columns does change the plan, other than in balanced transport.
+    Adding a constant k to all affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` but not the normalized plan. Unlike in
+    balanced transport, adding a vector to all rows or columns changes the plan.
 
-    The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Rows' potentials are u ← log r − λ log Σ_j exp(A_ij/ε + v_j) with
-    λ = ρ/(ρ + ε). An iteration brings the plan nearer at the balanced rate or better; the balance between u and v, for which the plain iteration
-    takes some ρ/ε iterations, is set in closed form. All entries of a kernel are held, without the sparse form of :func:`sinkhorn`.
+    The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j exp(A_ij/ε + v_j) with
+    λ = ρ/(ρ + ε). Each iteration converges at the balanced rate or faster; the balance between u and v, for which the plain iteration
+    needs about ρ/ε iterations, is set in closed form. All entries of a kernel are kept, without the sparse form of :func:`sinkhorn`.
 
     References
     ----------
@@ -152,5 +153,6 @@ def check_rho(rho: float, name: str) -> float:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     return rho if isinstance(rho, float) and rho == math.inf else check_positive(rho, name)

@@ -1,4 +1,4 @@
-"""Maps that are tried on held-out pairs, fitted from sums of all pairs less those of a fold."""
+"""Candidate maps for cross-validation, fitted from sums over all pairs minus those of a fold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Moves = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarr
 
 @dataclass(frozen=True)
 class Candidate:
-    """A map by its words, its method and its parameters."""
+    """A candidate map: its description, its method and its parameters."""
 
     name: str
     method: str
@@ -64,7 +64,7 @@ class Pairs:
         self._moments: CrossMoments | None = None
 
     def without(self, test: np.ndarray) -> Kept:
-        """Return all pairs but some, given by their rows."""
+        """Return all pairs except those in the given rows."""
         kept = np.ones(len(self.X), dtype=bool)
         kept[test] = False
         k = min(self.X.shape[1], self.Y.shape[1])
@@ -77,14 +77,14 @@ class Pairs:
 
 
 class Kept:
-    """The pairs that candidates are fitted on; what several of them need is computed once.
+    """The pairs that candidates are fitted on; quantities that several candidates need are computed once.
 
     Parameters
     ----------
     pairs : Pairs
     which : ndarray of bool
     moments : CrossMoments or None
-        None where there are fewer pairs than dimensions.
+        None if there are fewer pairs than dimensions.
     """
 
     def __init__(self, pairs: Pairs, which: np.ndarray, moments: CrossMoments | None) -> None:
@@ -99,7 +99,7 @@ class Kept:
 
     @property
     def X(self) -> np.ndarray:
-        """The source rows, shape (n, d_source): a copy, made only where rows themselves are needed."""
+        """The source rows, shape (n, d_source): a copy, made only if rows themselves are needed."""
         return np.asarray(self._pairs.X[self._which])
 
     @property
@@ -152,7 +152,7 @@ class Kept:
 
 
 def moves(candidate: Candidate, kept: Kept) -> Moves:
-    """Fit a candidate, and return how it maps rows of the anchors' modality and of another one.
+    """Fit a candidate, and return functions that map rows of the anchors' modality and of another one.
 
     Parameters
     ----------
@@ -162,9 +162,9 @@ def moves(candidate: Candidate, kept: Kept) -> Moves:
     Returns
     -------
     callable
-        From rows to mapped rows.
+        Function of rows that returns mapped rows.
     callable
-        From rows, their modality's source mean and its target mean (or None) to mapped rows.
+        Function of rows, their modality's source mean and its target mean (or None) that returns mapped rows.
     """
     if candidate.method != "orthogonal":
         fitted: Any = make_map(candidate.method, **candidate.parameters)

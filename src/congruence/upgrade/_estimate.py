@@ -25,5 +25,5 @@ class Estimate:
     n: int
 
     def to_dict(self) -> dict[str, float]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)

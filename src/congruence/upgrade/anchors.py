@@ -1,4 +1,4 @@
-"""Which items to encode by both models: an order of a store's rows, chosen from the source's vectors alone."""
+"""Choose which items to encode with both models: an order of a store's rows, computed from the source vectors alone."""
 
 from __future__ import annotations
 
@@ -55,27 +55,27 @@ METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Rows of a store to be encoded by both models, the most telling first: any first k of them are a choice of k.
+    """Rows of a store to encode with both models, the most informative first: for any k, the first k are a choice of k anchors.
 
     Attributes
     ----------
     embeddings : Embeddings, shape (n, d)
-        Their vectors in the source model, in order, with the store's ids or, where it has none, the numbers of its rows.
+        Their vectors in the source model, in order, with the store's ids or, if it has none, row numbers.
     rows : ndarray of int64, shape (n,)
-        Their numbers in the store.
+        Their row numbers in the store.
     covered : ndarray, shape (n,)
         Share of the candidates' variance, about their mean, in the span of the first k anchors, k = 1 … n.
     covered_by_random : ndarray, shape (n,)
-        The same for candidates in random order: what choosing is compared with.
+        The same for candidates in random order, for comparison.
     method : str
     n_rows : int
-        Of the store.
+        Rows of the store.
     n_candidates : int
-        Rows among which was chosen: different from each other, and drawn at random where the store has more than ``max_rows``.
+        Number of candidate rows: distinct rows, sampled at random if the store has more than ``max_rows``.
     n_identical, n_zero : int
-        Rows drawn that were no candidates: their vector is another's, or all zeros.
+        Sampled rows that were not candidates because their vector repeats another row's or is zero.
     has_ids : bool
-        Whether the ids are the store's own.
+        Whether the ids come from the store.
     """
 
     embeddings: Embeddings
@@ -94,11 +94,11 @@ class Anchors:
 
     @property
     def ids(self) -> np.ndarray:
-        """Ids in order, or numbers of rows, shape (n,)."""
+        """Ids in order, or row numbers, shape (n,)."""
         return self.embeddings.ids
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything but the vectors as plain data."""
+        """Return all fields except the vectors as plain data."""
         return {
             "method": self.method,
             "n": len(self),
@@ -113,30 +113,31 @@ class Anchors:
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the share of the variance that is covered, by number of anchors (:func:`congruence.plotting.draw_covered`)."""
+        """Draw the share of variance covered, by number of anchors (:func:`congruence.plotting.draw_covered`)."""
         from congruence.plotting import draw_covered
 
         shares = {self.method: self.covered.tolist(), "random": self.covered_by_random.tolist()}
         return draw_covered({"shares": shares}, ax)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the anchors in their order, whole or not at all.
+        """Write the anchors in order, atomically.
 
         Parameters
         ----------
         path : path-like
-            ``.txt``: an id a line, or a row number. Any other suffix of :data:`congruence.stores.FORMATS`: vectors and ids, which
-            ``congruence fit`` and :func:`congruence.fit` read as the source's side.
+            ``.txt``: one id or row number per line. Any other suffix of :data:`congruence.stores.FORMATS`: vectors and ids, which
+            ``congruence fit`` and :func:`congruence.fit` accept as the source.
         force : bool, default=False
-            Replace what is there.
+            Replace existing output.
 
         Raises
         ------
         IdError
-            An id with a line break, for a ``.txt``.
+            If an id contains a line break and the output is a ``.txt``.
         ParameterError
-            Another suffix.
+            If the suffix is not supported.
         OutputExistsError, FileError, StorageError
+            If the output already exists; a file cannot be read; or the output cannot be written.
         """
         check_anchors_output(path)
         if Path(path).suffix.lower() != ".txt":
@@ -159,7 +160,7 @@ class Anchors:
 
 
 def check_anchors_output(path: str | Path) -> None:
-    """Refuse a path that :meth:`Anchors.save` does not write to: a format of vectors without room for ids. Raises ParameterError."""
+    """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids. Raises ParameterError."""
     if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
         raise ParameterError(
             f"Got {str(path)!r} for anchors; expected a format with room for ids, which say what to encode. Pass a path that ends in .parquet or .txt."
@@ -175,25 +176,25 @@ def choose_anchors(
     max_rows: int = 10_000,
     random_state: int = 0,
 ) -> Anchors:
-    """Choose the items of a store that both models should encode, from the source's vectors.
+    """Choose the items of a store that both models should encode, from the source vectors.
 
     Parameters
     ----------
     X : Embeddings, array_like or Source, shape (m, d)
-        The store in the source model. Of a :class:`~congruence.stores.Source`, as ``open_source`` gives it, only the rows drawn are held in memory.
+        The store in the source model. For a :class:`~congruence.stores.Source`, as returned by ``open_source``, only the sampled rows are kept in memory.
     n : int
-        How many.
+        Number of anchors.
     method : {"variance", "facility", "volume", "kmeans++", "leverage", "random", "balanced"}, default="variance"
-        A key of :data:`METHODS`: what most reduces the expected error over all rows of a linear map fitted on the anchors, what
-        all rows are nearest to, what is farthest from the span of the anchors before it, D² sampling, sampling by leverage score,
-        any, or the classes of ``labels`` in turn. docs/anchors.md measures them.
+        A key of :data:`METHODS`. Choose the rows that: most reduce the expected error over all rows of a linear map fitted on them
+        ("variance"); are nearest to all rows ("facility"); are each farthest from the span of those before ("volume"); are drawn by D² sampling
+        ("kmeans++") or by leverage score ("leverage"); are random; or take the classes of ``labels`` in turn. docs/anchors.md compares them.
     labels : sequence of length m, optional
         Class of each row, for ``"balanced"``.
     max_rows : int, default=10_000
-        Of a larger store so many rows are drawn at random (class by class in turn for ``"balanced"``), or twice ``n`` if that
-        is more, and the anchors chosen among these.
+        If the store is larger, anchors are chosen among a random sample of this many rows (taking classes in turn for ``"balanced"``), or of twice
+        ``n`` if that is more.
     random_state : int, default=0
-        Of the draw and of the methods that are random.
+        Random seed of the sample and of the methods that are random.
 
     Returns
     -------
@@ -202,16 +203,18 @@ def choose_anchors(
     Raises
     ------
     ParameterError
-        An unknown method; ``n`` or ``max_rows`` below 1; ``n`` above the number of rows; labels without ``"balanced"``, or the reverse.
+        If the method is unknown, ``n`` or ``max_rows`` is below 1, ``n`` exceeds the number of rows, or labels are passed
+        without ``"balanced"`` or missing for it.
     TooFewAnchorsError
-        Fewer than ``n`` different rows.
+        If there are fewer than ``n`` different rows.
     ShapeError
-        Not as many labels as rows.
+        If the numbers of labels and rows differ.
     DtypeError, NotFiniteError, IdError, CorruptFileError
+        If arrays are not real numbers or contain NaN or infinity; ids are missing, repeated or without a partner; or a file is damaged.
 
     Notes
     -----
-    A row of zeros, which a failed encoding leaves, is never chosen, and of rows with equal vectors only one.
+    A row of zeros, which usually comes from a failed encoding, is never chosen, and of rows with equal vectors only one is.
 
     Examples
     --------
@@ -275,7 +278,7 @@ def choose_anchors(
 
 
 def _in_turn(labels: Labels, m: int, rng: np.random.Generator) -> np.ndarray:
-    """Return all rows in an order that takes one of each class, then the next of each, both at random."""
+    """Return all rows in an order that takes one row of each class, then the next of each, in random order."""
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ShapeError(f"Got labels of shape {labels.shape}; expected one a row. Pass labels=… with {m} entries.")
@@ -290,7 +293,7 @@ def _in_turn(labels: Labels, m: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _read(X: Embeddings | Source, rows: np.ndarray) -> Embeddings:
-    """Return rows of a store in the order given, with its ids or the rows' numbers."""
+    """Return rows of a store in the given order, with its ids or the row numbers."""
     if not isinstance(X, Source):
         return X.take(rows)
     ids, vectors = X.take(rows)

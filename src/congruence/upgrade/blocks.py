@@ -1,4 +1,4 @@
-"""What maps a block of rows, checked and prepared once, for this process or for another."""
+"""Map blocks of rows with a map that is checked and prepared once, in this process or in others."""
 
 from __future__ import annotations
 
@@ -27,54 +27,55 @@ BLOCK_BYTES = 8 * 2**20
 
 
 class BlockMap:
-    """A map as it is applied to blocks of rows: with the side, means, precision and norm of one journey.
+    """A map applied to blocks of rows, with fixed side, means, precision and normalization.
 
-    It can be pickled, which is how engines send it to their workers; what is prepared for products is prepared again there.
+    It can be pickled, which is how engines send it to their workers; prepared products are computed again there.
 
     Parameters
     ----------
     mapping : Map
-        Fitted.
+        A fitted map.
     space : Space
-        Of the vectors, as far as it is known; ``dim`` must be set.
+        Space of the vectors, as far as it is known; ``dim`` must be set.
     source_dtype : dtype
-        In which the vectors are stored: float16, float32 or float64.
+        Type in which the vectors are stored: float16, float32 or float64.
     modality : str, optional
-        Which of the map's means to use; that of ``space`` by default.
+        Modality whose means are used; by default that of ``space``.
     normalize : {"auto", True, False}, default="auto"
         Scale mapped rows to unit norm (:meth:`~congruence.maps.Map.gives_unit_rows`).
     dtype : dtype, optional
-        In which mapped vectors are stored; ``source_dtype`` by default.
+        Type in which mapped vectors are stored; by default ``source_dtype``.
     side : {"source", "target"}, optional
-        Of a two-sided map.
+        Which head of a joint-space map to use.
     check : bool, default=True
-        Refuse vectors whose space is known to differ.
+        Refuse vectors that are known to belong to another space.
     allow_zero_rows : bool, default=False
     device : str, optional
-        "cpu" or "cuda": compute products of affine maps with torch on that device; "auto" does so on a GPU if the process sees one. By
+        "cpu" or "cuda": compute products of affine maps with torch on that device; "auto" does so if the process sees a GPU. By
+        default NumPy computes them.
         default NumPy computes them.
 
     Attributes
     ----------
     space : Space
-        Of the mapped vectors.
+        Space of the mapped vectors.
     expected : Space
-        That the vectors must come from.
+        Space that the vectors must belong to.
     dim_in, dim : int
-        Widths.
+        Widths of the input and of the output.
     source_dtype, dtype, compute : numpy.dtype
-        Stored before, stored after, and computed in.
+        Types of the stored input, of the stored output, and of the computation.
     unit : bool
-        Mapped rows are scaled to unit norm.
+        Whether mapped rows are scaled to unit norm.
     head : str or None
-        Of a two-sided map: which of them maps the rows.
+        For a joint-space map: the head that maps the rows.
 
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
-        The vectors are of another space.
+        If the vectors belong to another space.
     ParameterError
-        ``side`` is missing where the vectors could belong to either, or is "target" for a map without a second head.
+        If ``side`` is missing although the vectors could belong to either side, or is "target" for a map without a second head.
     """
 
     def __init__(
@@ -107,22 +108,23 @@ class BlockMap:
         self._function: Callable[[np.ndarray], np.ndarray] | None = None
 
     def rows_of_block(self, row_bytes: int | None = None) -> int:
-        """Return how many rows a block has, so that every journey computes the same products.
+        """Return the number of rows per block, chosen so that every kind of run computes the same products.
 
         Parameters
         ----------
         row_bytes : int, optional
-            Of a row of the table with all its columns, where these are read too.
+            Bytes of a row of the table with all its columns, if these are read too.
         """
         rows = max(256, BLOCK_BYTES // (self.dim_in * self.compute.itemsize))
         return rows if row_bytes is None else max(1, min(rows, BLOCK_BYTES // row_bytes))
 
     def check_block(self, block: np.ndarray, name: str, names: RowNames | None = None, *, first: bool = False) -> None:
-        """Refuse rows that hold NaN, infinity or nothing but zeros; of the first block, also unit rows where the map's had other norms.
+        """Refuse rows with NaN, infinity or only zeros; for the first block, also norms that differ from those at the fit.
 
         Raises
         ------
         NotFiniteError, ZeroRowError, SpaceMismatchError
+            If arrays contain NaN or infinity or have a row of zeros, or vectors belong to another space.
         """
         check_rows(block, name, ids=names, allow_zero_rows=self.allow_zero_rows)
         if first and self.check:
@@ -156,7 +158,7 @@ class BlockMap:
 
 
 def _sides(mapped: Map, given: Space, side: str | None) -> tuple[Space, Space, str | None]:
-    """Return the space the vectors must come from, the one they arrive in, and which head maps them if there are two."""
+    """Return the space the vectors must belong to, the space of the mapped vectors, and the head that maps them if there are two."""
     if isinstance(mapped, TwoSidedMap):
         if mapped.side_of(given, side) == "source":
             return mapped.source_space_, mapped.joint_space(), "source"
@@ -170,9 +172,9 @@ def _sides(mapped: Map, given: Space, side: str | None) -> tuple[Space, Space, s
 
 
 def _sees_gpu() -> bool:
-    """Say whether torch is installed and sees a GPU; engines hide those that a task did not ask for.
+    """Return whether torch is installed and sees a GPU; engines hide GPUs that a task did not request.
 
-    Importing torch takes seconds: a machine of Linux without a driver's device does without.
+    Importing torch takes seconds, so it is skipped on a Linux machine without a driver's device.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return False
@@ -186,7 +188,7 @@ def _sees_gpu() -> bool:
 
 
 def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only where it is told to."""
+    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only if it is told to."""
     import torch
 
     matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)

@@ -1,8 +1,8 @@
-"""Which map do these pairs support? Chosen by cross-validated retrieval, and among rotations where nothing is known of other modalities.
+"""Choose the map that the pairs support, by cross-validated retrieval; only rotations are candidates if nothing is known of other modalities.
 
-A rotation fitted on texts also maps images; a linear map that retrieves texts better may lose them. So maps that are no rotations are
-tried only where rows of another modality, paired with the anchors by id, pay for what they lose, or where the caller says that there
-is no other modality.
+A rotation fitted on texts also maps images. A linear map may retrieve texts better but degrade images. Maps other than rotations are therefore
+candidates only if rows of another modality, paired with the anchors by id, show how much they degrade it, or if the caller declares that
+there is no other modality.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from congruence.upgrade._candidates import LINEAR, ROTATIONS, Candidate, Pairs, 
 
 __all__ = ["FEWEST", "Choice", "Other", "choose_map"]
 
-#: Fewest different pairs that are cross-validated: with fewer, the map that is preferred anyway is taken.
+#: Fewest different pairs for cross-validation; with fewer, the preferred map is taken without comparison.
 FEWEST = 12
 
-#: Parts the pairs are cut into, and how often by number of pairs: the fewer, the more the cut decides.
+#: Numbers of folds and of repeats, by number of pairs: with few pairs, the result depends more on how they are split.
 FOLDS = 3
 REPEATS = ((60, 8), (150, 4), (400, 2))
 
-#: From so many pairs of more than so many dimensions one fold is scored: the cost stays that of a fit or two.
+#: From this many pairs, of more than this many dimensions, only one fold is scored, so that the cost stays that of one or two fits.
 MANY, WIDE = 400, 128
 
-#: Pairs of a fold that are scored, at most.
+#: Largest number of pairs scored per fold.
 MOST_SCORED = 1000
 
-#: Difference of mean reciprocal ranks that is not worth another map, however sure.
+#: Difference of mean reciprocal ranks too small to prefer another map, even if it is statistically significant.
 WORTH = 0.005
 
 
 @dataclass(frozen=True)
 class Other:
-    """Rows of another modality, some of which are of the anchors' items.
+    """Rows of another modality, some of which belong to the anchors' items.
 
     Attributes
     ----------
     modality : str
     anchors : ndarray of int, shape (m,)
-        Anchor of each row, −1 where there is none.
+        Anchor of each row, −1 for rows without an anchor.
     vectors : ndarray, shape (m, d_source)
-        In the source model.
+        Vectors in the source model.
     target_mean : ndarray, shape (d_target,), or None
-        Of this modality in the target model, where it is known.
+        Mean of this modality in the target model, if known.
     """
 
     modality: str
@@ -62,27 +62,27 @@ class Other:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which map was chosen, and by what evidence.
+    """The map that was chosen, and the evidence for the choice.
 
     Attributes
     ----------
     name : str
-        In words.
+        Description of the map in words.
     method : str
         A key of :data:`congruence.maps.METHODS`.
     parameters : dict
-        Of the method.
+        Parameters of the method.
     evidence : str
-        Which rows decided, or why nothing was compared.
+        Which rows determined the choice, or why nothing was compared.
     n_pairs, folds, repeats : int
-        Pairs that were held out and scored, into how many folds pairs were cut, and how often; 0 where nothing was compared.
+        Number of pairs that were held out and scored, number of folds, and number of repeated splits; 0 if nothing was compared.
     lead, lead_error : float or None
-        Score of the chosen map less that of the first candidate, and the standard error of this difference.
+        Score of the chosen map minus that of the first candidate, and the standard error of this difference.
     tried : list of dict
-        Of each candidate ``name``, ``score``, ``retrieval_at_1``, ``behind`` (the best candidate's score less this one's) with its
-        ``error``, and ``other``, the score of each other modality. Scores are mean reciprocal ranks.
+        For each candidate: ``name``, ``score``, ``retrieval_at_1``, ``behind`` (the best candidate's score minus this one's) with its
+        ``error``, and ``other``, the score on each other modality. Scores are mean reciprocal ranks.
     not_tried : str
-        Why other kinds of map were left out; empty where none were.
+        Why other kinds of map were not candidates; empty if all were.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Choice:
     not_tried: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
@@ -113,26 +113,26 @@ def choose_map(
     groups: np.ndarray | None = None,
     random_state: int = 0,
 ) -> Choice:
-    """Choose a map by cross-validated retrieval, by the rule of one standard error.
+    """Choose a map by cross-validated retrieval, with the one-standard-error rule.
 
     Parameters
     ----------
     X : ndarray, shape (n, d_source)
     Y : ndarray, shape (n, d_target)
-        Paired by row.
+        Paired with X by row.
     others : sequence of Other, optional
-        Rows of other modalities in the source model: what a map must not lose.
+        Rows of other modalities in the source model, which the map should not degrade.
     fixed : mapping, optional
-        Parameters of :class:`~congruence.OrthogonalMap` that are given. With ``center`` alone the choice is among such
-        rotations; with any other there is none.
+        Parameters of :class:`~congruence.OrthogonalMap` set by the caller. If only ``center`` is set, the choice is among such
+        rotations; if any other parameter is set, there is no choice.
     single_modality : bool, default=False
-        Rows of the anchors' modality alone will be mapped: no other can be lost.
+        Only rows of the anchors' modality will be mapped, so no other modality can be degraded.
     rotations_only : bool, default=False
-        Leave out linear maps, which are not fitted on several modalities together.
+        Exclude linear maps, which cannot be fitted on several modalities together.
     groups : ndarray of int, shape (n,), optional
-        Pairs of one group share a fold; by default those with identical vectors.
+        Pairs of one group share a fold; by default pairs with identical vectors do.
     random_state : int, default=0
-        Of the folds.
+        Determines the folds.
 
     Returns
     -------
@@ -141,21 +141,21 @@ def choose_map(
     Raises
     ------
     ParameterError
-        A parameter that a rotation does not have.
+        If ``fixed`` has a parameter that a rotation does not have.
     InputError
-        All rows of a side are equal.
+        If all rows of one side are equal.
 
     Notes
     -----
-    A candidate is fitted without a fold, whose pairs are then searched among each other: mapped rows among the target's, and the target's
-    among mapped rows. A pair's score is its mean reciprocal rank both ways, averaged over repeats; with ``others`` it is the mean over
-    modalities, where rows of another modality look for the target rows of their items. Candidates stand in an order of preference,
-    and the first is taken whose score is within one standard error (of the paired difference, pairs of a group counting once), or within
-    0.005, of the best.
+    A candidate is fitted without one fold, whose pairs are then searched in both directions: target rows among mapped rows and mapped rows
+    among target rows. A pair's score is its mean reciprocal rank over both directions, averaged over repeats. With ``others`` it is the mean
+    over modalities, where rows of another modality are searched against the target rows of their items. Candidates are in order of preference.
+    The first one is taken whose score is within one standard error of the best (of the paired difference, where the pairs of a group count
+    once), or within 0.005 of it.
 
     References
     ----------
-    Breiman et al. (1984), "Classification and regression trees", §3.4.3 (the rule of one standard error).
+    Breiman et al. (1984), "Classification and regression trees", §3.4.3 (the one-standard-error rule).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
@@ -223,26 +223,26 @@ def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -
 
 
 class _Board:
-    """Sums of scores by candidate, modality and anchor."""
+    """Accumulates sums of scores by candidate, modality and anchor."""
 
     def __init__(self, candidates: int, modalities: int, n: int) -> None:
         self.rank, self.first = np.zeros((2, modalities, n, candidates))
         self.times = np.zeros((modalities, n))
 
     def add(self, column: int, anchors: np.ndarray, moved: Sequence[np.ndarray], theirs: np.ndarray) -> None:
-        """Search each candidate's mapped rows and the target's among each other, both ways."""
+        """Search each candidate's mapped rows and the target rows among each other, in both directions."""
         k = len(anchors)
         if k < 2:
             return
         theirs = normalize_rows(theirs.astype(np.float64)).T
-        # Where folds are small, one candidate after the other would take more time in calls than in arithmetic.
+        # With small folds, processing candidates one by one would spend more time on calls than on arithmetic.
         for part in blocks(len(moved), 8 * k * k, budget=4 * 2**20, minimum=1):
             near = normalize_rows(np.concatenate(moved[part])).reshape(-1, k, len(theirs)) @ theirs
             own = np.diagonal(near, axis1=1, axis2=2)
             for axis, least in ((2, own[:, :, None]), (1, own[:, None, :])):
                 ahead = np.count_nonzero(near > least + 1e-9, axis=axis)
                 tied = np.count_nonzero(near >= least - 1e-9, axis=axis) - ahead - 1
-                # An anchor may have several rows: the candidates last, so that they are indexed by it.
+                # An anchor may have several rows. Candidates are the last axis, so that rows can be indexed by anchor.
                 np.add.at(self.rank[column, :, part], anchors, 1 / (1 + ahead + tied / 2).T)
                 np.add.at(self.first[column, :, part], anchors, ((ahead == 0) / (1 + tied)).T)
         np.add.at(self.times[column], anchors, 2)
@@ -256,9 +256,9 @@ class _Board:
         repeats: int,
         not_tried: str,
     ) -> Choice:
-        """Apply the rule of one standard error."""
+        """Apply the one-standard-error rule."""
         scored = (self.times > 0).all(axis=0)
-        if modalities and np.count_nonzero(scored) < FEWEST:  # hardly any anchor has rows of the other modality
+        if modalities and np.count_nonzero(scored) < FEWEST:  # too few anchors have rows of the other modality
             scored = self.times[0] > 0
         with np.errstate(invalid="ignore"):
             each, first = (

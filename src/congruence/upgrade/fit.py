@@ -1,4 +1,4 @@
-"""From two sets of embeddings to a checked, measured map."""
+"""Fit a map from two sets of embeddings, check the pairing, and score the map on held-out pairs."""
 
 from __future__ import annotations
 
@@ -41,62 +41,70 @@ def fit(
     single_modality: bool = False,
     **parameters: object,
 ) -> Map:
-    """Pair by id, check the pairing, fit a map and measure it on held-out pairs.
+    """Pair two sets of embeddings, check the pairing, fit a map, and score it on held-out pairs.
 
     Parameters
     ----------
     source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
-        Anchors of one modality in both models; for two-sided methods the modalities may differ (images and their texts).
-        Arrays, tensors, lists and columns of vectors pair by position and must be equally long; :class:`~congruence.Embeddings` with ids
-        on both sides pair by id, two pandas objects by their indexes unless both are the default 0, 1, 2, ….
+        Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their captions).
+        :class:`~congruence.Embeddings` with ids on both sides are paired by id, and two pandas objects by their indexes unless both are the
+        default 0, 1, 2, …. Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
     method : str, default="auto"
-        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or the origin, chosen by cross-validated retrieval
-        of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are tried as well where ``means`` holds rows of another modality
-        with the anchors' ids, which such maps may lose, or with ``single_modality``.
+        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or about the origin, chosen by cross-validated
+        retrieval of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are candidates only if ``means`` holds rows of another
+        modality with the anchors' ids, which shows whether a linear map degrades that modality, or with ``single_modality``.
     modality : str, optional
-        Modality of the anchors, on both sides; by default what the embeddings say.
+        Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
-        Rows of other modalities from which only means are taken, so that the map is right for these too. Where the target
-        has none, the map about the anchors' means is used, with ``"auto"`` less half of its offset (:meth:`~congruence.OrthogonalMap.recenter`).
+        Rows of other modalities, of which only the means are used, so that the map can also be applied to these modalities. If the target has
+        no rows, the map about the anchors' means is used, with ``"auto"`` minus half of its offset (:meth:`~congruence.OrthogonalMap.recenter`).
     unpaired : (Embeddings or array_like, Embeddings or array_like), optional
-        More rows of source and target, of the anchors' modality and in any order. Matches found between them join the anchors where that
-        improves maps on anchors left out (:func:`congruence.refine`); ``method`` must then be "auto" or "orthogonal", and nothing is chosen. ``scores_["refinement"]`` has
-        the evidence. Held-out items among them are left out.
+        Further rows of source and target, of the anchors' modality and in any order. Matches found between them are added to the anchors if this
+        improves maps on left-out anchors (:func:`congruence.refine`). ``method`` must then be "auto" or "orthogonal", and no choice among maps
+        is made. ``scores_["refinement"]`` holds the evidence. Held-out items are removed from these rows.
     holdout : float or int, default=0
-        Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
+        Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
     random_state : int, default=0
-        Chooses the held-out pairs, and the folds of ``"auto"``.
+        Determines the held-out pairs, and the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
-        Pairs that are held out together: those with identical vectors on either side
-        (:func:`congruence.splits.duplicate_groups`), those of source rows with equal labels, or each pair by itself.
+        Which pairs are held out together: those with identical vectors on either side
+        (:func:`congruence.splits.duplicate_groups`), those whose source rows have equal labels, or (None) each pair on its own.
     check : bool, default=True
-        Compare the alignment with random re-pairing, and look for single wrong pairs.
+        Compare the alignment with random re-pairings, and look for individual wrong pairs.
     strict : bool, default=False
-        Raise instead of warning when the check fails.
+        Raise an error instead of a warning when the check fails.
     missing : {"drop", "error"}, default="drop"
-        What to do with ids found on one side only.
+        What to do with ids found in only one of the two.
     single_modality : bool, default=False
-        The map will be used on rows of the anchors' modality alone: ``"auto"`` may then choose a map that loses others.
+        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades other modalities.
     **parameters
-        The map's own parameters; with ``"auto"`` those of :class:`~congruence.OrthogonalMap`, which are then no more chosen.
+        Parameters of the map. With ``"auto"``, those of :class:`~congruence.OrthogonalMap`; parameters given here are not chosen automatically.
 
     Returns
     -------
     Map
-        With ``source_space_``, ``target_space_`` and ``scores_`` filled in; ``scores_["choice"]`` says what ``"auto"`` chose and by what
+        With ``source_space_``, ``target_space_`` and ``scores_`` set. ``scores_["choice"]`` records what ``"auto"`` chose and on what
         evidence (:class:`congruence.upgrade.choose.Choice`).
 
     Raises
     ------
-    InputError, ParameterError, ModalityError, UnpairedError
+    InputError
+        If the embeddings cannot be used, e.g. because of NaN, zero rows, or ids without partners; see :mod:`congruence.errors`.
+    ParameterError
+        If a parameter has an invalid value, or does not go together with another one.
+    ModalityError
+        If the modalities passed and declared contradict each other.
+    UnpairedError
+        With ``strict``, if the anchors do not pass the pairing check.
 
     Warns
     -----
     PairingWarning
+        If the anchors do not look paired, some pairs look wrong, or the check cannot tell.
     DuplicateWarning
-        Pairs with identical vectors are kept together in the split.
+        If pairs with identical vectors were kept together in the split.
     AlignmentWarning
-        Unpaired rows did not improve the map, which is then that of the anchors.
+        If unpaired rows did not improve the map, which was then fitted on the anchors alone.
     """
     check_seed(random_state)
     check_choice(method, ("auto", *METHODS), "method")
@@ -113,7 +121,7 @@ def fit(
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
-    # Zero rows come this far only when the caller allowed them. They say nothing about a direction: leave them out.
+    # Zero rows get here only if the caller allowed them. They have no direction, so they are left out.
     empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
     pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
     together, found = _groups(groups, source, pairs) if holdout else (None, None)
@@ -165,7 +173,7 @@ def fit(
 
 
 def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
-    """Return the map that takes unpaired rows. Raises ParameterError."""
+    """Return the map that is fitted with unpaired rows. Raises ParameterError."""
     if method != "orthogonal":
         raise ParameterError(
             f"Got unpaired rows for method={method!r}; expected an orthogonal map, the one that is refined with them. "
@@ -175,7 +183,7 @@ def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
 
 
 def _outside(unpaired: tuple[RowsLike, RowsLike], heldout: Pairs) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pools without held-out items, which are told by their ids, and by their vectors where pools have none."""
+    """Return the pools without held-out items, identified by ids, or by vectors if the pools have no ids."""
     sides = heldout.source, heldout.target
     pools = []
     widths = (side.vectors.shape[1] for side in sides)
@@ -193,7 +201,7 @@ def _outside(unpaired: tuple[RowsLike, RowsLike], heldout: Pairs) -> tuple[np.nd
 def _groups(
     groups: Labels | str | None, source: Embeddings, pairs: Pairs
 ) -> tuple[np.ndarray | None, dict[str, int] | None]:
-    """Return a label for each pair, of which equal ones stay together, and how many rows are identical where that decides."""
+    """Return a group label for each pair, and the numbers of identical rows if identity defines the groups."""
     if groups is None:
         return None, None
     if isinstance(groups, str):
@@ -208,7 +216,7 @@ def _groups(
 def _modalities(
     model: Map, source: Embeddings, target: Embeddings, modality: str | None
 ) -> tuple[str | None, str | None]:
-    """Return the modality of each side: the same, unless the map has a head for each."""
+    """Return the modality of each side: the same for both, unless the map has a head for each side."""
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
     elif isinstance(model, TwoSidedMap):
@@ -238,7 +246,7 @@ def _add_means(
     for name, (a, b) in means.items():
         a = as_embeddings(a, f"means[{name!r}][0]")
         b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
-        # Held-out items must stay unseen: their mean is not used either.
+        # Held-out items must stay unseen, so they do not count in the means either.
         outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
         if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):
             raise ParameterError(
@@ -249,7 +257,7 @@ def _add_means(
 
 
 def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: str | None) -> None:
-    """Refuse means that cannot be told from the anchors' own."""
+    """Refuse means if the anchors' modality is unknown, or is one of them."""
     if means and fitted is None:
         raise ParameterError(
             "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
@@ -262,7 +270,7 @@ def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: 
 
 
 def _others(means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs, split: Split) -> list[Other]:
-    """Return the rows of other modalities that are of the anchors' items, by id."""
+    """Return those rows of other modalities that belong to the anchors' items, matched by id."""
     out = []
     place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
     for name, (a, b) in means.items():
@@ -279,12 +287,12 @@ def _others(means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs,
 
 
 def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:
-    # Imported here: a fit without held-out pairs does without, and is a fifth of a second.
+    # Imported here: a fit without held-out pairs does not need it, and the import takes a fifth of a second.
     from congruence.evaluation.controls import cosine_controls
     from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
 
     X, Y = heldout
-    # Both sides as they are compared: one-sided maps leave the target's rows where they are.
+    # Both sides in the space where they are compared: one-sided maps leave the target rows unchanged.
     moved, theirs = model.transform(X), model.transform_target(Y)
     own = np.arange(len(heldout))
     controls = cosine_controls(model, X, Y)

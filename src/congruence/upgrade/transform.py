@@ -1,4 +1,4 @@
-"""Map a store of vectors, from disk to disk in bounded memory."""
+"""Map a file of vectors to another file, in bounded memory."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from congruence.upgrade.blocks import BlockMap
 
 __all__ = ["TransformReport", "transform_file"]
 
-#: Rows on which the probed energy is estimated.
+#: Number of rows from which the share of variance in covered directions is estimated.
 _ENERGY_ROWS = 1000
 
-#: Ids, vectors, and the rows of the table they stand in.
+#: Ids, vectors, and the table rows they belong to.
 _Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
 
 
 @dataclass(frozen=True)
 class TransformReport:
-    """What :func:`transform_file` did.
+    """Summary of a call to :func:`transform_file`.
 
     Attributes
     ----------
     output : str
     rows, dim : int
-        Size of what was written.
+        Size of the output.
     dtype : str
     seconds : float
     probed_energy : float or None
-        Mean share of the first rows' energy in directions the anchors probed.
+        Mean share of the first rows' variance (norm²) in directions that the anchors cover.
     normalized : bool
-        The mapped rows were scaled to unit norm.
+        Whether the mapped rows were scaled to unit norm.
     left_out : list of str
-        Columns of the source's table for which the output has no room.
+        Columns of the source table that the output cannot hold.
     """
 
     output: str
@@ -77,37 +77,37 @@ def transform_file(
     column_out: str | None = None,
     callback: Callable[[int], object] | None = None,
 ) -> TransformReport:
-    """Stream a store through a map into another store.
+    """Map a file of vectors into another file.
 
-    Reading, the matrix product and writing overlap; the order of the rows and their ids stay. Of a table every column stays, with
-    its name, type, place and metadata; that of the vectors holds the mapped ones. The output appears only when it is complete.
+    Reading, mapping and writing overlap; rows keep their order and their ids. All columns of a table are kept, with
+    their names, types, order and metadata; the column of vectors holds the mapped ones. The output appears only once it is complete.
 
     Parameters
     ----------
     mapping : Map
-        Fitted; to go back, pass its ``inverse()``.
+        A fitted map; to map back, pass its ``inverse()``.
     source : Source
     output : path-like
-        The suffix chooses the format (:data:`congruence.stores.FORMATS`). Never what is read, not even with ``force``.
+        The suffix determines the format (:data:`congruence.stores.FORMATS`). Must not be the source itself, not even with ``force``.
     modality : str, optional
-        Which of the map's means to use; the source's own modality by default.
+        Modality whose means are used; by default the source's own modality.
     normalize : {"auto", True, False}, default="auto"
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit
         (:meth:`~congruence.maps.Map.gives_unit_rows`).
     dtype : dtype, optional
-        Of the output: float16, float32 or float64; the source's by default.
+        Data type of the output: float16, float32 or float64; by default the source's.
     force : bool, default=False
         Replace an existing output.
     check : bool, default=True
-        Refuse vectors whose space is known to differ from the map's source.
+        Refuse vectors that are known to belong to another space than the map's source.
     allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
-        Which head of a two-sided map to use; by default the one whose space the vectors come from. Other maps map source
+        Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map source
         rows only.
     column_out : str, optional
-        Write the mapped vectors to a new column of this name and leave the source's as they are.
+        Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
     callback : callable, optional
-        Called with the number of rows of each block once it is written.
+        Called with the number of rows of each block after it is written.
 
     Returns
     -------
@@ -116,17 +116,17 @@ def transform_file(
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
-        Before anything is written.
+        If the vectors do not belong to the map's source; raised before anything is written.
     ParameterError
-        ``side`` is missing where the vectors could belong to either, or is "target" for a map without a second head; the output
-        is what is read; ``column_out`` exists, or the output has no columns.
+        If ``side`` is missing although the vectors could belong to either side, or is "target" for a map without a second head; if the output
+        is the source; if ``column_out`` already exists, or the output format has no columns.
     NotFiniteError, ZeroRowError, StorageError, CorruptFileError
-        During the walk; nothing is left behind.
+        While rows are read, mapped or written; no partial output is left.
 
     Warns
     -----
     ColumnsWarning
-        The output has no room for some of the table's columns; they are named.
+        If the output cannot hold some of the table's columns; the warning names them.
     NormWarning
         ``normalize="auto"``, and the map does not know of its target's rows.
     """

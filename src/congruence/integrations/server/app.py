@@ -47,7 +47,7 @@ def create_app(
     encoder : str, Encoder or callable
         ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
     modality : str, default="text"
-        Whose means a bridge with means for several modalities uses.
+        Modality whose means are used, for a bridge that has means for several modalities.
     space : {"target", "source"}, default="target"
         "target": vectors in the index's space. "source": those of the encoder, which is still refused if it does not fit the bridge.
     names : sequence of str, optional
@@ -75,8 +75,9 @@ def create_app(
     ParameterError
         Another ``space``, no name, an empty key, or a limit or window that is not positive.
     SpaceMismatchError, DirectionError, ModalityError
-        The encoder's vectors are not those of the bridge's source.
+        If the encoder's vectors do not belong to the bridge's source space.
     FileError, MissingExtraError
+        If a file cannot be read, or an optional dependency is not installed.
 
     Notes
     -----

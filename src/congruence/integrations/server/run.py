@@ -47,6 +47,7 @@ def check_host(host: str, api_key: str | None) -> None:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if api_key is None and not is_loopback(host):
         raise ParameterError(
@@ -118,6 +119,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises
     ------
     ParameterError
+        If a parameter has an invalid value.
     """
     if not 0 <= port <= 65535:
         raise ParameterError(f"Got port={port}; expected 0 to 65535. Pass port=8000, or 0 for a free one.")
@@ -160,6 +162,7 @@ def serve(
     Raises
     ------
     MissingExtraError
+        If an optional dependency is not installed.
     """
     uvicorn = require("uvicorn", extra="serve")
 

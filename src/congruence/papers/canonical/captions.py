@@ -33,6 +33,7 @@ class CaptionBank:
     Raises
     ------
     ShapeError
+        If arrays have the wrong shape.
     """
 
     texts: tuple[str, ...]

@@ -109,7 +109,7 @@ def open_models(
     load_encoder, open_dataset : callable, optional
         In place of :func:`congruence.encoders.load_encoder` and :func:`congruence.datasets.open_dataset`.
     log : callable, optional
-        Told what is being embedded.
+        Called with a description of what is being embedded.
     captions : path-like, optional
         Captions of images or classes, see :func:`congruence.datasets.read_captions`, which are embedded too.
     edits : mapping of str to str, optional

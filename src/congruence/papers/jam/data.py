@@ -196,6 +196,7 @@ class JAMData(Data):
         ParameterError
             A task without items, or a layer that is not there.
         TooFewAnchorsError
+            If there are too few rows.
         """
         check_choice(task, self.tasks, "task")
         own = np.flatnonzero(self.task_of == task)
@@ -223,6 +224,7 @@ class JAMData(Data):
         Raises
         ------
         TooFewAnchorsError
+            If there are too few rows.
         """
         division = split_by_group(self.items.filenames, random_state=seed)
         rng = np.random.default_rng([seed, 31])

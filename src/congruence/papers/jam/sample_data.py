@@ -60,7 +60,7 @@ def open_sample(
     cache : path-like, optional
         Folder in which vectors of captions are kept.
     log : callable, optional
-        Told what is being embedded.
+        Called with a description of what is being embedded.
 
     Returns
     -------

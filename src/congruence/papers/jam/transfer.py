@@ -35,7 +35,7 @@ class Transferred:
     choice: float
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""Queries of a new model in the space of an old one: what is checked, and how they are mapped."""
+"""Check queries of a new model and map them into the space of an old one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BridgedQueries:
-    """Base of :class:`congruence.Bridge`: a map, and what becomes of a query."""
+    """Base of :class:`congruence.Bridge`: holds the map and maps queries with it."""
 
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
@@ -52,7 +52,7 @@ class BridgedQueries:
 
     @property
     def target(self) -> Space:
-        """Space of the index, in which bridged queries are."""
+        """Space of the index and of bridged queries."""
         return replace(self.map.target_space_, dim=self.map.d_out)
 
     # ------------------------------------------------------------------ queries
@@ -70,28 +70,29 @@ class BridgedQueries:
         ----------
         queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
         modality : str, optional
-            Whose means to use: by default what embeddings say, or else the bridge's ``modality``.
+            Modality whose means are used; by default the modality the embeddings declare, else the bridge's ``modality``.
 
         Returns
         -------
         Embeddings, ndarray or tensor, shape (m, d_target) or (d_target,)
-            Unit rows where the index's are. float16 and float32 give float32, float64 gives float64; a tensor stays on its device and
-            keeps its graph; embeddings keep their ids.
+            Unit rows if the index's rows have unit norm. float16 and float32 give float32, float64 gives float64. A tensor stays on its device
+            and in its autograd graph; embeddings keep their ids.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError
+            If the queries cannot be used.
         DirectionError
-            Vectors of the index's model.
+            If the vectors belong to the index's model.
         SpaceMismatchError
-            Another model; or raw rows where the map was fitted on unit rows, or the reverse.
+            If the vectors belong to another model, or are raw although the map was fitted on unit rows, or the reverse.
         ModalityError
-            The map does not know the modality, or knows several and none was said.
+            If the map does not know the modality, or knows several and none was given.
 
         Notes
         -----
-        Of an affine map, matrix and offset are kept in float32 once they were used; a query costs one product with it, and the sums of squares by
-        which it is checked.
+        The matrix and offset of an affine map are cached in float32 after first use; a query then costs one product with them, plus the sums of
+        squares used to check it.
         """
         if isinstance(queries, Embeddings):
             return self._transform_embeddings(queries, modality)
@@ -109,11 +110,11 @@ class BridgedQueries:
         return out[0] if one else out
 
     def _quick(self, queries: np.ndarray, modality: str | None) -> np.ndarray | None:
-        """Map float32 rows with the folded product, or return None for what has to be looked at."""
+        """Map float32 rows with the cached product, or return None for rows that need a full check."""
         if queries.ndim > 2 or not queries.size or not isinstance(self.map, AffineMap):
             return None
         folded = self._folded.get(modality)
-        if folded is None or folded.solved is not self.map.matrix:  # a map that took in more anchors has a new matrix
+        if folded is None or folded.solved is not self.map.matrix:  # a refitted map has a new matrix
             mapped = self._for(modality)
             assert isinstance(mapped, AffineMap)
             folded = self._folded[modality] = Folded.of(mapped)
@@ -138,7 +139,7 @@ class BridgedQueries:
             )
         wanted = modality or said or self.modality
         try:
-            # Norms are compared row by row below, and a modality has means of its own.
+            # Norms are compared row by row below, and each modality has means of its own.
             check_space(replace(queries.space, normalized=None), self.source, self.target, modality=False)
         except DirectionError:
             raise wrong_direction(f"vectors of {queries.space}, the index's side of the map", self.map) from None
@@ -162,15 +163,15 @@ class BridgedQueries:
             )
         return self.map.for_modality(modality)
 
-    # ------------------------------------------------------------------ in other libraries
+    # ------------------------------------------------------------------ export
 
     def for_modality(self, modality: str | None = None) -> Map:
-        """Return the map that queries of a modality go through: what exports write.
+        """Return the map applied to queries of a modality, which exports write.
 
         Parameters
         ----------
         modality : str, optional
-            The bridge's by default.
+            By default the bridge's modality.
 
         Returns
         -------
@@ -179,7 +180,7 @@ class BridgedQueries:
         Raises
         ------
         ModalityError
-            The map does not know the modality, or knows several and none was said.
+            If the map does not know the modality, or knows several and none was given.
         """
         return self._for(modality or self.modality)
 
@@ -191,17 +192,18 @@ class BridgedQueries:
         Parameters
         ----------
         modality : str, optional
-            The bridge's by default.
+            By default the bridge's modality.
         trainable, dtype
-            As of :meth:`congruence.maps.Map.to_torch`.
+            As for :meth:`congruence.maps.Map.to_torch`.
 
         Returns
         -------
         TorchMap
-            Of :meth:`transform` without its checks.
+            Does what :meth:`transform` does, without its checks.
 
         Raises
         ------
         MissingExtraError, ModalityError
+            If an optional dependency is not installed, or the modality does not fit.
         """
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)

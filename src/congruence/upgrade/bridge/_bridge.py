@@ -1,4 +1,4 @@
-"""The bridge: queries of a new model over an index that stays as it is."""
+"""The bridge: search an old model's index with queries of a new model, without changing the index."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ __all__ = ["Bridge"]
 
 
 class Bridge(BridgedSearch):
-    """A new model's queries over an index of an old model's vectors, which are not rewritten.
+    """Search an index of an old model's vectors with a new model's queries; the index is not rewritten.
 
     Parameters
     ----------
     mapping : Map
-        Fitted, **from the queries' model to the index's**: ``congruence.fit(new, old)``. A map that was fitted from the index's model to
-        the new one has the other direction in ``mapping.inverse()``, if it is a rotation.
+        Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``. If a rotation was fitted from the index's model
+        to the new one, pass ``mapping.inverse()``.
     normalize : {"auto", True, False}, default="auto"
         Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, as
         :func:`congruence.transform_file` does.
     modality : str, optional
-        Modality of queries that do not say one. A map that knows several has means for each, and no query can do without.
+        Modality of queries that do not declare one. Required for such queries if the map has means for several modalities.
 
     Attributes
     ----------
     map : Map
     source, target : Space
-        Of the queries and of the index.
+        Spaces of the queries and of the index.
     normalize, modality
-        As given.
+        As passed.
     thresholds : Thresholds or None
-        What :meth:`fit_thresholds` found.
+        Result of :meth:`fit_thresholds`.
 
     Raises
     ------
     ParameterError
-        No fitted map; or one that maps both models into a joint space, in which the index's rows are not.
+        If ``mapping`` is not a fitted map, or maps both models into a joint space, which does not contain the index's rows.
     ModalityError
-        The map does not know ``modality``.
+        If the map does not know ``modality``.
 
     Warns
     -----
     NormWarning
-        ``normalize="auto"``, and the map does not say whether the index's rows had unit norm.
+        If ``normalize="auto"`` and the map does not record whether the index's rows had unit norm.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Bridge(BridgedSearch):
     (12,)
     """
 
-    # ------------------------------------------------------------------ how well it finds
+    # ------------------------------------------------------------------ evaluation
 
     def evaluate(
         self,
@@ -90,34 +90,34 @@ class Bridge(BridgedSearch):
         hubness: str | Hubness | None = None,
         bank: RowsLike | None = None,
     ) -> BridgeScores:
-        """Measure what the bridge finds, beside the old model, two stages, the re-embedded index and chance.
+        """Measure retrieval through the bridge, next to the old model, two-stage search, the re-embedded index and chance.
 
         Parameters
         ----------
         queries : Embeddings or array_like, shape (m, d_source)
-            Of the new model; none that the map was fitted on.
+            Queries in the new model; none that the map was fitted on.
         index : Embeddings or array_like, shape (n, d_target)
-            Of the old model.
+            Rows of the index, in the old model.
         queries_old : Embeddings or array_like, shape (m, d_target), optional
-            The queries in the old model, for its own line; paired by id, or by position.
+            The same queries in the old model, for the old model's line; paired by id, or by position.
         index_new : Embeddings or array_like, shape (n, d_source), optional
-            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. If ids are missing among it, the
-            second stage does without these.
+            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. The second stage skips
+            items whose ids are missing here.
         qrels : mapping of str to mapping of str to float, optional
-            Grade by query id and document id (:func:`congruence.evaluation.judgments.read_qrels`).
+            Relevance grade by query id and document id (:func:`congruence.evaluation.judgments.read_qrels`).
         labels : (sequence of length m, sequence of length n), optional
-            Class of each query and of each row of the index, instead. Without either, the row with the query's id is relevant.
+            Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the query's id is relevant.
         at : sequence of int, default=(1, 10)
-            Where lists are cut for recall.
+            Cutoffs k for recall.
         mode : {"any", "share"}, default="any"
-            What recall counts: queries with a relevant row among the k, or the share of relevant rows found.
+            What recall measures: the share of queries with a relevant row among the k, or the share of relevant rows found.
         candidates : int, default=100
-            Rows that the first of two stages finds.
+            Number of rows that the first stage of two-stage search returns.
         modality : str, optional
             As for :meth:`transform`.
         center, hubness, bank
-            As for :meth:`search`, and for every other line too, so that they compare: each by its own queries and rows, in the first of two
-            stages only. ``bank`` are queries of the new model; the old model's line takes its own queries instead.
+            As for :meth:`search`. Applied to every other line too, so that lines are comparable: each line uses its own queries and rows, and
+            two-stage search applies them in the first stage only. ``bank`` holds queries of the new model; the old model's line uses its own queries.
 
         Returns
         -------
@@ -126,10 +126,11 @@ class Bridge(BridgedSearch):
         Raises
         ------
         InputError
-            No query has a relevant row, or ids are needed and missing.
+            If no query has a relevant row, or ids are needed and missing.
         ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError, IdError
+            If an argument cannot be used.
         DirectionError, SpaceMismatchError, ModalityError
-            As :meth:`transform`.
+            As for :meth:`transform`.
         """
         check_positive(candidates, "candidates", integer=True)
         return evaluate_bridge(
@@ -163,24 +164,24 @@ class Bridge(BridgedSearch):
         folds: int = 5,
         random_state: int = 0,
     ) -> Self:
-        """Learn which cut-off of bridged queries lets through what a cut-off of the old model did.
+        """Learn how to translate score thresholds of the old model into thresholds for bridged queries.
 
         Parameters
         ----------
         queries : Embeddings or array_like, shape (m, d_source)
-            Queries in the new model, best none that the map was fitted on.
+            Queries in the new model, preferably none that the map was fitted on.
         queries_old : Embeddings or array_like, shape (m, d_target)
-            The same in the old model; paired by id, or by position.
+            The same queries in the old model; paired by id, or by position.
         index : Embeddings or array_like, shape (n, d_target)
             Rows of the index, or a sample of them.
         qrels, labels : optional
-            What is relevant, as for :meth:`evaluate`; by default the row with the query's id, and no row where there are no ids.
+            Which rows are relevant, as for :meth:`evaluate`; by default the row with the query's id, and none if there are no ids.
         modality : str, optional
             As for :meth:`transform`.
         folds : int, default=5
-            Of the cross-validation, over queries.
+            Number of cross-validation folds, over queries.
         random_state : int, default=0
-            Of the folds and of resampled queries; and of the sample, of more than 2,000 queries or 4 million pairs.
+            Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4 million pairs.
 
         Returns
         -------
@@ -189,15 +190,16 @@ class Bridge(BridgedSearch):
         Raises
         ------
         TooFewAnchorsError
-            Fewer than two queries a fold.
+            If there are fewer than two queries per fold.
         ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
+            If an argument cannot be used.
         DirectionError, SpaceMismatchError, ModalityError
-            As :meth:`transform`.
+            As for :meth:`transform`.
 
         Notes
         -----
-        Scores are cosines with rows of the index. A cut-off is translated to the score above which there is the same share of irrelevant pairs: so
-        the false-positive rate stays. A regression of one score on the other shrinks towards the mean and moves the rate (docs/bridge.md has numbers).
+        Scores are cosines with rows of the index. A threshold is translated to the score above which the share of irrelevant pairs is the same, so
+        the false-positive rate is kept. A regression of one score on the other would shrink toward the mean and change the rate (see docs/bridge.md).
         """
         ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
         if not (ours.has_ids and theirs.has_ids):
@@ -224,22 +226,22 @@ class Bridge(BridgedSearch):
         return self
 
     def translate(self, threshold: float) -> Translation:
-        """Return the cut-off for bridged queries that stands for one of the old model, and how well it does.
+        """Return the threshold for bridged queries that corresponds to one of the old model, and how well it performs.
 
         Parameters
         ----------
         threshold : float
-            A cosine of the old model.
+            A cosine threshold of the old model.
 
         Returns
         -------
         Translation
-            Its ``value`` is the new cut-off; false-positive rate and recall before and after are beside it.
+            ``value`` is the new threshold; it also holds the false-positive rate and recall before and after.
 
         Raises
         ------
         ParameterError
-            No thresholds were fitted; or no irrelevant pair had such a score.
+            If no thresholds were fitted, or no irrelevant pair had a score this high.
         """
         if self.thresholds is None:
             raise ParameterError(
@@ -255,7 +257,7 @@ class Bridge(BridgedSearch):
         Parameters
         ----------
         path : path-like
-            The folder to make.
+            The folder to create.
         force : bool, default=False
             Replace an existing folder.
 
@@ -266,17 +268,18 @@ class Bridge(BridgedSearch):
         Raises
         ------
         OutputExistsError, StorageError
+            If the output already exists, or the output cannot be written.
         """
         return write_bridge(self, path, force=force)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a bridge, or a map as a bridge with the usual parameters. Nothing in the folder is executed.
+        """Load a bridge, or a saved map as a bridge with default parameters. Nothing in the folder is executed.
 
         Parameters
         ----------
         path : path-like
-            What :meth:`save`, or :meth:`congruence.maps.Map.save`, wrote.
+            Folder written by :meth:`save` or :meth:`congruence.maps.Map.save`.
 
         Returns
         -------
@@ -285,8 +288,9 @@ class Bridge(BridgedSearch):
         Raises
         ------
         FileError, CorruptFileError, VersionError
+            If the folder cannot be read, is damaged, or was written in a newer format.
         ParameterError
-            The folder holds a map that no bridge can be made of.
+            If the folder holds a map that cannot be used in a bridge.
         """
         return read_bridge(cls, path)
 

@@ -1,4 +1,4 @@
-"""What is checked of a query before it is mapped, and the product that maps it."""
+"""Checks of queries before they are mapped, and the cached product that maps them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from congruence._utils.validation import as_matrix, as_native, name_rows
 from congruence.errors import DirectionError, ShapeError, SpaceMismatchError, ZeroRowError
 from congruence.maps import AffineMap, Map
 
-#: Squared norms between which float32 holds a row and its square: others are looked at in float64.
+#: Range of squared norms in which float32 represents both a row and its square; rows outside are checked in float64.
 _TINY, _HUGE = 1e-30, 1e30
 
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """An affine map for one modality, as one float32 product and an offset.
+    """An affine map for one modality as a float32 matrix and an offset.
 
     Attributes
     ----------
     matrix : ndarray of float32, shape (d_source, d_target)
     offset : ndarray of float32, shape (d_target,)
     solved : ndarray
-        The map's own matrix, by which a map that was fitted again is told.
+        The map's own matrix; if the map is fitted again, it has another one.
     """
 
     matrix: np.ndarray
@@ -54,12 +54,12 @@ class Folded:
         Returns
         -------
         ndarray of float32, or None
-            None for rows that may not be finite, zero, of another norm than the model's, or too large: :func:`check_queries` says what is
-            wrong with them, if anything.
+            None for rows that may be zero or not finite, have another norm than the model's, or are too large: :func:`check_queries` then
+            determines what is wrong with them, if anything.
         """
         one = X.ndim == 1 or len(X) == 1
         rows = X.reshape(-1) if one else X
-        # NaN and infinity stay what they are in a sum of squares, so that one pass finds every kind of bad row.
+        # NaN and infinity propagate through a sum of squares, so one pass finds every kind of bad row.
         squares = rows.dot(rows) if one else np.einsum("ij,ij->i", rows, rows)
         low, high = (squares, squares) if one else (squares.min(), squares.max())
         if not (low > _TINY and high < _HUGE):
@@ -79,7 +79,7 @@ class Folded:
 
 
 def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
-    """Return queries with two axes where one vector was passed, and whether one was.
+    """Return the queries as a 2-D array, and whether a single vector was passed.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
 
 
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
-    """Return rows to map, float32 or float64, after comparing them with what the map was fitted on.
+    """Return rows to map, as float32 or float64, after comparing them with the rows the map was fitted on.
 
     Parameters
     ----------
@@ -113,11 +113,13 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
+        If the rows cannot be used.
     DirectionError
-        Rows of the index's width.
+        If the rows have the width of the index.
     ZeroRowError
+        If a row consists of zeros.
     SpaceMismatchError
-        Rows of another norm than those of the fit: raw rows for unit ones, or the reverse.
+        If the norms differ from those at the fit: raw rows instead of unit rows, or the reverse.
     """
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
     A: np.ndarray | Tensor
@@ -152,7 +154,7 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
 
 
 def wrong_direction(got: str, mapping: Map) -> DirectionError:
-    """Return the error for vectors of the index's model where queries were expected.
+    """Return the error for vectors of the index's model passed as queries.
 
     Parameters
     ----------

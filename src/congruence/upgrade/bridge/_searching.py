@@ -1,4 +1,4 @@
-"""Bridged queries over an index: one stage, or two."""
+"""Search an index with bridged queries, in one stage or two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CANDIDATES = 100
 
 
 class BridgedSearch(BridgedQueries):
-    """Base of :class:`congruence.Bridge`: a map, and what its queries find."""
+    """Base of :class:`congruence.Bridge`: searches with mapped queries."""
 
     def search(
         self,
@@ -37,7 +37,7 @@ class BridgedSearch(BridgedQueries):
         hubness: str | Hubness | None = None,
         bank: RowsLike | None = None,
     ) -> SearchResult:
-        """Search the untouched index with queries of the new model.
+        """Search the unchanged index with queries of the new model.
 
         Parameters
         ----------
@@ -49,15 +49,15 @@ class BridgedSearch(BridgedQueries):
         modality : str, optional
             As for :meth:`transform`.
         candidates : int, optional
-            With ``rerank``: how many rows the first stage finds; by default 100, or 10 k if that is more.
+            With ``rerank``: number of rows that the first stage returns; by default 100, or 10 k if that is more.
         rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
-            Vectors of the index's items in the new model, by which candidates are ordered again: by row of the index, by id, or a function of an array
-            of ids. Items without a vector (a row of NaN; None from the function; an id that embeddings do not have) follow those that have one, in
+            Vectors of the index's items in the new model, by which candidates are ranked again: by row of the index, by id, or as a function of an array
+            of ids. Items without a vector (a row of NaN, None from the function, or an id that embeddings do not have) follow those that have one, in
             the order of the first stage.
         metric : {"cosine", "inner", "euclidean"}, default="cosine"
-            Of the first stage. An index that searches by itself has its own.
+            Metric of the first stage. An index that searches by itself has its own.
         center, hubness, bank
-            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given by its vectors; ``bank`` are queries of the new model.
+            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given as vectors; ``bank`` holds queries of the new model.
 
         Returns
         -------
@@ -66,8 +66,10 @@ class BridgedSearch(BridgedQueries):
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
+            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; a parameter has an
+            invalid value; or the input cannot be used otherwise.
         DirectionError, SpaceMismatchError, ModalityError
-            As :meth:`transform`.
+            As for :meth:`transform`.
         """
         check_positive(k, "k", integer=True)
         if candidates is not None:

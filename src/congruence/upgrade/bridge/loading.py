@@ -1,4 +1,4 @@
-"""What :func:`congruence.load` opens: maps and bridges."""
+"""Load saved maps and bridges (:func:`congruence.load`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def load(path: str | Path) -> Map | Bridge:
-    """Load what :meth:`Map.save <congruence.maps.Map.save>` or :meth:`Bridge.save` wrote. Nothing in the folder is executed.
+    """Load a map or bridge saved with :meth:`Map.save <congruence.maps.Map.save>` or :meth:`Bridge.save`. Nothing in the folder is executed.
 
     Parameters
     ----------
@@ -22,13 +22,14 @@ def load(path: str | Path) -> Map | Bridge:
     Returns
     -------
     Map or Bridge
-        As it was saved.
+        The kind that was saved.
 
     Raises
     ------
     FileError, CorruptFileError, VersionError
+        If the folder cannot be read, is damaged, or was written in a newer format.
     ParameterError
-        The folder holds a frame (:meth:`congruence.CanonicalFrame.load`).
+        If the folder holds a frame (use :meth:`congruence.CanonicalFrame.load`).
     """
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:

@@ -1,4 +1,4 @@
-"""Search an index of which one part is of the old model and one of the new: one query, one list."""
+"""Search an index that is partly from the old model and partly from the new one, with one ranked list per query."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ BACKGROUND, FEWEST = 1000, 20
 
 @dataclass(frozen=True, eq=False)
 class MixedResult:
-    """What a search of both parts found, nearest first.
+    """Result of a search of both parts, nearest first.
 
     Attributes
     ----------
     scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. With ``merge="standardize"``: standard deviations above the query's mean score in the row's part.
+        Larger is nearer. With ``merge="standardize"``: number of standard deviations above the query's mean score in the row's part.
     ids : ndarray, shape (m, k) or (k,)
-        Of the part, or row numbers in it where it has no ids.
+        Ids in the part, or row numbers if it has no ids.
     new : ndarray of bool, shape (m, k) or (k,)
-        The row is one of the new model.
+        Whether the row is from the new model's part.
     n_in_both : int
-        Rows of the old part that were left out, since the new part has their ids.
+        Number of rows of the old part that were left out because the new part has their ids.
     """
 
     scores: np.ndarray
@@ -64,27 +64,27 @@ def search_mixed(
     background: tuple[RowsLike, RowsLike] | None = None,
     random_state: int = 0,
 ) -> MixedResult:
-    """Search an index of which one part holds the old model's vectors and the other one the new model's.
+    """Search an index of which one part holds the old model's vectors and the other the new model's.
 
     Parameters
     ----------
     bridge : Bridge
         From the new model to the old one.
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
-        Of the new model; the old part is searched with them bridged.
+        Queries in the new model; the old part is searched with bridged queries.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
-        The two parts, as :meth:`Bridge.search` takes an index. An item whose id is in both counts as new.
+        The two parts, in any form that :meth:`Bridge.search` accepts. An item whose id is in both counts as new.
     k : int, default=10
     modality : str, optional
-        Of the queries, as for :meth:`Bridge.transform`.
+        Modality of the queries, as for :meth:`Bridge.transform`.
     merge : {"standardize", "none"}, default="standardize"
-        "standardize": from a query's scores in a part their mean over some rows of that part is taken, and the rest divided by their standard
-        deviation. "none": cosines of two models are compared as they are.
+        "standardize": subtract from a query's scores in a part their mean over some rows of that part, and divide by their standard
+        deviation. "none": compare the cosines of the two models directly.
     background : tuple of array_like, shapes (b, d_old) and (b', d_new), optional
-        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts are of like content, as where the
-        migration goes in no particular order. Where it goes by date or topic, pass the same items in both models. Needed for a part that searches by itself.
+        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts have similar content, e.g. if the
+        migration is in random order. If it is ordered by date or topic, pass the same items in both models. Required for a part that searches by itself.
     random_state : int, default=0
-        Of the random rows.
+        Random seed of these rows.
 
     Returns
     -------
@@ -93,14 +93,14 @@ def search_mixed(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
-        Among them: a part that searches by itself, without ``background``; fewer than 20 rows of a part to standardize by.
+        If an argument cannot be used; also if a part searches by itself and there is no ``background``, or there are fewer than 20 rows to standardize by.
     DirectionError, SpaceMismatchError, ModalityError
-        As :meth:`Bridge.transform`; and a part whose embeddings say that they are the other model's, or a third one's.
+        As for :meth:`Bridge.transform`; also if the embeddings of a part declare that they are from the other model, or a third one.
 
     Notes
     -----
-    Two models give their cosines different means and spreads, and a bridged query gives lower ones than a native. Compared as they are, one part's rows
-    crowd out the other's.
+    The cosines of two models have different means and spreads, and a bridged query has lower cosines than a native one. Without standardization, one
+    part's rows displace the other's.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class _Part:
         self.empty = False
 
     def leave_out(self, other: _Part) -> int:
-        """Leave out the rows whose ids are among the other part's, and return how many."""
+        """Leave out the rows whose ids are among the other part's, and return their number."""
         if self.rows is None or other.rows is None or not (self.rows.has_ids and other.rows.has_ids):
             return 0
         there = set(id_texts(other.rows.ids).tolist())
@@ -210,7 +210,7 @@ class _Part:
 
 
 def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
-    """Refuse a part that is known to be of another model: of models of one width, widths do not tell parts that were exchanged."""
+    """Refuse a part that is known to come from another model: if both models have the same width, exchanged parts are not recognized by it."""
     if None in (rows.model, own.model) or rows.model == own.model:
         return
     if rows.model == other.model:

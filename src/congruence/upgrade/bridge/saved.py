@@ -1,4 +1,4 @@
-"""A saved bridge: the folder of a map, whose configuration says what is done to queries beside."""
+"""Save and load a bridge: the folder of a map, whose configuration also states how queries are processed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_bridge(bridge: BridgedQueries, path: str | Path, *, force: bool) -> Pa
 def restore_bridge(
     cls: type[BridgeT], arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path
 ) -> BridgeT:
-    """Make the bridge that was read from a folder, after checking all of it. Raises CorruptFileError."""
+    """Build the bridge that was read from a folder, after checking its content. Raises CorruptFileError."""
     try:
         given, facts = config["parameters"], config["facts"]
         normalize, modality = given["normalize"], given["modality"]

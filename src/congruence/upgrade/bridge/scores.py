@@ -1,4 +1,4 @@
-"""How well a bridge finds what answers a query, beside the old model, the re-embedded index and chance."""
+"""Retrieval through a bridge, compared with the old model, the re-embedded index and chance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NDCG_AT = 10
 
 @dataclass(frozen=True)
 class SystemScores:
-    """One way to search, measured.
+    """Scores of one way to search.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class SystemScores:
     scores : dict of str to float
         ``"recall@1"``, …, ``"ndcg@10"``: means over queries.
     errors : dict of str to float
-        Standard errors of these means over queries: the map is given, and so is the index. Empty for chance.
+        Standard errors of these means over queries, for the given map and index. Empty for chance.
     """
 
     system: str
@@ -47,24 +47,24 @@ class SystemScores:
 
 @dataclass(frozen=True)
 class BridgeScores:
-    """Outcome of :meth:`congruence.Bridge.evaluate`: plain data.
+    """Result of :meth:`congruence.Bridge.evaluate`: plain data.
 
     Attributes
     ----------
     systems : list of SystemScores
-        All on the same queries.
+        All measured on the same queries.
     n_queries, n_rows : int
-        Queries that have a relevant row, and rows of the index.
+        Number of queries that have a relevant row, and of rows of the index.
     candidates : int or None
-        Rows that the first of two stages found.
+        Number of rows that the first stage of two-stage search returned.
     mode : str
-        What recall counts.
+        What recall measures.
     notes : list of str
-        Queries and judgments that were left out; and which queries a correction was read off.
+        Queries and judgments that were left out, and the queries from which a correction was computed.
     center : bool
-        Every line was searched with each side less its own mean.
+        Whether queries and index were centered at their own means, for every line.
     hubness : str or None
-        Name of the correction that every line was searched with.
+        Name of the correction for hubs used for every line.
     """
 
     systems: list[SystemScores]
@@ -83,7 +83,7 @@ class BridgeScores:
         raise KeyError(system)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ def evaluate_bridge(
     hubness: str | Hubness | None,
     bank: RowsLike | None,
 ) -> BridgeScores:
-    """Measure a bridge; see :meth:`congruence.Bridge.evaluate`."""
+    """Evaluate a bridge; see :meth:`congruence.Bridge.evaluate`."""
     for k in at:
         check_positive(k, "at", integer=True)
     at = sorted(set(at))
@@ -173,7 +173,7 @@ def evaluate_bridge(
 
 
 def _of_correction(has_bank: bool, has_old: bool) -> list[str]:
-    """Say which queries a correction was read off."""
+    """Return a note on the queries from which a correction was computed."""
     if not has_bank:
         return [
             "Centering and the correction of hubs take the measured queries as the bank: scores are those of queries that arrive together (transductive). A "
@@ -185,7 +185,7 @@ def _of_correction(has_bank: bool, has_old: bool) -> list[str]:
 
 
 def _beside(given: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of another model in the order of given ones, zeros where there is none, and which there are."""
+    """Return another model's rows for the given ones, with zeros for missing rows, and a mask of those present."""
     ours, theirs = as_pair(given, other, ("queries" if name == "queries_old" else "index", name))
     if not (ours.has_ids and theirs.has_ids):
         check_same_rows(len(ours), len(theirs), "queries" if name == "queries_old" else "index", name)

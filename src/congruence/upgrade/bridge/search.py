@@ -1,4 +1,4 @@
-"""Search with bridged queries: a first stage in the index's space, and a second one by the new model itself."""
+"""Search with bridged queries: a first stage in the index's space, and an optional second stage by the new model itself."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ Lookup: TypeAlias = "Callable[[np.ndarray], Sequence[ArrayLike | None] | np.ndar
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search found, nearest first.
+    """Result of a search, nearest first.
 
     Attributes
     ----------
     scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. Cosines of the new model where ``reranked``, and else of bridged queries with the index's rows: the two are on different
+        Larger is nearer. Cosines in the new model where ``reranked`` is True, else of bridged queries with the index's rows; the two are on different
         scales. A FAISS index with Euclidean distances gives negative squared distances.
     ids : ndarray, shape (m, k) or (k,)
-        Of the index, or row numbers where it has none; −1 where an index found fewer rows than asked for.
+        Ids in the index, or row numbers if it has none; −1 if an index found fewer rows than requested.
     reranked : ndarray of bool, shape (m, k) or (k,)
-        Found by the bridge and placed by the new model.
+        Whether the row was found through the bridge and ranked by the new model.
     """
 
     scores: np.ndarray
@@ -70,7 +70,7 @@ def find(
     bank: np.ndarray | None = None,
     source_dim: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the n nearest rows of an index of any kind.
+    """Find the n nearest rows in an index of any kind.
 
     Parameters
     ----------
@@ -78,14 +78,14 @@ def find(
         Bridged queries.
     index : Embeddings, array_like of shape (r, d), FAISS index, or callable
     n : int
-        At most all rows of an index whose size is known.
+        At most the number of rows, if it is known.
     metric : {"cosine", "inner", "euclidean"}, default="cosine"
     center, hubness
         As for :func:`congruence.metrics.class_retrieval`.
     bank : ndarray, shape (b, d), optional
-        Bridged queries that centering and the correction are read off; by default ``vectors``.
+        Bridged queries from which the mean and the correction are computed; by default ``vectors``.
     source_dim : int, optional
-        Width of the queries' model, for messages.
+        Width of the queries' model, for error messages.
 
     Returns
     -------
@@ -97,10 +97,11 @@ def find(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
     ParameterError
-        Options that an index of this kind does not have.
+        If an option is not supported for this kind of index.
     InputError
-        An index that returns something else than scores and ids.
+        If an index returns something other than scores and ids.
     """
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
@@ -123,7 +124,7 @@ def find(
 
 
 def _asked(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ask a FAISS index, or a callable."""
+    """Search a FAISS index, or call a search function."""
     width = getattr(index, "d", None)
     if isinstance(width, int) and width != vectors.shape[1]:
         raise ShapeError(
@@ -200,7 +201,7 @@ def _nearest(
 
 
 def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: str) -> np.ndarray:
-    """Return how near the rows found are, in float64 and blocks of queries."""
+    """Return the similarities of the rows found, in float64 and in blocks of queries."""
     out = np.empty(place.shape)
     for part in blocks(len(queries), place.shape[1] * rows.shape[1] * 8):
         Q, G = queries[part].astype(np.float64), rows[place[part]].astype(np.float64)
@@ -216,28 +217,29 @@ def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: st
 def rerank_rows(
     queries: np.ndarray, scores: np.ndarray, ids: np.ndarray, rerank: RowsLike | Embeddings | Lookup, k: int
 ) -> SearchResult:
-    """Order candidates by the new model's own cosine.
+    """Rank candidates by their cosine in the new model.
 
     Parameters
     ----------
     queries : ndarray, shape (m, d)
-        Of the new model, as they were before the bridge.
+        Queries in the new model, before bridging.
     scores, ids : ndarray, shape (m, c)
         Candidates of the first stage, nearest first.
     rerank : Embeddings, array_like of shape (r, d), or callable
-        The new model's vectors: by id, by row number of the index, or by a function of an array of ids. A row of NaN (of what a callable returns also None),
+        The new model's vectors: by id, by row number of the index, or as a function of an array of ids. A row of NaN (or None from a callable),
         and an id that embeddings do not have, mean that there is no vector.
     k : int
 
     Returns
     -------
     SearchResult
-        First the candidates that have a vector, by its cosine with the query; after them the others, in the order and with the scores of the first
+        First the candidates that have a vector, by its cosine with the query; then the others, in the order and with the scores of the first
         stage.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, InputError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the input cannot be used otherwise.
     """
     take = min(k, ids.shape[1])
     lookup = _lookup(rerank, queries.shape[1])
@@ -263,7 +265,7 @@ def rerank_rows(
 def _lookup(
     rerank: RowsLike | Embeddings | Lookup, width: int
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return a function of distinct ids that gives their vectors, and which of them have one."""
+    """Return a function of distinct ids that returns their vectors and a mask of those that have one."""
 
     def known(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         there = ~np.isnan(vectors).all(axis=1)

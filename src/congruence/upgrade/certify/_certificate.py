@@ -1,4 +1,4 @@
-"""What a certificate holds: plain data, ready for a table, JSON or a page."""
+"""The certificate: plain data, ready for a table, JSON or an HTML page."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """Outcome of :func:`congruence.upgrade.certify.certify`.
+    """Result of :func:`congruence.upgrade.certify.certify`.
 
     Attributes
     ----------
     verdict : Verdict
     task : str
-        The measure the verdict rests on.
+        The measure that determines the verdict.
     n_anchors, n_queries : int
-        Anchors fitted on, and items scored.
+        Numbers of anchors fitted on, and of items scored.
     fitted : list of str
         Modalities the map was fitted on.
     strategies : dict of str to dict of str to Estimate
-        By task: score of each strategy (:data:`congruence.upgrade.certify.STRATEGIES`) that could be measured.
+        By task: the score of each strategy (:data:`congruence.upgrade.certify.STRATEGIES`) that could be measured.
     retention : dict of str to Estimate
-        Of the task: ratio of mapping to re-embedding and to keeping the old model, by ``"<strategy>/<strategy>"``.
+        On this task: ratio of the score of mapping to that of re-embedding and of keeping the old model, by ``"<strategy>/<strategy>"``.
     cosines : dict of str to Estimate
         Cosine of mapped and target rows, by modality.
     curve, cosine_curve : dict
         Held-out score and cosine by number of anchors: sizes, means, deviations and the power law.
     gains : list of dict
-        For some numbers of further anchors the expected gain, and the most it could be, of score and cosine.
+        For several numbers of further anchors, the expected gain and its upper bound, for score and cosine.
     pairing : dict
-        Outcome of :func:`congruence.compare.pairing.check_pairing`.
+        Result of :func:`congruence.compare.pairing.check_pairing`.
     covered : dict of str to float
         Mean share of the scored vectors' variance (norm²) in directions that the anchors cover, by modality.
     controls : dict of str to dict of str to float
-        What a random list (``"chance"``), every row at the target's mean (``"constant"``, of cosines) and a random rotation about the
-        right means (``"random_rotation"``) reach, by measure or ``"cosine/<modality>"``.
+        Scores of a random list (``"chance"``), of every row replaced by the target's mean (``"constant"``, for cosines) and of a random
+        rotation about the correct means (``"random_rotation"``), by measure or ``"cosine/<modality>"``.
     theory : list of dict
-        The theorems' conditions and bounds on the anchors, each with the number and a sentence.
+        The theorems' conditions and bounds evaluated on the anchors, each with its number and a sentence.
     thresholds : Thresholds
     choice : dict
-        The map that is certified: :meth:`congruence.upgrade.choose.Choice.to_dict`.
+        The certified map: :meth:`congruence.upgrade.choose.Choice.to_dict`.
     how_to_fit : str
-        What gives this map: a command, or the call in Python where no command does.
+        How to fit this map: a command, or a Python call if no command can.
     facts : dict of str to str
-        Which models (``"source"``, ``"target"``) and data (``"data"``) it is about, on which ``"date"``, with which ``"seed"`` and
+        The models (``"source"``, ``"target"``) and ``"data"`` it refers to, the ``"date"``, the ``"seed"`` and the
         ``"version"`` of congruence.
     notes : list of str
-        What a reader must know to read the numbers.
+        Notes a reader needs to interpret the numbers.
     roads : list of dict
-        Keeping the old model, mapping, re-embedding progressively and re-embedding everything: score and costs of each
+        Quality and cost of each strategy: keeping the old model, mapping, re-embedding progressively and re-embedding everything
         (:func:`congruence.upgrade.certify.roads.roads`).
     progressive : dict
-        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``, ``"low"`` and ``"high"``; ``"sentence"`` says where no share up to a half is enough. Empty where the target model
-        has no vectors of the store.
+        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``, ``"low"`` and ``"high"``.
+        ``"sentence"`` states if no share up to one half is sufficient. Empty if the target model has no vectors of the store.
     """
 
     verdict: Verdict
@@ -93,20 +93,20 @@ class Certificate:
     progressive: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the score of each way to search with its interval; dotted, the controls that were measured.
+        """Draw the score of each strategy with its interval; dotted lines are the controls that were measured.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         task : str, optional
-            A key of ``strategies``; by default the measure the verdict rests on.
+            A key of ``strategies``; by default the measure that determines the verdict.
         annotate : bool, default=True
-            Add a title, and say which line is which control.
+            Add a title, and label the controls.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class Certificate:
         Raises
         ------
         ParameterError
-            A task that was not measured.
+            If the task was not measured.
         """
         from congruence.plotting import draw_strategies
 
@@ -126,14 +126,14 @@ class Certificate:
         )
 
     def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the score by number of anchors, and its continuation to four times the anchors.
+        """Draw the score by number of anchors, extrapolated to four times the anchors.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
-            Add a title, and say which is which.
+            Add a title and labels that identify what is drawn.
 
         Returns
         -------
@@ -157,7 +157,7 @@ class Certificate:
         return as_html(*self._shown())
 
     def _shown(self) -> tuple[str, dict[str, str]]:
-        """Return the verdict, how sure it is, and the score of each strategy with its interval."""
+        """Return the verdict, its confidence, and the score of each strategy with its interval."""
         sure = self.verdict.confidence.get(self.verdict.action, 0.0)
         facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of draws say the same"}
         for strategy, score in self.strategies[self.task].items():

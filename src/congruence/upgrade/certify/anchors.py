@@ -1,4 +1,4 @@
-"""Which rows are anchors, which are held-out queries, which are texts of other items, and which are fitted on."""
+"""Split items into anchors, held-out queries and texts of other items, and determine the modalities to fit on."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def choose_anchors(
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have into anchors and held-out queries.
 
-    RowsLike are paired by id first, so that a few re-encoded items of a large store are all that is drawn from.
+    Rows are first paired by id, so that all samples are drawn from the items that both models have, even if only a few of a large store.
 
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
-        As :func:`congruence.certify` takes them.
+        As for :func:`congruence.certify`.
     anchors : int or sequence of str or int
-        Items to take at random, or the ids of those to take, as :func:`congruence.upgrade.anchors.choose_anchors` gives them; the others are
-        the queries. Ids that not both models have are passed over.
+        Number of items to choose at random, or the ids of those to use, e.g. from :func:`congruence.upgrade.anchors.choose_anchors`. The others are
+        the queries. Ids that only one model has are ignored.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts.
     random_state : int, default=0
     name : str, default="anchors="
-        How messages name the anchors.
+        Name of the anchors in error messages.
 
     Returns
     -------
@@ -54,11 +54,11 @@ def choose_anchors(
     Raises
     ------
     ParameterError
-        Not fewer anchors than common items.
+        If there are not fewer anchors than common items.
     IdError
-        None of the ids is an item that both models have.
+        If none of the ids is an item that both models have.
     IdError, ShapeError
-        As :meth:`congruence.Pairs.join`.
+        As for :meth:`congruence.Pairs.join`.
     """
     check_seed(random_state)
     source, target = by_modality(source, target)
@@ -103,7 +103,7 @@ def choose_anchors(
 
 
 def _listed(common: np.ndarray, anchors: Ids, name: str) -> np.ndarray:
-    """Say which common items are listed. Raises IdError, ParameterError."""
+    """Return which common items are listed. Raises IdError, ParameterError."""
     listed = is_in(common, id_texts(as_ids(anchors, name="anchors")))
     if not listed.any():
         raise IdError(
@@ -121,7 +121,7 @@ def _listed(common: np.ndarray, anchors: Ids, name: str) -> np.ndarray:
 def split_texts(
     source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
-    """Take texts that describe none of the images from the anchors: they can still search.
+    """Separate texts that describe none of the images from the anchors; they can still be used as queries.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def split_texts(
     -------
     source, target : dict of str to Embeddings
     texts : (Embeddings or None, Embeddings) or None
-        None where texts and images are of the same items, or there are no texts, or no images, in both models.
+        None if texts and images are of the same items, or there are no texts, or no images, in both models.
     """
     images = {"image": source["image"]} if "image" in source else {}
     if "text" not in target or "image" not in target or not images or not _are_apart(source):
@@ -140,7 +140,7 @@ def split_texts(
 
 
 def _are_apart(side: Mapping[str, Embeddings]) -> bool:
-    """Say whether images and texts have nothing that pairs them: no common id, or no ids and unequal lengths."""
+    """Return whether images and texts cannot be paired: no common id, or no ids and different lengths."""
     if not {"image", "text"} <= set(side):
         return False
     images, texts = side["image"], side["text"]
@@ -167,9 +167,9 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     Raises
     ------
     ModalityError
-        The anchors have captions or labels.
+        If the anchors have captions or labels.
     InputError
-        No texts of the target model, or of another width than the anchors.
+        If there are no texts in the target model, or their width differs from that of the anchors.
     """
     if tables.stored != tables.asked or tables.classes is not None:
         raise ModalityError(
@@ -204,9 +204,9 @@ def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> 
     ----------
     tables : Tables
     fitted : str or None
-        One of them, ``"both"``, or None for all that both models have; with labels for the stored one.
+        One of them, ``"both"``, or None for all that both models have; with labels, None means the stored one.
     together : bool, default=True
-        Whether a map can be fitted on several; otherwise None stands for the stored one, too.
+        Whether a map can be fitted on several modalities; if not, None means the stored one, too.
 
     Returns
     -------
@@ -215,9 +215,9 @@ def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> 
     Raises
     ------
     ModalityError
-        ``"both"`` where there are not two modalities of the same items in both models.
+        If ``"both"`` is requested and there are not two modalities of the same items in both models.
     ParameterError
-        A modality that not both models have.
+        If the modality is not available in both models.
     """
     both = [name for name in (tables.stored, tables.asked) if name in tables.target]
     both = list(dict.fromkeys(both))

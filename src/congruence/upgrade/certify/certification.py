@@ -1,4 +1,4 @@
-"""From the anchors of two models to a certificate: what is asked is laid out, measured on unseen items, and judged."""
+"""Certify a change of models: measure each strategy on unseen anchors, and recommend one."""
 
 from __future__ import annotations
 
@@ -64,60 +64,61 @@ def certify(
     callback: Callable[[int], None] | None = None,
     **parameters: object,
 ) -> Certificate:
-    """Say what to do about a change of models, from items encoded by both.
+    """Measure what each upgrade strategy costs in quality, from items encoded by both models, and recommend one.
 
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
-        Anchors of one modality in both models, paired by id or, without ids, by position as in :func:`congruence.fit`; or by
-        modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
-        their classes. The target may lack the stored modality; nothing can then be said about re-embedding. Texts that share
-        no id with the images are taken as ``text_queries``.
+        Anchors of one modality in both models, paired by id, or by position if they have no ids, as in :func:`congruence.fit`. Or a mapping
+        by modality: one modality, or two modalities of the same items (matched by id), or, with ``labels``, items and the texts of
+        their classes. The target may lack the stored modality; re-embedding is then not evaluated. Texts that share
+        no id with the images are used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
-        The map to certify. ``"auto"``: the one that :func:`congruence.fit` chooses on these anchors, with rows of the other modality as its ``means``;
-        the choice is made again for every part of the anchors that is left out, without it.
+        The map to certify. ``"auto"`` is the map that :func:`congruence.fit` chooses on these anchors, with rows of the other modality as its
+        ``means``. The choice is repeated for every part of the anchors that is left out, without looking at that part.
     modality : str, optional
-        Of anchors that are not in a mapping; by default what embeddings say, or else ``"other"``.
+        Modality of anchors that are not in a mapping; by default the modality the embeddings declare, else ``"other"``.
     fitted : str, optional
-        Modality to fit on, or ``"both"``. By default all that both models have; with labels, or for ``method="linear"``, the stored one.
-        Several are fitted on together by a rotation, each about its own means.
+        Modality to fit on, or ``"both"``. By default all modalities that both models have; with labels, or with ``method="linear"``, the
+        stored modality. A rotation is fitted on several modalities together, each centered at its own means.
     queries : (source, target), optional
-        Held-out items in both models, in the form of the anchors. By default anchors are scored by maps not fitted on them.
+        Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were not fitted on them.
     text_queries : (source, target), optional
-        Texts of any items in the source model, or None, and in the target model: do they return the same items from the mapped
-        store as from the re-embedded one? For one stored modality without labels.
+        Texts of any items, in the source model (or None) and in the target model. They test whether the mapped store returns the same
+        items as the re-embedded store. Only for one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
     thresholds : Thresholds, optional
     n_neighbors : int, default=10
-        Length of the result lists that overlap compares.
+        Length of the result lists whose overlap is measured.
     theory : {"brief", "full"}, default="brief"
-        ``"full"`` computes κ of Definition 5.4 as well: linear programs that take minutes.
+        ``"full"`` also computes κ of Definition 5.4, by linear programs that take minutes.
     folds : int, default=10
-        Parts of the anchors scored in turn; at least 3. Unused with ``queries``.
+        Number of parts of the anchors that are scored in turn; at least 3. Not used with ``queries``.
     repeats : int, default=10
-        Random orders of the anchors for the learning curve.
+        Number of random orders of the anchors for the learning curve.
     draws : int, default=2000
-        Draws of the scores and of the learning curve, for the confidence of the verdict.
+        Number of random draws of the true scores and learning curve, given the measured ones; they determine the verdict's confidence.
     random_state : int, default=0
     data : str, optional
-        Name of the data, for the certificate.
+        Name of the data, shown in the certificate.
     center : bool, default=False
-        Search with queries and store each less its own mean, under every strategy.
+        Subtract the mean of the queries from the queries and the mean of the store from the store before searching, for every strategy.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Search with hubs corrected for, under every strategy; the scored queries are the bank (transductive).
+        Correct for hubs in the search, for every strategy; the scored queries are the query bank (transductive).
     single_modality : bool, default=False
-        Of one modality alone: no other will be mapped, so that ``"auto"`` may choose a linear map, as in :func:`congruence.fit`.
+        Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map, as in :func:`congruence.fit`.
     rows : int, optional
-        Of the store, for what each way costs. Where re-embedding progressively encodes fewer items than there were anchors to collect, the verdict prefers it.
+        Number of rows of the store, used to compute what each strategy costs. If progressive re-embedding needs to encode fewer items
+        than anchors had to be collected, the verdict prefers it.
     encode_rate : float, optional
-        Items a second that the target model encodes.
+        Items per second that the target model encodes.
     price : float, optional
-        Of encoding one item.
+        Price of encoding one item.
     callback : callable, optional
-        Called with 1 after each of ``folds + repeats`` steps (one step for the folds with ``queries``).
+        Called with 1 after each of ``folds + repeats`` steps (with ``queries``, the folds are a single step).
     **parameters
-        Of the method, as :func:`congruence.fit` takes them.
+        Parameters of the method, as for :func:`congruence.fit`.
 
     Returns
     -------
@@ -125,15 +126,24 @@ def certify(
 
     Raises
     ------
-    InputError, ShapeError, IdError, ModalityError, TooFewAnchorsError, ParameterError, SpaceMismatchError
+    InputError, ShapeError, IdError
+        If the anchors cannot be used or paired.
+    ModalityError
+        If the modalities passed and declared contradict each other.
+    TooFewAnchorsError
+        If there are too few anchors to score.
+    ParameterError
+        If a parameter has an invalid value.
+    SpaceMismatchError
+        If the queries belong to other spaces than the anchors.
 
     Notes
     -----
-    Measured, by what the data hold: two modalities, recall at 1 and 10 of each query's own item in the store; with labels, the
-    accuracy of assigning stored items to classes; one modality with labels, whether the nearest other item has the same
-    class; one modality alone, whether an item of the target finds itself among mapped ones. Always, if the target has the stored
-    modality: the overlap of result lists from the mapped and the re-embedded store; without captions and labels the verdict rests
-    on it. Galleries are as large as the items given: a larger one scores lower, for every strategy.
+    What is measured depends on the data. Two modalities: recall at 1 and 10 of each query's own item in the store. Items with labels and class
+    texts: the accuracy of assigning stored items to classes. One modality with labels: whether the nearest other item has the same
+    class. One modality alone: whether an item of the target model finds itself among the mapped items. If the target has the stored
+    modality, the overlap of the result lists of the mapped and of the re-embedded store is always measured; without captions and labels the
+    verdict is based on it. The gallery is as large as the set of items given; with a larger gallery every strategy scores lower.
     """
     check_seed(random_state)
     thresholds = thresholds or Thresholds()
@@ -153,7 +163,7 @@ def certify(
     recipe.check(tables)
     everything = np.arange(question.n_anchors)
     with warnings.catch_warnings():
-        # Said once, in the notes, instead of once a fold.
+        # Reported once, in the notes, instead of once per fold.
         warnings.simplefilter("ignore", ProjectionWarning)
         choice = recipe.choose(tables, everything)
         mapping = recipe.fit(tables, everything, choice)
@@ -196,7 +206,7 @@ def certify(
         )
     retention, drawn = measured.retention(task, list(strategies[task]), draws, rng)
     cosines = measured.cosines()
-    # A curve is measured on few items; its level is set by all of them.
+    # The shape of the learning curve is measured on few items; its level is set by the score on all of them.
     curve, cosine_curve = (
         curve.lifted(level - float(curve.at(curve.n)))
         for curve, level in zip(curves, (strategies[task]["stored"].value, cosines[scored.shown].value), strict=True)
@@ -257,7 +267,7 @@ def certify(
 
 
 def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, object]:
-    """Return the forecast as plain data, with what it means where no share up to a half is enough."""
+    """Return the forecast as plain data, with an explanation if no share up to one half is sufficient."""
     if mixed is None:
         return {}
     sentence = ""
@@ -270,7 +280,7 @@ def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str
 
 
 def _which_map(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:
-    """Say which map was certified, by what evidence it was chosen, and what was chosen in the folds that were scored."""
+    """Describe which map was certified, on what evidence it was chosen, and which maps were chosen in the scored folds."""
     if recipe.method != "auto":
         return [f"Certified map: {choice.name}, as given."]
     told = dict(choice_rows(choice.to_dict()))
@@ -299,7 +309,7 @@ def _measure(
     random_state: int,
     callback: Callable[[int], None] | None,
 ) -> Measured:
-    """Score items under each strategy: held-out ones by the map, or anchors by maps that have not seen them."""
+    """Score items under each strategy: held-out items with the map, or anchors with maps that have not seen them."""
     tables, heldout = question.tables, question.heldout
     searches, groups = question.searches, question.groups_of_anchors
     if heldout is not None:
@@ -327,7 +337,7 @@ def _measure(
 def _controls(
     question: Question, mapping: TwoWay, rotation: OrthogonalMap, n_neighbors: int, random_state: int, ranking: Ranking
 ) -> dict[str, dict[str, float]]:
-    """Return what chance, a constant and a random rotation reach, by measure and for each cosine."""
+    """Return the scores of chance, a constant and a random rotation, by measure and for each kind of cosine."""
     scored = question.scored
     below = controls(mapping, rotation, scored, question.searches, n_neighbors, random_state, ranking)
     for name, rows in scored.target.items():
@@ -337,7 +347,7 @@ def _controls(
 
 
 def _decisive(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> str:
-    """Return the measure that the verdict rests on: without captions and labels, whether result lists agree."""
+    """Return the measure that determines the verdict: without captions and labels, the overlap of result lists."""
     if tables.stored == tables.asked and tables.classes is None:
         for measure in ("graded_text_overlap@", "graded_overlap@"):
             for name in measured.scores:

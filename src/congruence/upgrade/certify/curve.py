@@ -1,4 +1,4 @@
-"""What more anchors would add: a learning curve, its extrapolation, and the most it could be."""
+"""The effect of more anchors: a learning curve, its extrapolation, and an upper bound."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Curve:
     scores : ndarray, shape (repeats, s)
         Each repeat is a random order of the anchors, taken from the front.
     n : int
-        Anchors at hand: where the extrapolation starts.
+        Number of anchors available, where the extrapolation starts.
     exponent, drop : float
-        Of ``a − drop·n^−exponent``.
+        Parameters of ``a − drop·n^−exponent``.
     best : float
-        a: what no number of anchors exceeds, by this curve.
+        a, the limit of the curve for many anchors.
     """
 
     sizes: np.ndarray
@@ -75,7 +75,7 @@ class Curve:
 
     @classmethod
     def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS) -> Curve:
-        """Fit the power law by least squares, larger sizes weighing more.
+        """Fit the power law by least squares, with larger weights for larger sizes.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Curve:
         scores : ndarray, shape (repeats, s)
         n : int
         exponents : sequence of float, optional
-            To choose from.
+            Exponents to choose from.
 
         Returns
         -------
@@ -113,11 +113,11 @@ class Curve:
         return self.best - self.drop * np.asarray(n, dtype=float) ** -self.exponent
 
     def gain(self, more: int) -> float:
-        """Return the expected gain of so many more anchors."""
+        """Return the expected gain from this many further anchors."""
         return float(self.at(self.n + more) - self.at(self.n))
 
     def most(self, more: int) -> float:
-        """Return what so many more anchors add at most, if no doubling adds more than the one before.
+        """Return an upper bound on the gain from further anchors, assuming that no doubling adds more than the previous one.
 
         Parameters
         ----------
@@ -126,12 +126,12 @@ class Curve:
         Returns
         -------
         float
-            The rise over the last doubling, its one-sided 95 % error included, once for each doubling to come; and never less
-            than what is expected.
+            The rise over the last doubling, including its one-sided 95 % error, times the number of doublings to come; never less
+            than the expected gain.
 
         References
         ----------
-        Nadeau and Bengio (2003), "Inference for the generalization error": repeats draw from the same anchors, so the variance of their mean is
+        Nadeau and Bengio (2003), "Inference for the generalization error": repeats use the same anchors, so the variance of their mean is
         s² (1/repeats + held out/fitted on) and not s²/repeats.
         """
         half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
@@ -145,7 +145,7 @@ class Curve:
         return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
 
     def enough(self, wanted: float, most: int) -> int | None:
-        """Return how many more anchors bring the curve to a score, or None if not so many do.
+        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough.
 
         Parameters
         ----------
@@ -166,16 +166,16 @@ class Curve:
         return min(most, -(-more // step) * step)
 
     def redraw(self, rng: np.random.Generator) -> Curve:
-        """Return the curve through a bootstrap sample of the repeats, with an exponent drawn from :data:`SHAPES`."""
+        """Return the curve through a bootstrap sample of the repeats, with a random exponent from :data:`SHAPES`."""
         sample = self.scores[rng.integers(len(self.scores), size=len(self.scores))]
         return Curve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
 
     def lifted(self, by: float) -> Curve:
-        """Return the curve moved up or down, through a score measured better elsewhere."""
+        """Return the curve shifted vertically, so that it passes through a score measured more accurately."""
         return Curve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
 
     def to_dict(self) -> CurveRecord:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {
             "anchors": self.sizes.tolist(),
             "mean": self.scores.mean(axis=0).tolist(),
@@ -199,31 +199,31 @@ def measure_curves(
     random_state: int,
     callback: Callable[[int], None] | None = None,
 ) -> tuple[Curve, Curve]:
-    """Score maps fitted on growing random parts of the anchors.
+    """Score maps fitted on random subsets of the anchors of increasing size.
 
     Parameters
     ----------
     tables : Tables
         Anchors.
     queries : Tables or None
-        Items to score; None scores a fifth of the anchors, which is then not fitted on.
+        Items to score. If None, a fifth of the anchors is scored, which is then not fitted on.
     recipe : Recipe
-        What is chosen is chosen once a size, on the anchors of the first repeat.
+        The map is chosen once per size, on the anchors of the first repeat.
     task : str
     depth : int
     texts : (ndarray or None, ndarray), optional
         Text queries of other items.
     groups : ndarray of int, shape (n,), optional
-        Anchors that are fitted on or scored together, such as near-duplicates.
+        Anchors that are kept together in fitting and scoring, such as near-duplicates.
     ranking : Ranking, optional
-        The way to search.
+        Search variant.
     repeats, random_state : int
     callback : callable, optional
 
     Returns
     -------
     Curve, Curve
-        Of the task, mapping the stored vectors, and of the cosine of mapped rows.
+        For the task, with mapped stored vectors, and for the cosine of mapped rows.
     """
     rng = np.random.default_rng(random_state)
     if queries is not None and queries.n > MOST_TESTED:
@@ -261,7 +261,7 @@ def _rows_to_score(
     shown: str,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of the store, and of the modality whose cosine is shown, that the map may be scored on."""
+    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored."""
     if queries is not None:
         test, other = np.arange(queries.n), np.arange(len(queries.ids[shown]))
     elif not tables.by_class:
@@ -277,7 +277,7 @@ def _rows_to_score(
 
 
 def gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:
-    """Return what some numbers of further anchors are expected to add, and the most they could, to the score and to the cosine."""
+    """Return the expected gain in score and cosine from several numbers of further anchors, and its upper bound."""
     steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
     room = max(0.0, 1.0 - float(curve.at(curve.n)))  # no score exceeds 1
     return [

@@ -1,4 +1,4 @@
-"""Near-duplicates among the anchors: they are scored together, or a map would be tried on what it has all but seen."""
+"""Near-duplicates among the anchors. They are scored together; otherwise a map would be evaluated on items almost identical to its training items."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def near_duplicates(tables: Tables) -> np.ndarray:
 
 
 def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """Deal items into parts of nearly one size, no group into two.
+    """Split items into parts of nearly equal size, without splitting a group.
 
     Parameters
     ----------

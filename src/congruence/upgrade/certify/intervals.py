@@ -1,4 +1,4 @@
-"""Scores of items, and intervals about their means that hold what they promise: calibrated by ``benchmarks/certify_calibration.py``."""
+"""Scores of items, and confidence intervals of their means, calibrated by ``benchmarks/certify_calibration.py``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ WIDER = 1.05
 
 
 def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the covariance of means of items that come in groups.
+    """Return the covariance of means of grouped items.
 
     Parameters
     ----------
     influence : ndarray, shape (n, q)
-        Pseudo-values of each item.
+        Pseudo-values, one per item.
     groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other; by default each stands alone.
+        Items whose errors may depend on each other; by default all items are independent.
 
     Returns
     -------
@@ -62,20 +62,20 @@ def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.nd
 
 
 def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the covariance of several scores of the same items, for what compares them.
+    """Return the covariance of several scores of the same items, used to compare the scores.
 
     Parameters
     ----------
     influence : ndarray, shape (n, q)
-        Pseudo-values of each item.
+        Pseudo-values, one per item.
     groups : ndarray of int, shape (n,), optional
         Items whose errors may depend on each other.
 
     Returns
     -------
     ndarray, shape (q, q)
-        :func:`covariance` with one more item that the scores disagree on, times ``WIDER**2``: where they have disagreed on none yet, as
-        close to 0 or 1, the sample shows no spread.
+        :func:`covariance` with one additional item on which the scores disagree, times ``WIDER**2``. If no item disagrees, as can happen
+        near 0 or 1, the sample itself shows no spread.
     """
     most = len(influence) if groups is None else len(np.unique(groups))
     return WIDER**2 * (covariance(influence, groups) + np.eye(influence.shape[1]) / (2 * most**2))
@@ -84,14 +84,14 @@ def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) ->
 def draw_scores(
     scores: np.ndarray, influence: np.ndarray, draws: int, rng: np.random.Generator, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw what several scores of the same items may truly be, together.
+    """Draw joint values of the true scores, given several measured scores of the same items.
 
     Parameters
     ----------
     scores : ndarray, shape (q,)
         In [0, 1].
     influence : ndarray, shape (n, q)
-        Pseudo-values of each item.
+        Pseudo-values, one per item.
     draws : int
     rng : numpy.random.Generator
     groups : ndarray of int, shape (n,), optional
@@ -100,9 +100,9 @@ def draw_scores(
     Returns
     -------
     ndarray, shape (draws, q)
-        From the multivariate t-distribution about the scores with the covariance and degrees of freedom of their intervals, cut off at
-        0 and 1. A bootstrap of the items knows neither that few groups measure the variance badly nor that items without
-        disagreement do not exclude it.
+        From the multivariate t-distribution around the scores, with the covariance and degrees of freedom of their intervals, truncated to
+        [0, 1]. A bootstrap of the items would ignore that a few groups give a poor estimate of the variance, and that items without
+        disagreement do not rule it out.
     """
     freedom_ = freedom(len(influence), groups)
     values, vectors = np.linalg.eigh(joint_covariance(influence, groups))
@@ -112,19 +112,19 @@ def draw_scores(
 
 
 def freedom(n: int, groups: np.ndarray | None = None) -> float:
-    """Return the degrees of freedom of :func:`covariance`: how many independent deviations the variance is measured by.
+    """Return the degrees of freedom of :func:`covariance`: the number of independent deviations from which the variance is estimated.
 
     Parameters
     ----------
     n : int
-        Items.
+        Number of items.
     groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other; by default each stands alone.
+        Items whose errors may depend on each other; by default all items are independent.
 
     Returns
     -------
     float
-        n − 1, or the number of groups less one if they are of one size, and less if they are not; at least 1.
+        n − 1, or the number of groups minus one if they have equal sizes, and less if they do not; at least 1.
 
     References
     ----------
@@ -163,7 +163,7 @@ def mean_interval(
 def rate_interval(
     rate: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None, each: int = 1
 ) -> tuple[float, float]:
-    """Return Wilson's interval of a rate, at the number of independent trials its standard error amounts to.
+    """Return Wilson's interval of a rate, with the effective number of independent trials that corresponds to its standard error.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def rate_interval(
     groups : ndarray of int, shape (n,), optional
         Items whose errors may depend on each other.
     each : int, default=1
-        Trials that an item's score is the mean of.
+        Number of trials over which an item's score is averaged.
 
     Returns
     -------
@@ -218,11 +218,11 @@ def ratio_interval(
     Returns
     -------
     float, float
-        The upper end is infinite where ``below`` cannot be told from zero.
+        The upper end is infinite if ``below`` cannot be distinguished from zero.
 
     Notes
     -----
-    The covariance is :func:`joint_covariance`, the quantile Student's at :func:`freedom`.
+    Uses the covariance :func:`joint_covariance` and Student's quantile with :func:`freedom` degrees of freedom.
 
     References
     ----------
@@ -242,24 +242,24 @@ def ratio_interval(
 
 @dataclass
 class Measured:
-    """Scores of items on which maps were tried.
+    """Scores of items on which maps were evaluated.
 
     Attributes
     ----------
     scores : dict of str to ndarray, shape (n,)
-        By name ``"<task>/<strategy>"`` or ``"cosine/<modality>"``: the mean is the estimate.
+        By name, ``"<task>/<strategy>"`` or ``"cosine/<modality>"``; the mean is the estimate.
     influence : dict of str to ndarray, shape (n,)
-        The same with each item's effect on the others; its spread is the estimate's.
+        The scores including each item's effect on the others; their spread gives the uncertainty of the estimate.
     groups : dict of str to ndarray of int, shape (n,)
-        Items whose errors depend on each other, where there are any.
+        Items whose errors depend on each other, if any.
     maps : list of str
-        What was chosen for each fold, where items were scored in folds.
+        The map chosen in each fold, if items were scored in folds.
     mapped : ndarray, shape (n, d_target), or None
         The stored items, each mapped by a map that has not seen it.
     mapped_by_fewer : ndarray, shape (n, d_target), or None
-        The same by maps of one fold less, where items were scored in folds.
+        The same with maps fitted on one fold less, if items were scored in folds.
     ahead : float
-        How much of the difference between these two is added, for a map fitted on all anchors.
+        Factor by which the difference between these two is extrapolated to a map fitted on all anchors.
     """
 
     scores: dict[str, np.ndarray] = field(default_factory=dict)
@@ -284,7 +284,7 @@ class Measured:
         )
 
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
-        """Return the score of each strategy by task, beginning with one of them."""
+        """Return the score of each strategy by task, with this task first."""
         tasks = dict.fromkeys(name.split("/")[0] for name in self.scores if not name.startswith("cosine/"))
         return {
             task: {
@@ -302,20 +302,20 @@ class Measured:
     def retention(
         self, task: str, strategies: list[str], draws: int, rng: np.random.Generator
     ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
-        """Return the ratios that say what mapping keeps, and draws of all strategies' scores together.
+        """Return the ratios that show how much quality mapping retains, and joint draws of all strategies' scores.
 
         Parameters
         ----------
         task : str
         strategies : list of str
-            Those that were measured.
+            The strategies that were measured.
         draws : int
         rng : numpy.random.Generator
 
         Returns
         -------
         ratios : dict of str to Estimate
-            By ``"<strategy>/<strategy>"``, of mapping over re-embedding and over keeping the old model.
+            By ``"<strategy>/<strategy>"``: mapping divided by re-embedding, and by keeping the old model.
         drawn : dict of str to ndarray, shape (draws,)
             By strategy, from :func:`draw_scores`.
         """

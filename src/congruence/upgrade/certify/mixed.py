@@ -1,8 +1,8 @@
-"""A store of which some rows are re-embedded and the others mapped: what it scores, measured on items that both models know.
+"""Scores of a store of which some rows are re-embedded and the others mapped, measured on items with vectors from both models.
 
-A progressive migration maps the store at once and re-embeds rows in an order of its own (:mod:`congruence.upgrade.progressive`). Here the
-same order is applied to the scored items, each mapped by a map, and a refit of it, that have not seen it: the first rows get their new vectors, and the store is
-searched as it then is, so that it counts where re-embedded and mapped rows crowd each other out.
+A progressive migration maps the whole store at once and then re-embeds rows in a certain order (:mod:`congruence.upgrade.progressive`). Here
+the same order is applied to the scored items, each mapped by a map, and by a refit of it, that have not seen the item. The first rows get their
+new vectors, and the mixed store is searched, so that competition between re-embedded and mapped rows is included.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class MixedStore:
-    """Scores of a store by the share of its rows that is re-embedded, the map being refitted on them.
+    """Scores of a store by the share of its rows that is re-embedded, with the map refitted on these rows.
 
     Attributes
     ----------
@@ -52,12 +52,12 @@ class MixedStore:
     influence : ndarray, shape (n, s)
         Pseudo-values of each query.
     known : ndarray, shape (n, q)
-        Pseudo-values of the strategies that were measured on the same queries.
+        Pseudo-values of the strategies measured on the same queries.
     names : list of str
-        Of these strategies.
+        Names of these strategies.
     groups : ndarray of int, shape (n,), or None
     each : int
-        Results that a query's score is the mean of.
+        Number of results over which a query's score is averaged.
     """
 
     order: str
@@ -69,17 +69,17 @@ class MixedStore:
     each: int
 
     def at(self, share: float) -> Estimate:
-        """Return the score with so much of the store re-embedded, between the shares that were measured along a line."""
+        """Return the score with this share of the store re-embedded, interpolated linearly between the measured shares."""
         ends = np.array([self._interval(k) for k in range(len(SHARES))])
         value, low, high = (float(np.interp(share, SHARES, side)) for side in (self.values, *ends.T))
         return Estimate(value, low, high, len(self.influence))
 
     def needed(self, wanted: float) -> float | None:
-        """Return the share, in whole percents, at which a score is reached; None where it is not by :data:`MOST`."""
+        """Return the share, in whole percents, at which a score is reached; None if :data:`MOST` is not enough."""
         return reached(self.values, wanted)
 
     def draw(self, drawn: dict[str, np.ndarray], values: dict[str, float], rng: np.random.Generator) -> np.ndarray:
-        """Draw what the scores may truly be, given draws of the strategies' scores, shape (draws, s)."""
+        """Draw true scores, given draws of the strategies' true scores, shape (draws, s)."""
         q = len(self.names)
         spread = joint_covariance(np.hstack([self.known, self.influence]), self.groups)
         slope = np.linalg.lstsq(spread[:q, :q], spread[:q, q:], rcond=None)[0]
@@ -107,7 +107,7 @@ class MixedStore:
 
 
 def reached(values: np.ndarray, wanted: float) -> float | None:
-    """Return the first share, in whole percents upwards, at which values at :data:`SHARES` reach a score, or None."""
+    """Return the smallest share, in whole percents, at which values at :data:`SHARES` reach a score, or None."""
     enough = np.flatnonzero(values >= wanted)
     if not len(enough):
         return None
@@ -120,7 +120,7 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
 
 
 def middle(shares: list[float]) -> tuple[float | None, float | None]:
-    """Return the middle 95 % of drawn shares; None for an end at which no share was enough."""
+    """Return the middle 95 % of drawn shares; None for an end at which no share was sufficient."""
     ends = np.quantile(shares, (0.025, 0.975), method="higher")
     return tuple(float(end) if np.isfinite(end) else None for end in ends)  # type: ignore[return-value]
 
@@ -128,7 +128,7 @@ def middle(shares: list[float]) -> tuple[float | None, float | None]:
 def measure_mixed(
     question: Question, measured: Measured, task: str, ranking: Ranking, random_state: int, n_rows: int | None = None
 ) -> MixedStore | None:
-    """Search stores of which a growing share is re-embedded.
+    """Score stores of which an increasing share is re-embedded.
 
     Parameters
     ----------
@@ -139,22 +139,22 @@ def measure_mixed(
         The decisive measure.
     ranking : Ranking
     random_state : int
-        Of the random rows.
+        Random seed of the random rows.
     n_rows : int, optional
-        Of the store: a share of it is so many rows to refit on. By default they are taken to be at least as many as there are items.
+        Rows of the store; a share of it is the number of rows to refit on. By default the store is assumed to have at least as many rows as items.
 
     Returns
     -------
     MixedStore or None
-        None where the target model has no vectors of the store, or of what searches it.
+        None if the target model has no vectors of the store, or of the queries.
 
     Notes
     -----
-    Where stored items are assigned to classes, the descriptions' mixtures are added to mapped rows, as a migration that is given them does.
-    An item's map is here the one of its fold, fitted on fewer anchors. What that costs is the difference to maps of one fold less again, and added as it is
-    for the store that is mapped as a whole: with mixtures it is measured on the same mixed stores; without, it is known of the mapped store, and
-    counts for the share that is still mapped. Refits are made on the items of other folds, and so on no more rows than there are of them, though a share of a large store
-    is more: what further rows would add is left out.
+    If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a migration that is given them.
+    An item's map is that of its fold, fitted on fewer anchors. The resulting loss is estimated from maps fitted on one fold less again, and
+    corrected as for the store that is mapped as a whole: with mixtures it is measured on the same mixed stores; without, it is taken from the mapped
+    store, and applied to the share that is still mapped. Refits use items of other folds, and so at most as many rows as there are, although a share
+    of a large store would be more: the gain from further rows is not included.
     """
     tables, base = question.scored, f"{task}/stored"
     if tables.stored not in tables.target or base not in measured.scores or measured.mapped is None:
@@ -170,7 +170,7 @@ def measure_mixed(
     refit = Refit(None, known, size, None if known is None else Gate.fit(old, known))
 
     def mix(base: np.ndarray) -> np.ndarray:
-        """Return rows as a map and the descriptions give them, before any is re-embedded."""
+        """Return rows as predicted by the map and the descriptions, before any row is re-embedded."""
         return base if known is None else np.asarray(refit.transform(raw, refit.first(), base))
 
     mapped = mix(plain)
@@ -191,7 +191,7 @@ def measure_mixed(
         return _lists(question, task, rows, store, ranking) if of_lists else _hits(tables, task, store, ranking)
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
-        """Return scores and pseudo-values of stores of which more and more rows are re-embedded, each of shape (n, s)."""
+        """Return scores and pseudo-values of stores with increasing shares of re-embedded rows, each of shape (n, s)."""
         found = []
         for share, store in zip(SHARES, stores, strict=True):
             found.append(search(np.where(first_rows(ranks, shuffled, share)[:, None], native, store)))
@@ -221,7 +221,7 @@ def measure_mixed(
 
 
 def first_rows(ranks: np.ndarray, shuffled: np.ndarray, share: float) -> np.ndarray:
-    """Say which rows are re-embedded: the first of the order, and random ones of the others."""
+    """Return which rows are re-embedded: the first of the order, and random ones among the others."""
     chosen = np.zeros(len(ranks), bool)
     count = round(share * len(ranks))
     random = round(METER * count)
@@ -235,7 +235,7 @@ def _parts(n: int, groups: np.ndarray | None, random_state: int) -> np.ndarray:
 
 
 def _texts(question: Question, rows: np.ndarray) -> Texts | None:
-    """Return texts of both models: descriptions of classes, captions, or text queries."""
+    """Return texts in both models: descriptions of classes, captions, or text queries."""
     tables = question.scored
     ours, theirs = question.texts or (None, None)
     if tables.asked != tables.stored and tables.asked in tables.target:
@@ -246,7 +246,7 @@ def _texts(question: Question, rows: np.ndarray) -> Texts | None:
 
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
-    """Return the order that a progressive migration begins with, and its scores: by texts of both models, or at random where there are none or most rows' own are not among them."""
+    """Return a progressive migration's initial order and its scores: by texts of both models, or random without texts or most rows' own texts."""
     beside: tuple[TextFacts, ...] = ()
     name = "random"
     if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:

@@ -1,7 +1,7 @@
-"""Do mapped and re-embedded stores return the same neighbors? Measured for every query, without captions or labels.
+"""Overlap of result lists: do mapped and re-embedded stores return the same neighbors? Measured for every query, without captions or labels.
 
-Whether an item finds itself says little of a store of near-duplicates, where a twin is as good, and little of a store of items far
-apart, where it is easy. The lists a user sees are what counts: the k nearest rows of the mapped store, judged by the target model.
+Whether an item finds itself says little about a store of near-duplicates, where a twin is as good, and little about a store of very
+different items, where it is easy. What matters are the lists a user sees: the k nearest rows of the mapped store, judged by the target model.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Search:
     Attributes
     ----------
     name : str
-        What its measures are called: ``"overlap"`` or ``"text_overlap"``.
+        Prefix of its measures: ``"overlap"`` or ``"text_overlap"``.
     modality : str
     source : ndarray, shape (m, d_source), or None
-        The queries by the source model, if it is known.
+        The queries in the source model, if available.
     target : ndarray, shape (m, d_target)
     store : str
         Modality that is searched.
     role : {"items", "captions", "classes", "apart"}
-        The stored items themselves, each left out of its own list; a caption for each; a description for each class; or texts of
+        The stored items themselves, each excluded from its own list; a caption for each item; a description for each class; or texts of
         other items.
     """
 
@@ -63,18 +63,18 @@ class Search:
 
 
 def searches_of(tables: Tables, texts: tuple[np.ndarray | None, np.ndarray] | None) -> list[Search]:
-    """Return what can be asked of a store that both models know.
+    """Return the searches that are possible in a store with vectors from both models.
 
     Parameters
     ----------
     tables : Tables
     texts : (ndarray or None, ndarray), optional
-        Text queries of other items in the source model, if known, and in the target model, row by row.
+        Text queries of other items in the source model (if available) and in the target model, paired by row.
 
     Returns
     -------
     list of Search
-        Empty where the target model has no vectors of the store.
+        Empty if the target model has no vectors of the store.
     """
     stored, asked = tables.stored, tables.asked
     if stored not in tables.target:
@@ -98,27 +98,27 @@ def compare_lists(
     Parameters
     ----------
     near : ndarray, shape (m, n)
-        Similarity of queries and rows as the store under test has it.
+        Similarities of queries and rows in the store under test.
     judge : ndarray, shape (m, n)
-        As the target model has it.
+        Similarities in the target model.
     k : int
-        At most n − 1, or n − 2 where own rows are left out.
+        At most n − 1, or n − 2 if own rows are excluded.
     role : str
-        Of the :class:`Search`: an item does not find itself, and items and captions leave a sample together with their row.
+        Role of the :class:`Search`: items do not find themselves, and items and captions are removed from a sample together with their row.
     hubness : Hubness, optional
-        Correct both for hubs, these queries being the bank.
+        Correct both for hubs, with these queries as the bank.
 
     Returns
     -------
     dict of str to Hits
-        ``"overlap"``: share of the results that are among the k nearest of the re-embedded store. ``"graded_overlap"``: the same,
-        a result that is not counting by its place between a random row (0) and the last of these k (1) in the target's similarity.
-        Exact ties count as found; in a list they come lowest row first, as in :func:`congruence.metrics.nearest`.
+        ``"overlap"``: share of the results that are among the k nearest of the re-embedded store. ``"graded_overlap"``: the same, but a
+        result that is not among them has partial credit, from 0 for a random row to 1 for the last of these k, by its target similarity.
+        Exact ties count as found; within a list the lowest row comes first, as in :func:`congruence.metrics.nearest`.
 
     Notes
     -----
-    The pull of row j is what removing it from both stores adds to the scores of all queries, as in
-    :mod:`~congruence.upgrade.certify.scoring`: wherever it stood in a list, the next row moves up.
+    The pull of row j is the amount that removing it from both stores adds to the scores of all queries, as in
+    :mod:`~congruence.upgrade.certify.scoring`: the next row moves up in every list that contained it.
     """
     m, n = near.shape
     own = np.arange(m)
@@ -157,7 +157,7 @@ def compare_lists(
 
 
 def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> np.ndarray:
-    """Return what lists are ordered by, in float64: −inf for an item itself where it is left out, corrected for hubs where that is asked."""
+    """Return the values by which lists are ranked, in float64: −inf for an excluded own item, corrected for hubs if requested."""
     table = table.astype(np.float64)
     if leave_out_own:
         np.fill_diagonal(table, -np.inf)
@@ -165,7 +165,7 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
 
 
 def depth(n: int, n_neighbors: int) -> int:
-    """Return how many results are compared in a store of n rows; below 1 there is nothing to compare."""
+    """Return how many results are compared in a store of n rows; below 1, nothing can be compared."""
     return min(n_neighbors, n - 2)
 
 
@@ -178,7 +178,7 @@ def similarity_in(
     rows: np.ndarray,
     ranking: Ranking = PLAIN,
 ) -> np.ndarray | None:
-    """Return what a strategy ranks by, shape (queries, rows), or None if it cannot be had.
+    """Return the similarities by which a strategy ranks, shape (queries, rows), or None if they cannot be computed.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def similarity_in(
     queries, rows : ndarray of int
         Of the search and of the store.
     ranking : Ranking, optional
-        Cosines are centered by the means of all queries and of the whole store. Hubs are left to :func:`compare_lists`, which sees all lists.
+        Cosines are centered by the means of all queries and of the whole store. Hubs are corrected later, in :func:`compare_lists`, which has all lists.
 
     Returns
     -------
@@ -204,20 +204,20 @@ def similarity_in(
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Queries or a store, as a strategy compares them.
+    """Queries or a store, in the form in which a strategy compares them.
 
     Attributes
     ----------
     whole : ndarray, shape (n, d)
     mapped : AffineMap or None
-        None where they are compared as they are.
+        None if the rows are compared without mapping.
     """
 
     whole: np.ndarray
     mapped: AffineMap | None = None
 
     def unit(self, some: np.ndarray, ranking: Ranking) -> np.ndarray:
-        """Return some rows, mapped, at unit norm."""
+        """Return some rows, mapped and scaled to unit norm."""
         moved = self.whole[some] if self.mapped is None else self.mapped.transform(self.whole[some])
         mean = self.whole.mean(axis=0, keepdims=True) if ranking.center else None
         if mean is not None and self.mapped is not None:
@@ -226,7 +226,7 @@ class Side:
 
 
 def sides_in(strategy: str, model: TwoWay, tables: Tables, search: Search) -> tuple[Side, Side] | None:
-    """Return the queries and the store that a strategy compares, or None if they cannot be had."""
+    """Return the queries and the store that a strategy compares, or None if they are not available."""
     ours, theirs = tables.source[search.store], search.target
     if strategy == "re-embed":
         return Side(theirs), Side(tables.target[search.store])
@@ -248,14 +248,14 @@ def overlap_of(
     texts: tuple[np.ndarray | None, np.ndarray] | None,
     ranking: Ranking = PLAIN,
 ) -> float:
-    """Return one measure of mapped stored vectors on some rows, which are also the store.
+    """Return one measure of mapped stored vectors, using some rows both as items and as the store.
 
     Parameters
     ----------
     model : TwoWay
     tables : Tables
     measure : str
-        As in :func:`overlap_on`.
+        As for :func:`overlap_on`.
     rows : ndarray of int
     n_neighbors : int
     texts : (ndarray or None, ndarray), optional
@@ -264,7 +264,7 @@ def overlap_of(
     Returns
     -------
     float
-        NaN where the rows are too few.
+        NaN if there are too few rows.
     """
     kind = measure.split("@")[0]
     search = next(s for s in searches_of(tables, texts) if s.name == kind.removeprefix("graded_"))

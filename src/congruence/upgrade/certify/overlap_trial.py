@@ -1,4 +1,4 @@
-"""Overlap of result lists on items that the map has not seen, and what chance and a random rotation reach."""
+"""Overlap of result lists on items that the map has not seen, and its values for chance and a random rotation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST = 2000
 
 
 def _with_texts(model: TwoWay, searches: Sequence[Search]) -> TwoWay:
-    """Give the map the means of texts that are no anchors."""
+    """Give the map the means of texts that are not anchors."""
     for search in searches:
         if search.role == "apart" and search.source is not None:
             model = model.recentered(search.source, search.target, search.modality)
@@ -46,7 +46,7 @@ def overlap_on(
     groups: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
 ) -> Measured:
-    """Measure overlap on items apart from the anchors.
+    """Measure overlap on items that are not anchors.
 
     Parameters
     ----------
@@ -55,14 +55,14 @@ def overlap_on(
     tables : Tables
         The items.
     searches : sequence of Search
-        Of these items.
+        Searches among these items.
     n_neighbors : int
     random_state : int
-        Draws rows where there are more than :data:`MOST`.
+        Determines the sample of rows if there are more than :data:`MOST`.
     groups : ndarray of int, shape (n,), optional
         Items whose errors depend on each other, such as near-duplicates.
     ranking : Ranking, optional
-        The way to search, of both stores.
+        Search variant, for both stores.
 
     Returns
     -------
@@ -103,27 +103,27 @@ def cross_fit_overlap(
     groups: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
 ) -> Measured:
-    """Measure overlap on the anchors, each query and row compared through a map that has seen neither.
+    """Measure overlap on the anchors; each query and row is compared by a map that has seen neither.
 
     Parameters
     ----------
     tables : Tables
         Anchors.
     recipe : Recipe
-        What is chosen is chosen on anchors that a map is fitted on.
+        The map is chosen on the anchors it is fitted on.
     searches : sequence of Search
-        Of these anchors.
+        Searches among these anchors.
     n_neighbors : int
     random_state : int
     groups : ndarray of int, shape (n,), optional
-        Anchors that no part of them separates, such as near-duplicates.
+        Anchors that are never split between parts, such as near-duplicates.
     ranking : Ranking, optional
-        The way to search, of both stores.
+        Search variant, for both stores.
 
     Returns
     -------
     Measured
-        Corrected for the anchors left out, as in :func:`~congruence.upgrade.certify.trial.cross_fit`.
+        Corrected for the left-out anchors, as in :func:`~congruence.upgrade.certify.trial.cross_fit`.
     """
     out = Measured()
     rows = some_rows(tables.n, random_state)
@@ -186,7 +186,7 @@ def _unseen(
     rows: np.ndarray,
     ranking: Ranking,
 ) -> list[dict[str, np.ndarray]]:
-    """Return, for each search and strategy, similarities of which each comes from a map without its query and its row."""
+    """Return, for each search and strategy, similarities that each come from a map fitted without the query and the row."""
     asked = [rows if search.role in ("items", "captions") else np.arange(len(search.target)) for search in searches]
     seen = []  # part of each query, or −1 if no map is fitted on it
     for search, queries in zip(searches, asked, strict=True):
@@ -245,12 +245,12 @@ def _unseen(
 
 
 def some_rows(n: int, random_state: int) -> np.ndarray:
-    """Return the rows of the store that are looked at."""
+    """Return the rows of the store that are used."""
     return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(random_state).choice(n, MOST, replace=False))
 
 
 def record(out: Measured, name: str, score: np.ndarray, pull: np.ndarray, role: str, groups: np.ndarray | None) -> None:
-    """Keep scores, with the influence of each query and of the rows it may find."""
+    """Store scores, with the influence of each query and of the rows it may find."""
     out.scores[name] = score
     if role in ("items", "captions"):
         out.influence[name] = score - PULL * pull
@@ -274,13 +274,13 @@ def controls(
     random_state: int,
     ranking: Ranking = PLAIN,
 ) -> dict[str, dict[str, float]]:
-    """Return what chance and a random rotation about the right means reach, by measure.
+    """Return the scores of chance and of a random rotation about the correct means, by measure.
 
     Parameters
     ----------
     model : TwoWay
     rotation : OrthogonalMap
-        About the means, which a random rotation is about as well.
+        A rotation about the means; the random rotation uses the same means.
     tables : Tables
     searches : sequence of Search
     n_neighbors : int

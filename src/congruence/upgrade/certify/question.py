@@ -1,4 +1,4 @@
-"""What is asked of the data: which rows are fitted on and scored, what can be measured, and what a reader must know of it."""
+"""What is measured on the given data: the rows that are fitted on and scored, the tasks, and notes for the reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Question"]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of the data.
+    """The evaluation that the given data allow.
 
     Attributes
     ----------
@@ -33,13 +33,13 @@ class Question:
     fitted : list of str
         Modalities to fit on.
     tasks : dict of str to int
-        What can be measured, with how deep each looks.
+        Tasks that can be measured, with the depth of each.
     searches : list of Search
-        What result lists are compared for.
+        Searches whose result lists are compared.
     groups : ndarray of int, shape (n,), or None
-        Scored items whose errors depend on each other, where there are any.
+        Scored items whose errors depend on each other, if any.
     groups_of_anchors : ndarray of int, shape (n_anchors,), or None
-        Anchors that are fitted on or scored together.
+        Anchors that are kept together in fitting and scoring.
     models : (str, str)
         Name and width of the source and of the target model.
     """
@@ -65,7 +65,7 @@ class Question:
         fitted: str | None,
         method: str,
     ) -> Question:
-        """Pair the rows, and find out what they can tell."""
+        """Pair the rows, and determine what can be measured."""
         if labels is None and text_queries is None:
             source, target, text_queries = split_texts(source, target)
             if queries is not None and text_queries is not None:
@@ -99,11 +99,11 @@ class Question:
 
     @property
     def n_anchors(self) -> int:
-        """RowsLike of a fitted modality."""
+        """Number of rows of a fitted modality."""
         return len(self.tables.ids[self.fitted[0]])
 
     def notes(self) -> list[str]:
-        """Say what a reader must know to read the numbers."""
+        """Return notes a reader needs to interpret the numbers."""
         tables, scored = self.tables, self.scored
         notes = []
         if tables.dropped:

@@ -1,4 +1,4 @@
-"""What each strategy compares under a way to search: centered or not, hubs corrected or not."""
+"""The vectors that each strategy compares under a search variant: centered or not, corrected for hubs or not."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ PLAIN = Ranking()
 
 
 def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None) -> np.ndarray:
-    """Return rows of unit norm, less a mean (by default their own) where the ranking is centered."""
+    """Return rows of unit norm, minus a mean (by default their own) if the ranking is centered."""
     if ranking.center:
         rows = rows - (rows.mean(axis=0) if mean is None else mean)
     return np.asarray(normalize_rows(rows))
 
 
 def strategies_of(tables: Tables) -> list[str]:
-    """Return the strategies that the vectors at hand allow."""
+    """Return the strategies that the available vectors allow."""
     if tables.asked not in tables.target:
         return ["keep"]
     return ["keep", "stored", "queries"] + (["re-embed"] if tables.stored in tables.target else [])
 
 
 def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a strategy compares.
+    """Return the vectors that a strategy compares.
 
     Parameters
     ----------
     strategy : str
         One of :data:`~congruence.upgrade.certify.STRATEGIES`.
     model : TwoWay
-        With means of all modalities.
+        With the means of all modalities.
     tables : Tables
     ranking : Ranking
-        Centered, each side by the mean of all its rows here.
+        If centered, each side is centered at the mean of all its rows here.
 
     Returns
     -------
@@ -66,11 +66,11 @@ def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> 
 
 
 def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking = PLAIN) -> np.ndarray:
-    """Return the part of stored rows, scaled to unit norm, that mapped queries can meet.
+    """Return the component of stored rows, scaled to unit norm, that mapped queries can match.
 
-    A mapped query is q B + b, B the way back's matrix and b its offset, so its product with x is that with the projection of x on the rows of
-    B and on b; centered queries lie in the span of the rows of B alone. An anchor lies wholly within them, another row does not: anchors are
-    in-sample. Each row is therefore scored by the part that a map fitted without it covers.
+    A mapped query is q B + b, with B the matrix of the reverse map and b its offset, so its product with x depends only on the projection of x on the
+    rows of B and on b; centered queries lie in the span of the rows of B alone. Anchors lie entirely in this subspace, other rows do not, because
+    anchors are in-sample. Each row is therefore scored by the component covered by a map fitted without it.
 
     Parameters
     ----------
@@ -98,26 +98,26 @@ def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking 
 def unseen_corrections(
     models: Sequence[TwoWay], fold: np.ndarray, tables: Tables, seen: np.ndarray | None, ranking: Ranking
 ) -> dict[str, Correction] | None:
-    """Return each strategy's correction for hubs, read off rows that are mapped by maps not fitted on them.
+    """Return each strategy's correction for hubs, computed from rows mapped by maps that were not fitted on them.
 
-    Mapped anchors lie nearer to their own queries than other rows do, which would look like hubs.
+    Mapped anchors are closer to their own queries than other rows are, so they would look like hubs.
 
     Parameters
     ----------
     models : sequence of TwoWay
-        One a fold, not fitted on it.
+        One per fold, not fitted on that fold.
     fold : ndarray of int, shape (n,)
-        Of each item.
+        Fold of each item.
     tables : Tables
-        Paired items: not classes.
+        Paired items, not classes.
     seen : ndarray, shape (n, d_source), or None
-        The store as mapped queries see it.
+        The components of the store that mapped queries can match.
     ranking : Ranking
 
     Returns
     -------
     dict of str to Correction, or None
-        None where hubs are not corrected for.
+        None if hubs are not corrected for.
     """
     if ranking.hubness is None or tables.by_class:
         return None
@@ -137,7 +137,7 @@ def unseen_corrections(
 
 
 def correction(ranking: Ranking, queries: np.ndarray, store: np.ndarray, tables: Tables) -> Correction | None:
-    """Return the correction for hubs that paired queries give a store; an item that may not find itself is left out."""
+    """Return the correction for hubs computed from the paired queries of a store; an item that must not find itself is excluded."""
     if ranking.hubness is None:
         return None
     find_own = tables.classes is None

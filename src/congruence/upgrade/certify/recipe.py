@@ -1,4 +1,4 @@
-"""The map that is certified: chosen and fitted on some anchors as :func:`congruence.fit` would, with its way back for queries."""
+"""The map that is certified: chosen and fitted on anchors as by :func:`congruence.fit`, with a reverse map for queries."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CERTIFIED = ("auto", "orthogonal", "linear")
 
 
 class TwoWay:
-    """A fitted map and its way back: its inverse or, where it has none, the same method fitted with the sides exchanged.
+    """A fitted map and its reverse: the inverse or, if there is none, the same method fitted in the other direction.
 
     Parameters
     ----------
     forward : OrthogonalMap or LinearMap
     backward : callable, optional
-        Fits the map from the target to the source, when it is first asked for. By default ``forward.inverse()``.
+        Fits the map from the target to the source, on first use. By default ``forward.inverse()`` is used.
     anchors : callable, optional
-        Returns the source rows that were fitted on, for :meth:`covered_share` of maps that do not say it themselves.
+        Returns the source rows that were fitted on, for :meth:`covered_share` of maps that do not store it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TwoWay:
         return self._fitted_backward
 
     def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
-        """Return the map with means of a further modality, from rows; itself where it keeps none."""
+        """Return the map with the means of a further modality, computed from rows; the same map if it keeps no means."""
         if isinstance(self.forward, OrthogonalMap):
             return TwoWay(self.forward.recenter(source.mean(axis=0), target.mean(axis=0), modality=modality))
         return self
@@ -91,7 +91,7 @@ class TwoWay:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How anchors become a map.
+    """How a map is chosen and fitted on anchors.
 
     Attributes
     ----------
@@ -100,11 +100,11 @@ class Recipe:
     method : str
         One of :data:`CERTIFIED`.
     parameters : mapping
-        Of the method, as :func:`congruence.fit` takes them.
+        Parameters of the method, as for :func:`congruence.fit`.
     single_modality : bool
-        Rows of the fitted modality alone will be mapped: linear maps may be chosen.
+        Only rows of the fitted modality will be mapped, so that linear maps may be chosen.
     random_state : int
-        Of the folds of the choice.
+        Determines the folds of the choice.
     """
 
     fitted: Sequence[str]
@@ -114,14 +114,14 @@ class Recipe:
     random_state: int = 0
 
     def check(self, tables: Tables) -> None:
-        """Refuse what cannot be fitted, or not be certified.
+        """Refuse methods and modalities that cannot be fitted or certified.
 
         Raises
         ------
         ParameterError
-            A method that is not certified.
+            If the method cannot be certified.
         ModalityError
-            Several modalities with ``single_modality``, or to fit a linear map on.
+            If there are several modalities with ``single_modality`` or for a linear map.
         """
         if self.method not in CERTIFIED:
             known = "a one-sided linear method" if self.method in METHODS else "a method"
@@ -140,7 +140,7 @@ class Recipe:
             )
 
     def choose(self, tables: Tables, train: np.ndarray) -> Choice:
-        """Choose the map, by some rows alone.
+        """Choose the map from the given rows only.
 
         Parameters
         ----------
@@ -151,8 +151,8 @@ class Recipe:
         Returns
         -------
         Choice
-            On pairs of one modality that of :func:`congruence.fit`, with the other modality's rows of the same items as its ``means``. Several
-            modalities are fitted on together by a rotation only; which one is chosen on the pairs of the first, with the others' rows as further evidence.
+            For pairs of one modality, the choice of :func:`congruence.fit`, with the other modality's rows of the same items as its ``means``. Several
+            modalities together are fitted by a rotation only; it is chosen on the pairs of the first, with the others' rows as further evidence.
         """
         if self.method != "auto":
             given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
@@ -183,7 +183,7 @@ class Recipe:
         )
 
     def fit(self, tables: Tables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
-        """Fit on some rows; a rotation is given the means of the other modality, of the same rows where they are the same items.
+        """Fit on the given rows. A rotation also gets the means of the other modality, from the same rows if they are the same items.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class Recipe:
         train : ndarray of int
             Rows of the fitted modality.
         choice : Choice, optional
-            By default that of :meth:`choose` on these rows.
+            By default the result of :meth:`choose` on these rows.
 
         Returns
         -------
@@ -221,7 +221,7 @@ class Recipe:
         return TwoWay(model)
 
     def in_words(self, tables: Tables, choice: Choice) -> str:
-        """Return what gives this map: a command, or the call in Python where no command does."""
+        """Return how to fit this map: a command, or a Python call if no command can."""
         given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
         if len(self.fitted) > 1:
             return f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows together"
@@ -235,7 +235,7 @@ class Recipe:
         return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
 
     def about_means(self, tables: Tables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
-        """Return the certified map where it is a rotation about the means, or else one on the same rows: what controls and theorems are about."""
+        """Return the certified map if it is a rotation about the means, else such a rotation fitted on the same rows, for controls and theorems."""
         if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
             return certified.forward
         found = Recipe(self.fitted, "orthogonal").fit(tables, train).forward

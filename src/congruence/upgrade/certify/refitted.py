@@ -1,4 +1,4 @@
-"""What a map is worth after it was refitted on re-embedded rows: the refit of a progressive migration, made on some items and applied to others."""
+"""The refit of a progressive migration evaluated out of sample: made on some items and applied to others."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def refit_unseen(
     new : ndarray, shape (n, d_new)
         Unit rows.
     mapped : ndarray, shape (n, d_new)
-        Each item as the first map gives it, one that has not seen it.
+        Each item mapped by a first map that has not seen it.
     take : callable
-        From some items and a number to those of them that are re-embedded first.
+        Function of some items and a number; returns those of them that are re-embedded first.
     part : ndarray of int, shape (n,)
-        Items of one part are mapped after a refit on those of the others.
+        Items of one part are mapped after a refit on items of the other parts.
     sizes : iterable of int
         Numbers of re-embedded rows to refit on; at most all items outside a part are taken.
 
     Returns
     -------
     dict of int to ndarray, shape (n, d_new)
-        By size. Below the fewest rows that a refit takes, rows as they were mapped.
+        By size. For sizes too small to refit on, rows keep their first mapping.
     """
     sizes = sorted(set(sizes), reverse=True)
     kind = refit.first()

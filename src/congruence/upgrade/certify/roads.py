@@ -1,4 +1,4 @@
-"""What each way from the old model to the new one is worth and costs, side by side."""
+"""Quality and cost of each strategy for changing models, side by side."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _SOME = 0.1
 
 
 class Road(TypedDict):
-    """One way: its name, the expected score, and what is to be encoded.
+    """One strategy: its name, the expected score, and what must be encoded.
 
-    ``share`` is that of the store, ``items`` its rows, ``minutes`` and ``price`` those of encoding them; None where the number of rows, the rate or the price is not known.
+    ``share`` is the share of the store to encode, ``items`` the number of rows, ``minutes`` and ``price`` the time and cost; None if unknown.
     """
 
     road: str
@@ -40,28 +40,28 @@ def roads(
     encode_rate: float | None = None,
     price: float | None = None,
 ) -> list[Road]:
-    """Return the ways to change models, the cheapest first.
+    """Return the strategies for changing models, the cheapest first.
 
     Parameters
     ----------
     scores : dict of str to Estimate
-        Of the decisive measure, by strategy.
+        Scores on the decisive measure, by strategy.
     mixed : MixedStore or None
     verdict : Verdict
     by_definition : bool
-        The re-embedded store scores 1: results are compared with its own.
+        The re-embedded store scores 1 by definition, because results are compared with its own.
     rows : int, optional
-        Of the store.
+        Rows of the store.
     encode_rate : float, optional
-        Items a second that the new model encodes.
+        Items per second that the new model encodes.
     price : float, optional
-        Of encoding one item.
+        Price of encoding one item.
 
     Returns
     -------
     list of Road
         ``"keep"``, ``"map"`` (the stored vectors), ``"progressive"`` and ``"re-embed"``. The share of ``"progressive"`` is that at which the required
-        score is reached; a tenth where mapping alone is enough, and half where no less will do.
+        score is reached; one tenth if mapping alone is sufficient, and one half if no smaller share is.
     """
     n = scores["stored"].n
     best = Estimate(1.0, 1.0, 1.0, n) if by_definition else scores.get("re-embed")

@@ -1,8 +1,8 @@
-"""Hits of queries in a gallery, and how much each item matters to them.
+"""Hits of queries in a gallery, and the influence of each item on them.
 
-A gallery is a sample like the queries are. Taking item i out of the sample removes its query and also a distractor, or a relevant
-item, of other queries. Both effects together are the item's jackknife pseudo-value h_i − p_i, where h_i is its hit and p_i how many
-hits among the *other* queries its removal would add.
+A gallery is a sample, as the queries are. Removing item i from the sample removes its query, and also a distractor or a relevant
+item of other queries. Both effects together are the item's jackknife pseudo-value h_i − p_i, where h_i is its hit and p_i the number of
+hits among the *other* queries that its removal would add.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Hits:
     Attributes
     ----------
     score : ndarray, shape (m,)
-        Of each query: 1 for a hit, else 0.
+        For each query: 1 for a hit, else 0.
     pull : ndarray, shape (n,)
-        What removing each gallery item would add to the scores of others.
+        Amount that removing each gallery item would add to the scores of others.
     """
 
     score: np.ndarray
@@ -40,19 +40,19 @@ def nearest_rows(
     left_out: np.ndarray | None = None,
     correction: Correction | None = None,
 ) -> np.ndarray:
-    """Find each query's k nearest gallery rows by inner product, nearest first; rows equally near come lowest number first.
+    """Find each query's k nearest gallery rows by inner product, nearest first; equally near rows are ordered by row number.
 
     Parameters
     ----------
     queries : ndarray, shape (m, d)
     gallery : ndarray, shape (n, d)
-        Unit rows make this the cosine.
+        With unit rows this is the cosine.
     k : int
         At most n, or n − 1 with ``left_out``.
     left_out : ndarray of int, shape (m,), optional
-        A gallery row that each query may not find.
+        A gallery row that each query must not find.
     correction : Correction, optional
-        For hubs, of this gallery.
+        Correction for hubs in this gallery.
 
     Returns
     -------
@@ -79,23 +79,23 @@ def recall(
     find_own: bool = True,
     correction: Correction | None = None,
 ) -> Hits:
-    """Say of each query whether one of its k nearest gallery rows is of its class.
+    """Return for each query whether one of its k nearest gallery rows is of its class.
 
     Parameters
     ----------
     queries : ndarray, shape (m, d)
     gallery : ndarray, shape (n, d)
-        Unit rows, or their parts that a map sees.
+        Unit rows, or the components that a map covers.
     query_class, gallery_class : ndarray of int
-        A class of its own for each item makes this the retrieval of the paired item.
+        With a separate class for each item, this is the retrieval of the paired item.
     k : int
     own : ndarray of int, shape (m,), optional
-        Gallery row that is the same item as the query: it comes and goes with it. Without it the gallery is no sample,
-        and nothing pulls.
+        Gallery row that is the same item as the query, and is removed together with it. If omitted, the gallery is not a sample,
+        and ``pull`` is zero.
     find_own : bool, default=True
         Whether a query may find its own row.
     correction : Correction, optional
-        For hubs, of this gallery. What removing an item changes in it is left out of the pull.
+        Correction for hubs in this gallery. The effect of removing an item on the correction is not included in ``pull``.
 
     Returns
     -------

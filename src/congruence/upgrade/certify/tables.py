@@ -1,4 +1,4 @@
-"""Embeddings of both models brought into rows that belong together."""
+"""Embeddings of both models arranged into paired rows."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Tables:
     Attributes
     ----------
     ids : dict of str to ndarray of object (str)
-        Of each modality's rows. Without labels both modalities have the same.
+        Ids of each modality's rows. Without labels both modalities have the same ids.
     source, target : dict of str to ndarray
         Rows by modality; a modality may be missing in the target.
     stored, asked : str
-        Modality of the vectors in the store, and of what asks for them; the same if there is only one.
+        Modality of the vectors in the store, and of the queries; the same if there is only one.
     classes : ndarray of int or None
-        With labels: class of each stored row, a row number of the asked modality or, with one modality, any code.
+        With labels: class of each stored row, as a row number of the queries' modality or, with one modality, an arbitrary code.
     dropped : int
-        Rows that had no partner.
+        Number of rows without a partner.
     """
 
     ids: dict[str, np.ndarray]
@@ -46,7 +46,7 @@ class Tables:
 
     @property
     def n(self) -> int:
-        """Rows in the store."""
+        """Number of rows in the store."""
         return len(self.source[self.stored])
 
     def take(self, rows: np.ndarray) -> Tables:
@@ -61,7 +61,7 @@ class Tables:
 
     @property
     def shown(self) -> str:
-        """Modality of which a curve of cosines is drawn: the stored one, if the target has it."""
+        """Modality whose cosines are drawn: the stored one, if the target has it."""
         return self.stored if self.stored in self.target else self.asked
 
     @property
@@ -86,7 +86,7 @@ def make_tables(
     labels : mapping of str to str, optional
         Class of each stored item by id. With two modalities the classes are the ids of the other one.
     what : str
-        For messages.
+        Name of the rows in error messages.
 
     Returns
     -------
@@ -95,6 +95,8 @@ def make_tables(
     Raises
     ------
     InputError, ModalityError, IdError, ShapeError, SpaceMismatchError
+        If arrays have the wrong shape; the modality does not fit; ids are missing, repeated or without a partner; vectors belong to
+        another space; or the input cannot be used otherwise.
     """
     _check_sides(source, target, what)
     names = list(source)
@@ -128,19 +130,19 @@ def make_tables(
 
 
 def check_alike(tables: Tables, heldout: Tables) -> None:
-    """Refuse queries whose vectors are not of the anchors' two models, or that are anchors.
+    """Refuse queries whose vectors do not come from the anchors' two models, or that are anchors themselves.
 
     Parameters
     ----------
     tables, heldout : Tables
-        Of the anchors, and of the queries.
+        The anchors, and the queries.
 
     Raises
     ------
     ModalityError
-        Other modalities.
+        If the modalities differ.
     InputError
-        Other widths, or an item in both.
+        If the widths differ, or an item is in both.
     """
     if (tables.stored, tables.asked, set(tables.target)) != (heldout.stored, heldout.asked, set(heldout.target)):
         raise ModalityError(
@@ -161,12 +163,12 @@ def check_alike(tables: Tables, heldout: Tables) -> None:
 
 
 def _widened(rows: np.ndarray) -> np.ndarray:
-    """Return half precision as single: processors multiply it hundreds of times faster."""
+    """Return half precision converted to single precision, which processors multiply hundreds of times faster."""
     return rows.astype(np.float32) if rows.dtype == np.float16 else rows
 
 
 def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
-    """Refuse modalities, models or widths that do not go together."""
+    """Refuse modalities, models or widths that do not match."""
     names = list(source)
     if not names or not set(target) & set(names):
         raise InputError(

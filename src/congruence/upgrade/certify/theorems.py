@@ -38,7 +38,7 @@ _MOST_KAPPA = 600
 
 
 class Entry(TypedDict):
-    """A line of what the theorems say: which, about what, in words, and the numbers behind the words."""
+    """One entry: the theorem, the quantity, a sentence, and the numbers behind it."""
 
     theorem: str
     quantity: str
@@ -57,11 +57,11 @@ def theory_entries(
     mapping : OrthogonalMap
         A rotation about the means, fitted on all anchors.
     random_state : int
-        Draws rows where there are very many.
+        Determines the sample of rows if there are very many.
     full : bool, default=False
-        Compute κ: two linear programs for each of several directions, which take minutes.
+        Also compute κ: two linear programs for each of several directions, which take minutes.
     instead : str, optional
-        The map that is certified, in words, where it is another one: an entry says so first.
+        The certified map, in words, if it is another one; the first entry then says so.
 
     Returns
     -------
@@ -70,8 +70,8 @@ def theory_entries(
 
     Notes
     -----
-    Rows are scaled to unit norm first: the theorems are about encoders on the sphere. They read from the narrower model to the
-    wider one, so a target with fewer dimensions changes places with the source.
+    Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems map from the narrower model to the
+    wider one, so a target with fewer dimensions is exchanged with the source.
     """
     rng = np.random.default_rng(random_state)
     rows = {
@@ -160,7 +160,7 @@ def theory_entries(
 
 
 def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tuple[Entry, float | None]:
-    """Say whether the anchors span the symmetric matrices, and how firmly."""
+    """Return whether the anchors span the symmetric matrices, and how well conditioned they are."""
     n, d = F.shape
     needed = anchors_needed(d)
     what = f"{stored} anchors that span the symmetric matrices"

@@ -1,4 +1,4 @@
-"""Four strategies, tried on unseen items: keep the old model, map the stored vectors, map the queries, re-embed."""
+"""Four strategies evaluated on unseen items: keep the old model, map the stored vectors, map the queries, re-embed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MAPPED = ("stored", "queries")
 
 
 def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
-    """Return what can be measured on these tables, the one to decide by first, with how deep each looks."""
+    """Return the tasks that can be measured on these tables, the decisive one first, with the depth of each."""
     if tables.by_class:
         return {"zero_shot": 1, "zero_shot@5": 5}
     if tables.stored != tables.asked:
@@ -62,19 +62,19 @@ def score(
     Parameters
     ----------
     model : TwoWay
-        With means of all modalities.
+        With the means of all modalities.
     tables : Tables
     test : ndarray of int
         Stored rows.
     tasks : mapping of str to int
     only : collection of str, optional
-        Measure these strategies alone.
+        Measure only these strategies.
     seen : ndarray, shape (n, d_source), optional
-        The store as mapped queries see it (:func:`~congruence.upgrade.certify.ranking.part_seen`); by default the unit rows.
+        The components of the store that mapped queries can match (:func:`~congruence.upgrade.certify.ranking.part_seen`); by default the unit rows.
     ranking : Ranking, optional
-        The way to search, of all strategies alike.
+        Search variant, the same for all strategies.
     corrections : mapping of str to Correction, optional
-        For hubs, by strategy; by default read off these very queries.
+        Corrections for hubs, by strategy; by default computed from these queries.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def score(
 
 
 def cosines(model: TwoWay, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
-    """Return the cosine of each mapped row and the target's own."""
+    """Return the cosine of each mapped row and the target's own row."""
     mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
     return np.einsum("ij,ij->i", mapped, normalize_rows(tables.target[modality][rows]), dtype=np.float64)
 
@@ -144,9 +144,9 @@ def cross_fit(
 ) -> Measured:
     """Score every item with a map that has not seen it.
 
-    Each fold's items are scored twice, with maps that leave out one fold and two. The difference says what the anchors
-    left out would have added, and corrects for it: an estimate for the map fitted on all. Which map it is is chosen anew for each fold, without its
-    items, and both are of that kind: what choosing adds to the score of the rows chosen on is not counted.
+    Each fold's items are scored twice, with maps fitted without that fold and without two folds. The difference estimates what the left-out
+    anchors would have added, and is used to correct the score to that of a map fitted on all anchors. The map is chosen again for each fold without
+    its items, and both maps are of the chosen kind; the optimism of choosing on the same rows is therefore not included.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def try_on(
     groups: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
 ) -> Measured:
-    """Score items apart from the anchors.
+    """Score items that are not anchors.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From measured scores, and draws of what they may truly be, to one thing to do. The rule is written out in docs/certify.md."""
+"""The rule that turns measured scores, and draws of the true scores, into a recommendation. docs/certify.md explains it."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What counts as good enough.
+    """The criteria for a sufficient map.
 
     Attributes
     ----------
     retention : float, default=0.95
-        Least share of the target model's own score that mapped vectors must reach.
+        Smallest share of the target model's own score that mapped vectors must reach.
     worth : float, default=0.01
-        Smallest difference of scores worth acting on.
+        Smallest difference of scores that is worth acting on.
     tie : float, default=0.03
-        Least advantage of mapped queries over mapped stored vectors that keeps the store as it is: below, mapping the
-        store is preferred, since new items can then join it without the source model.
+        Smallest advantage of mapped queries over mapped stored vectors for which the store is kept as it is. Below it, mapping the
+        store is preferred, since new items can then be added without the source model.
     most_anchors : int, default=5000
-        Most further anchors that could be collected.
+        Largest number of further anchors that could be collected.
     must_move : bool, default=False
-        The source model goes away, so keeping it is no choice.
+        The source model will no longer be available, so keeping it is not an option.
 
     Raises
     ------
@@ -81,33 +81,33 @@ class Thresholds:
             )
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do, and why.
+    """The recommended action, and the reasons.
 
     Attributes
     ----------
     action : str
         A key of :data:`congruence.upgrade.certify.ACTIONS`.
     more : int or None
-        For ``"collect"``: how many anchors more.
+        For ``"collect"``: number of further anchors.
     headline : str
         The action in words.
     reason : str
         One sentence.
     confidence : dict of str to float
-        Share of draws of what the scores and the learning curve may truly be in which the rule says each action. In simulation
-        verdicts were right about as often as their share (docs/certify.md has counts).
+        For each action, the share of draws of the true scores and learning curve for which the rule recommends it. In simulations
+        verdicts were correct about as often as their share (docs/certify.md has counts).
     share : float or None
-        For ``"progressive"``: how much of the store to re-embed.
+        For ``"progressive"``: share of the store to re-embed.
     share_interval : tuple or None
-        The share's 95 % interval over the draws; its upper end is None where half of the store is not enough.
+        The share's 95 % interval over the draws; its upper end is None if half of the store is not enough.
     wanted : float or None
-        Score that was required; None where anchors are mispaired.
+        The required score; None if anchors are mispaired.
     """
 
     action: str
@@ -121,24 +121,24 @@ class Verdict:
 
     @property
     def settled(self) -> bool:
-        """Whether nine in ten draws agree: in simulation such verdicts were right in 62 of 63, others in 67 of 97."""
+        """Whether at least nine in ten draws agree: in simulations such verdicts were correct in 62 of 63 cases, others in 67 of 97."""
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do.
+    """The recommended action.
 
     Attributes
     ----------
     action : str
         A key of :data:`ACTIONS`.
     more : int or None
-        For ``"collect"``: how many.
+        For ``"collect"``: number of further anchors.
     wanted : float
         Score that mapping had to reach.
     share : float or None
-        For ``"progressive"``: how much of the store to re-embed.
+        For ``"progressive"``: share of the store to re-embed.
     """
 
     action: str
@@ -148,12 +148,12 @@ class Decision:
 
 
 def with_known(strategies: dict[str, float], task: str) -> dict[str, float]:
-    """Add what needs no measurement: the re-embedded store returns its own neighbors, and an item finds itself in it."""
+    """Add scores that are known without measurement: the re-embedded store returns its own neighbors, and an item finds itself in it."""
     return {**strategies, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else strategies
 
 
 def is_of_lists(task: str) -> bool:
-    """Say whether a measure compares result lists with those of the re-embedded store."""
+    """Return whether a measure compares result lists with those of the re-embedded store."""
     return "overlap@" in task
 
 
@@ -167,25 +167,25 @@ def decide(
     share: Callable[[float], float | None] | None = None,
     rows: int | None = None,
 ) -> Decision:
-    """Apply the rule.
+    """Apply the rule to a set of scores.
 
     Parameters
     ----------
     strategies : dict of str to float
-        Score of each strategy that was measured: ``"stored"``, and ``"queries"``, ``"keep"`` and ``"re-embed"`` where the
-        data tell.
+        Score of each strategy that was measured: ``"stored"`` and, if the data allow, ``"queries"``, ``"keep"`` and
+        ``"re-embed"``.
     enough : callable
-        From a score to the number of further anchors that reach it by mapping, or None.
+        Function of a score; returns the number of further anchors with which mapping reaches it, or None.
     thresholds : Thresholds
     narrows : bool
         The target has fewer dimensions, so mapped vectors cannot be mapped back.
     of_lists : bool, default=False
-        The scores are overlaps with the re-embedded store, which say how alike models are, and not which is better: the old model
-        is kept only if its own results are as near to the target's as they need to be, and mapping brings them no nearer.
+        The scores are overlaps with the re-embedded store, which show how similar models are, but not which is better. The old model
+        is then kept only if its own results are sufficiently close to the target's and mapping brings them no closer.
     share : callable, optional
-        From a score to the share of the store at which progressive re-embedding reaches it, or None.
+        Function of a score; returns the share of the store at which progressive re-embedding reaches it, or None.
     rows : int, optional
-        Of the store: where progressive re-embedding encodes no more of them than there were anchors to collect, it comes first.
+        Rows of the store. Progressive re-embedding is preferred if it encodes no more of them than there were anchors to collect.
 
     Returns
     -------
@@ -240,7 +240,7 @@ def judge(
     mixed: MixedStore | None = None,
     rows: int | None = None,
 ) -> Verdict:
-    """Apply the rule and say in what share of draws it says the same.
+    """Apply the rule, and count in what share of draws it recommends each action.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def judge(
     drawn : dict of str to ndarray, shape (draws,)
         Draws of the decisive measure by strategy, from :func:`~congruence.upgrade.certify.intervals.draw_scores`.
     curve : Curve
-        Through the measured score of mapped stored vectors.
+        Learning curve through the measured score of mapped stored vectors.
     thresholds : Thresholds
     narrows : bool
         The target has fewer dimensions.
@@ -260,9 +260,9 @@ def judge(
         Share of variance in covered directions, by modality.
     rng : numpy.random.Generator
     mixed : MixedStore, optional
-        What the decisive measure is where a part of the store is re-embedded.
+        Scores on the decisive measure if part of the store is re-embedded.
     rows : int, optional
-        Of the store.
+        Rows of the store.
 
     Returns
     -------

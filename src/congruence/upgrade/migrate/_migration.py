@@ -1,4 +1,4 @@
-"""A migration from the first look to the switch and back, each step repeatable and written down."""
+"""Migrate the vectors of a database: plan, write, verify, switch and roll back, each step repeatable and recorded in a journal."""
 
 from __future__ import annotations
 
@@ -20,46 +20,47 @@ __all__ = ["Migration"]
 
 
 class Migration(OpenMigration):
-    """The vectors of a database on their way to a new model's space; a context manager.
+    """A migration of a database's vectors to a new model's space; a context manager.
 
-    The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and after it :meth:`rollback` or :meth:`drop_old`. Old and new
-    vectors stand side by side until the switch, and the old ones until :meth:`drop_old`. How far it is stands in a journal, a folder that also keeps
-    the map: a run that was killed goes on where it was, and later steps need only the database and the folder.
+    The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and then :meth:`rollback` or :meth:`drop_old`. Old and new
+    vectors coexist until the switch, and the old ones are kept until :meth:`drop_old`. Progress is recorded in a journal, a folder that also stores
+    the map: a run that was killed resumes where it stopped, and later steps need only the database and this folder.
 
     Parameters
     ----------
     database : Database
         From :func:`congruence.databases.open_database`.
     mapping : Map, optional
-        From the old model's space to the new one's; by default that of the journal.
+        From the old model's space to the new one's; by default the map stored in the journal.
     journal : path-like, optional
-        Its folder; by default one in the current folder, named after the database.
+        Folder of the journal; by default one in the current folder, named after the database.
     modality : str, optional
-        Of all rows, where the database was not opened with a column that says it.
+        Modality of all rows, if the database was not opened with a column of modalities.
     normalize : {"auto", True, False}, default="auto"
-        Unit norm for the new vectors; "auto": if the target's rows had it at the fit.
+        Scale the new vectors to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     element_type : str, optional
-        As which the new vectors are stored: float32, float16, int8 or binary, where the database has it; by default as the old ones.
+        Type in which the new vectors are stored: float32, float16, int8 or binary, if the database supports it; by default the type of the old ones.
     ranges : array-like, shape (2, dim), optional
-        Of int8: the smallest and the largest value of each component of the new vectors; by default one range for all, symmetric about 0, up to
-        the largest component of a sample. The journal's folder keeps them as ``ranges.npy``: queries must be quantized by the same.
+        For int8: the smallest and the largest value of each component of the new vectors. By default one range for all components, symmetric about 0,
+        up to the largest component of a sample. The journal's folder keeps them as ``ranges.npy``; queries must be quantized with the same ranges.
     old_ranges : array-like, shape (2, dim), optional
+        Ranges with which the old int8 vectors were quantized; by default one range for all components, symmetric about 0.
         By which old int8 vectors were quantized; by default one range for all, symmetric about 0.
     allow_zero_rows : bool, default=False
     retry : Retry, optional
-        How often and how long to wait for a database that does not answer.
+        How often and how long to wait when the database does not answer.
     walks : Walks, optional
-        Where all rows are walked over: by default in this process; :class:`congruence.engines.EngineWalks` has it done by an engine.
+        Where passes over all rows run: by default in this process; :class:`congruence.engines.EngineWalks` runs them on an engine.
 
     Raises
     ------
     ParameterError
-        No map, or one that leads both sides to a space of its own; no element type of this database, or one that the ranges or the
-        map's width do not fit.
+        If there is no map, or it is a joint-space map; if the database does not support the element type, or the ranges or the map's width
+        do not fit it.
     SpaceMismatchError
-        The map is another than that of the journal.
+        If the map is not the one stored in the journal.
     CorruptFileError, FileError
-        The journal's folder.
+        If the journal's folder is damaged or cannot be read.
 
     Examples
     --------
@@ -78,16 +79,16 @@ class Migration(OpenMigration):
         encode_rate: float | None = None,
         price: float | None = None,
     ) -> Plan:
-        """Say what :meth:`run` would do, and check what can be checked; nothing is changed.
+        """Report what :meth:`run` would do, and check everything that can be checked in advance; nothing is changed.
 
         Parameters
         ----------
         certificate : mapping, optional
-            What ``congruence certify --json`` printed.
+            Output of ``congruence certify --json``.
         encode_rate : float, optional
-            Items a second that the new model encodes.
+            Items per second that the new model encodes.
         price : float, optional
-            Of encoding one item.
+            Price of encoding one item.
 
         Returns
         -------
@@ -96,10 +97,11 @@ class Migration(OpenMigration):
         Raises
         ------
         ShapeError
-            No row has a vector.
+            If no row has a vector.
         ParameterError
-            No certificate, or a rate or price that is not positive.
+            If ``certificate`` is not a certificate, or a rate or price is not positive.
         DatabaseError, CorruptFileError
+            If the database or the journal cannot be read.
         """
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
@@ -118,19 +120,19 @@ class Migration(OpenMigration):
         callback: Callable[[int], object] | None = None,
         stage: Callable[[str], object] | None = None,
     ) -> Journal:
-        """Write the new vectors of all rows beside the old ones, and what others change meanwhile; then index them.
+        """Write the new vectors of all rows next to the old ones, including rows that others change meanwhile, and index them.
 
         Parameters
         ----------
         certificate : mapping, optional
         resume : bool, default=False
-            Go on with a run that was stopped.
+            Resume a run that was stopped.
         anyway : bool, default=False
-            Although the certificate speaks against mapping. No other check is passed over.
+            Run even if the certificate advises against mapping. No other check is skipped.
         callback : callable, optional
             Called with the number of rows of each block that was written or compared.
         stage : callable, optional
-            Called with a few words at the beginning of each walk.
+            Called with a short description at the beginning of each pass.
 
         Returns
         -------
@@ -139,11 +141,11 @@ class Migration(OpenMigration):
         Raises
         ------
         MigrationError
-            A check is bad, or there is a migration already that is not to be resumed.
+            If a check fails, or a migration already exists and ``resume`` is False.
         NotFiniteError, ZeroRowError, ModalityError
-            A row cannot be mapped; named. Nothing the readers see has changed.
+            If a row cannot be mapped; the message names it. Nothing that readers see has changed.
         DatabaseError, DatabaseUnavailableError, StorageError, FileError
-            The journal stands: go on with ``resume=True``.
+            If the database or the disk fails. The journal is intact: continue with ``resume=True``.
         """
         tell = stage or (lambda words: None)
         if self.journal is None:
@@ -182,27 +184,27 @@ class Migration(OpenMigration):
         least_recall: float = 0.9,
         callback: Callable[[int], object] | None = None,
     ) -> Verification:
-        """Compare counts, a sample read back, and what the new index finds with exact search; see :class:`Verification`.
+        """Check row counts, a sample read back, and the recall of the new index against exact search; see :class:`Verification`.
 
         Parameters
         ----------
         heldout : Embeddings, optional
-            Vectors of the new model that were not fitted on, with the ids of their rows.
+            Vectors of the new model that the map was not fitted on, with the ids of their rows.
         k : int, default=10
-            Nearest rows that are compared.
+            Number of nearest rows that are compared.
         least_recall : float, default=0.9
-            The new index must find this share of them, or what the old index finds less .05.
+            Recall that the new index must reach, unless the old index's recall minus 0.05 is lower.
         callback : callable, optional
 
         Returns
         -------
         Verification
-            Its ``passed`` says whether :meth:`switch` is allowed.
+            ``passed`` tells whether :meth:`switch` is allowed.
 
         Raises
         ------
         MigrationError
-            The run has not ended.
+            If the run is not complete.
         """
         with self._at_work() as journal:
             journal.expect("filled", "verified", "switched", "rolled back", to="verify")
@@ -224,7 +226,7 @@ class Migration(OpenMigration):
         return found
 
     def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
-        """Make readers see the new vectors; what others changed since the run is repaired right before.
+        """Make readers see the new vectors; rows that others changed since the run are updated immediately before.
 
         Returns
         -------
@@ -234,13 +236,13 @@ class Migration(OpenMigration):
         Raises
         ------
         MigrationError
-            It was not verified.
+            If the migration was not verified.
         """
         with self._at_work() as journal:
             if journal.state != "switched":
                 journal.expect("verified", to="switch")
                 self._settle(lambda words: None, callback)
-            # Where the database says that it is switched, too: a kill may have come between the last two of its steps.
+            # Also when the database reports that it is switched: the process may have been killed between the last two steps.
             self.retry(self.database, self.database.switch)
             if journal.state != "switched":
                 journal.state = "switched"
@@ -251,24 +253,24 @@ class Migration(OpenMigration):
         return journal.summary
 
     def rollback(self) -> dict[str, Any]:
-        """Make readers see the old vectors again; the new ones stay beside.
+        """Make readers see the old vectors again; the new ones are kept.
 
         Returns
         -------
         dict
-            ``rows``; ``identical``: the old vectors' checksum is that of the last walk before the switch (other rows written meanwhile make it
-            another); ``rows_without``: rows without an old vector, written since the switch.
+            ``rows``; ``identical``: whether the checksum of the old vectors equals that of the last pass before the switch (it differs if other
+            rows were written meanwhile); ``rows_without``: rows without an old vector, written since the switch.
 
         Raises
         ------
         MigrationError
-            Nothing is switched, or the old vectors were dropped.
+            If nothing is switched, or the old vectors were dropped.
         """
         with self._at_work() as journal:
             journal.expect("switched", "rolled back", to="roll back")
             self.retry(
                 self.database, self.database.rollback
-            )  # also where a kill has come between the last two of its steps
+            )  # also if the process was killed between the last two steps
             journal.state = "rolled back"
             checksum = self.walks.checksum(self.database, self.info.dim, self.retry)
             known = journal.passes[-1]["old"] if journal.passes else None
@@ -284,7 +286,7 @@ class Migration(OpenMigration):
         return told
 
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch: no way back. Raises MigrationError where nothing is switched."""
+        """Remove the old vectors after the switch. This cannot be undone. Raises MigrationError if nothing is switched."""
         with self._at_work() as journal:
             journal.expect("switched", to="drop the old vectors")
             self.retry(self.database, self.database.drop_old)
@@ -294,9 +296,9 @@ class Migration(OpenMigration):
             write_summary(journal, self.folder)
 
     def discard(self) -> None:
-        """Remove the new vectors before the switch, and the journal. Raises MigrationError where they are switched on.
+        """Remove the new vectors before the switch, and the journal. Raises MigrationError if they are switched on.
 
-        What :func:`reembed` has had encoded stays in the folder, and is not encoded again.
+        Vectors that :func:`reembed` had encoded are kept in the folder and are not encoded again.
         """
         with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
@@ -319,38 +321,38 @@ class Migration(OpenMigration):
         folds: int = 5,
         random_state: int = 0,
     ) -> Thresholds:
-        """Learn which cut-off on scores lets through after the switch what a cut-off of the old model did before.
+        """Learn how to translate score thresholds of the old model into thresholds that hold after the switch.
 
         Parameters
         ----------
         queries : Embeddings or array_like, shape (m, dim_new), optional
-            Queries in the new model. Without, the table's rows are compared with each other, as in a search for duplicates.
+            Queries in the new model. If omitted, the table's rows are compared with each other, as in a search for duplicates.
         queries_old : Embeddings or array_like, shape (m, dim_old), optional
-            The same in the old model; paired by id, or by position.
+            The same queries in the old model; paired by id, or by position.
         among : str, optional
-            Modality of the rows that are searched, where a column says it; by default all.
+            Modality of the rows that are searched, if a column stores it; by default all rows.
         folds : int, default=5
-            Of the cross-validation, over queries.
+            Number of cross-validation folds, over queries.
         random_state : int, default=0
 
         Returns
         -------
         Thresholds
-            Its ``translate(0.28)`` gives the new cut-off, with false-positive rate and recall before and after.
+            ``translate(0.28)`` gives the new threshold, with false-positive rate and recall before and after.
 
         Raises
         ------
         MigrationError
-            The run has not ended.
+            If the run is not complete.
         TooFewAnchorsError
-            The sample has fewer than two rows with both vectors; fewer than two queries a fold.
+            If the sample has fewer than two rows with both vectors, or there are fewer than two queries per fold.
         ParameterError, ModalityError, ShapeError, InputError
-            One side of the queries only; no column of modalities; queries of another model.
+            If only one of ``queries`` and ``queries_old`` is given, there is no column of modalities, or the queries belong to another model.
 
         Notes
         -----
-        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in :meth:`congruence.Bridge.fit_thresholds`, a cut-off
-        is translated to the score above which there is the same share of irrelevant pairs.
+        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in :meth:`congruence.Bridge.fit_thresholds`, a threshold
+        is translated to the score above which the share of irrelevant pairs is the same.
         """
         with self._at_work() as journal:
             journal.expect("filled", "verified", "switched", "rolled back", to="translate cut-offs")
@@ -369,7 +371,7 @@ class Migration(OpenMigration):
             )
 
     def status(self) -> dict[str, object]:
-        """Return where the migration stands, by the journal and by the database itself, as plain data."""
+        """Return the state of the migration, according to the journal and to the database itself, as plain data."""
         stage = self.retry(self.database, self.database.stage)
         told: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
         if self.journal is not None:
@@ -382,8 +384,8 @@ class Migration(OpenMigration):
         return told
 
     def summary(self) -> dict[str, Any]:
-        """Return what was done as plain data: rows, checksums, the map's digest, and a SHA-256 over all of it.
+        """Return a summary as plain data: rows, checksums, the map's digest, and a SHA-256 over all of it.
 
-        With the environment variable CONGRUENCE_SIGNING_KEY it is signed as well (HMAC-SHA256).
+        If the environment variable CONGRUENCE_SIGNING_KEY is set, the summary is also signed (HMAC-SHA256).
         """
         return summarize(self._journal())

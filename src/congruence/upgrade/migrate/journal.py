@@ -1,4 +1,4 @@
-"""The journal of a migration: a small file that says how far it is, replaced whole at each step."""
+"""The journal of a migration: a small file with its state, replaced atomically at each step."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ PROGRESSIVE = "progressive"
 
 
 def seal(told: Mapping[str, object]) -> str:
-    """Return the SHA-256 of plain data, whatever the order of its keys."""
+    """Return the SHA-256 of plain data, independent of the order of its keys."""
     text = json.dumps(told, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def default_folder(place: str) -> Path:
-    """Return where the journal of a database goes unless told: in the current folder, by the place without its password."""
+    """Return the default folder of a database's journal: in the current folder, named after the database without its password."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rsplit("/", 1)[-1]).strip("-")[:40] or "database"
     return Path(f"migration-{name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}")
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a journal. Raises FileError."""
+    """Create the folder of a journal. Raises FileError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,7 +60,7 @@ def make_folder(folder: Path) -> None:
 
 @dataclass
 class Journal:
-    """How far a migration is.
+    """The state of a migration.
 
     Attributes
     ----------
@@ -70,27 +70,27 @@ class Journal:
     dim : int
     element_type : str
     normalize, scale : bool
-        Rows are scaled to unit norm after and before they are mapped.
+        Whether rows are scaled to unit norm after mapping, and before mapping.
     modality : str or None
-        The constant, where no column says it.
+        Modality of all rows, if no column states it.
     ranges, old_ranges : list or None
-        Of the new and the old vectors, where they are int8: smallest and largest, a number each or a list by component.
+        Ranges of the new and the old vectors if they are int8: smallest and largest value, each a number or a list by component.
     state : str
         One of :data:`STATES`.
     cursor : Cursor or None
-        Where the first walk goes on.
+        Position at which the first pass continues.
     rows : int
-        Rows that the first walk has written.
+        Number of rows that the first pass has written.
     resumed : int
-        How often it was taken up again.
+        How often the first pass was resumed.
     sample : list of int or str
-        Ids drawn uniformly from the rows of the first walk, for :meth:`~congruence.upgrade.migrate.Migration.verify`.
+        Ids drawn uniformly from the rows of the first pass, for :meth:`~congruence.upgrade.migrate.Migration.verify`.
     passes : list of dict
-        What each later walk found and repaired: rows, written, removed, and the checksums of both sides.
+        What each later pass found and repaired: rows, written, removed, and the checksums of both sides.
     verification, summary : dict
-        What the last of these gave; empty before.
+        Latest verification and summary; empty before the first.
     events : list of dict
-        Time and words.
+        Time and description.
     """
 
     place: str
@@ -114,7 +114,7 @@ class Journal:
     version: str = __version__
 
     def say(self, words: str) -> None:
-        """Add an event of now."""
+        """Add an event with the current time."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.events.append({"at": now, "what": words})
 
@@ -126,13 +126,14 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
-        """Return the journal of a folder, or None where there is none.
+        """Return the journal in a folder, or None if there is none.
 
         Raises
         ------
         CorruptFileError
-            It was damaged or edited, or is no journal.
+            If the journal is damaged or was edited, or the file is not a journal.
         FileError
+            If a file cannot be read.
         """
         path = folder / _NAME
         try:
@@ -161,7 +162,7 @@ class Journal:
         return journal
 
     def _check(self) -> None:
-        """Refuse values that no journal has. Raises ValueError."""
+        """Check that all values are valid. Raises ValueError."""
         kinds = {
             "place": str, "map_digest": str, "dim": int, "element_type": str, "normalize": bool, "scale": bool, "state": str, "rows": int,
             "resumed": int, "sample": list, "passes": list, "verification": dict, "summary": dict, "events": list, "version": str,
@@ -185,14 +186,14 @@ class Journal:
             raise ValueError("ids of another form")
 
     def expect(self, *states: str, to: str) -> None:
-        """Refuse a step that is not possible from where the migration stands. Raises MigrationError."""
+        """Refuse a step that is not possible in the current state. Raises MigrationError."""
         if self.state not in states:
             raise MigrationError(
                 f"Got a migration that is {self.state}, to {to}; expected one that is {' or '.join(states)}. {_NEXT[self.state]}"
             )
 
     def follow(self, stage: Stage) -> None:
-        """Bring the state up to what the database shows: a kill may have come between the two."""
+        """Update the state to that shown by the database: the process may have been killed between changing the two."""
         if stage is Stage.SWITCHED and self.state in ("verified", "rolled back"):
             self.state = "switched"
             self.say("found switched")
@@ -210,12 +211,12 @@ class Journal:
 
 
 def _has(told: object, kinds: Mapping[str, type]) -> bool:
-    """Say whether plain data is a dict of these keys and kinds of values."""
+    """Return whether plain data is a dict with these keys and kinds of values."""
     return isinstance(told, dict) and {key: type(value) for key, value in told.items()} == dict(kinds)
 
 
 def _is_id(value: object) -> bool:
-    """Say whether a value may be an id or a part of a cursor: a text, or a whole number of 64 bits."""
+    """Return whether a value may be an id or part of a cursor: a string, or an integer of 64 bits."""
     return type(value) is str or (type(value) is int and -(2**63) <= value < 2**64)
 
 
@@ -231,7 +232,7 @@ _NEXT = {
 
 
 def hold(folder: Path) -> AbstractContextManager[None]:
-    """Hold a journal's folder for this run. Raises FileError where another run has it."""
+    """Lock a journal's folder for this run. Raises FileError if another run holds it."""
     return locked(
         folder,
         f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that run, or stop it.",

@@ -130,6 +130,7 @@ class RowMapper:
         Raises
         ------
         SpaceMismatchError, DirectionError
+            If vectors belong to another space, or vectors belong to the map's target.
         ParameterError
             int8 vectors whose ranges are needed: the map was not fitted on unit rows.
         """
@@ -183,6 +184,7 @@ class RowMapper:
         Raises
         ------
         NotFiniteError, ZeroRowError, ModalityError
+            If arrays contain NaN or infinity or have a row of zeros, or the modality does not fit.
         """
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)

@@ -150,6 +150,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     Raises
     ------
     CorruptFileError, FileError, VersionError
+        If a file is damaged; a file cannot be read; or a file was written by a newer version.
     """
     path = folder / PROGRESSIVE
     if not _has_state(folder):
@@ -207,6 +208,7 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
     Raises
     ------
     CorruptFileError, FileError, VersionError
+        If a file is damaged; a file cannot be read; or a file was written by a newer version.
     """
     path = folder / PROGRESSIVE / STATE
     if not _has_state(folder):

@@ -1,4 +1,4 @@
-"""What a migration would do and cost, found without changing anything."""
+"""Report what a migration would do and cost, without changing anything."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ class Plan:
         Rows to map, and rows without a vector.
     dim_old, dim_new : int
     element_type : str
-        The new vectors are stored as.
+        Type in which the new vectors are stored.
     beside : str
-        Where: column, named vector, table, collection or file.
+        Where new vectors are written: column, named vector, table, collection or file.
     atomic_switch : bool
     bytes_new : int
-        The new vectors take, without an index.
+        Size of the new vectors, without an index.
     free_bytes : int or None
     index : str or None
-        Of the old vectors; the new ones get one like it.
+        Index over the old vectors; the new ones get a similar one.
     minutes : float
-        Of the first walk over all rows, at the rates of the sample; reading and mapping on one side and writing on the other overlap, so that the
-        slower one counts. The index comes on top, and a comparing walk where others may write meanwhile.
+        Duration of the first pass over all rows, at the rates of the sample. Reading and mapping overlap with writing, so the
+        slower of the two determines it. Building the index is not included, nor a comparing pass if others may write meanwhile.
     rows_per_second : float
-        Read and mapped, on the sample.
+        Rows read and mapped per second, on the sample.
     written_per_second : float or None
-        Rows written, on the sample, to a scratch table; None where the database has no room for one outside of what readers see.
+        Rows written per second to a scratch table, on the sample; None if the database has no place for one that readers do not see.
     old_type : str
-        As which the old vectors are stored.
+        Type in which the old vectors are stored.
     stored_as : str
-        By which rule int8 and bits are made, in words.
+        How int8 values and bits are computed, in words.
     stored_recall : float or None
-        Where the new vectors are not stored as float32: of the 10 nearest mapped rows by float32, the share that are among the 10 nearest as they
-        will be stored, queries likewise, within the sample. None for float32, and for fewer than 40 rows.
+        If the new vectors are not stored as float32: of the 10 nearest mapped rows in float32, the share that are among the 10 nearest as they
+        will be stored, with queries in the same type, within the sample. None for float32, and for fewer than 40 rows.
     encode_minutes, encode_cost : float or None
-        To encode all items anew instead, by the rate and the price that were given.
+        Time and cost of encoding all items again instead, at the given rate and price.
     verdict : dict
-        ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without one.
+        ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without a certificate.
     checks : list of dict
         ``check``, ``outcome`` ("good", "bad" or "unknown") and ``detail``.
     """
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def refused(self) -> list[str]:
-        """Details of the checks that are bad."""
+        """Details of the failed checks."""
         return [one["detail"] for one in self.checks if one["outcome"] == "bad"]
 
     def to_dict(self) -> dict[str, object]:
@@ -108,17 +108,17 @@ class Plan:
 
 
 def bytes_a_row(dim: int, element_type: str) -> int:
-    """Return the bytes of a vector as it is stored."""
+    """Return the number of bytes of a vector as it is stored."""
     return -(-dim * _ELEMENT_BITS[element_type] // 8)
 
 
 def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
-    """Return action, headline and reason of a certificate, and the models it is about.
+    """Return action, headline and reason of a certificate, and the models it refers to.
 
     Raises
     ------
     ParameterError
-        It is none.
+        If the data are not a certificate.
     """
     try:
         verdict, facts = certificate["verdict"], certificate["facts"]
@@ -143,12 +143,12 @@ def make_plan(
     price: float | None = None,
     measure: bool = True,
 ) -> Plan:
-    """Read a sample, check it, and say what the migration would do; nothing is changed.
+    """Read a sample, check it, and report what the migration would do; nothing is changed.
 
     Parameters
     ----------
     measure : bool, default=True
-        Also write the sample to a scratch table, and search in it as it will be stored.
+        Also write the sample to a scratch table, and measure search in the type it will be stored in.
     """
     element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
@@ -249,7 +249,7 @@ def make_plan(
 def _measure(
     database: Database, mapper: RowMapper, mapped: np.ndarray, distance: str | None
 ) -> tuple[float | None, float | None]:
-    """Return the seconds that writing a sample takes, and the recall that its type keeps."""
+    """Return the seconds that writing a sample takes, and the recall after storing it in its type."""
     vectors, kind = mapper.new.encode(mapped), mapper.new.element_type
     try:
         seconds = database.time_write(vectors, kind)
@@ -271,7 +271,7 @@ def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
 
 
 def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
-    """Judge from the vectors alone whether the map's source made them."""
+    """Judge from the vectors alone whether they come from the map's source model."""
     detector = OriginDetector().fit(maps={"the map": mapper.map})
     vectors = mapper.rows(sample.vectors) if mapper.old.coded else sample.vectors
     by_modality: dict[str | None, np.ndarray] = {mapper.modality: vectors}

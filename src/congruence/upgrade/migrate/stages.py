@@ -1,4 +1,4 @@
-"""Re-embed the rows of a migrated database that the map is least sure of, batch by batch, until the quality is there."""
+"""Re-embed the rows of a migrated database that the map is least sure of, batch by batch, until the target quality is reached."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from congruence.upgrade.progressive.saving import restore
 
 __all__ = ["Encode", "reembed"]
 
-#: From the ids of rows to the new model's vectors of them, array_like of shape (len(ids), d_new).
+#: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
 
-#: Bytes of old vectors up to which they and mapped rows stay in memory; beyond, the old ones are copied to a file beside the journal.
+#: Bytes of old vectors up to which they and mapped rows stay in memory; above, the old vectors are copied to a file next to the journal.
 IN_MEMORY = 64 * 2**20
 
-#: Name of that file, which is removed as soon as it is open, where the system allows that.
+#: Name of that file, which is unlinked as soon as it is open if the system allows it.
 SCRATCH = "old-vectors.tmp"
 
-#: Re-embedded rows that a new plan is told of at a time.
+#: Number of re-embedded rows passed to a new plan at a time.
 TOLD = 65_536
 
-#: Rows that are encoded between two writes to the disk: what a kill may cost.
+#: Number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
 CHUNK = 256
 
 
@@ -67,29 +67,30 @@ def reembed(
     callback: Callable[[int], object] | None = None,
     stage: Callable[[str], object] | None = None,
 ) -> Progressive:
-    """Encode the rows that the map is least sure of with the new model, refit the map on them, and map the rest again.
+    """Encode the rows that the map is least sure of with the new model, refit the map on them, and map the remaining rows again.
 
-    After each batch the database holds the new model's own vectors where there are some, and mapped ones elsewhere: those that the refitted map moves
-    noticeably are written again at once, the others at the end. Search goes on meanwhile. Everything is in the journal's folder: called again after a kill, it goes on, and encodes nothing twice.
+    After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for the others. Rows that the
+    refitted map moves noticeably are written again at once, the others at the end. Search continues meanwhile. All state is in the journal's folder:
+    if the process is killed, calling the function again resumes, and nothing is encoded twice.
 
     Parameters
     ----------
     migration : Migration
-        Whose run has ended; best switched, so that readers gain from each batch.
+        A migration whose run is complete, preferably switched, so that readers benefit from each batch.
     encode : callable
-        From a list of ids, as texts, to an array of shape (len(ids), dim_new); called with at most 256 at a time.
+        From a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids at a time.
     texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
-        The same texts by both models: a vocabulary, tags or a query log. See :class:`congruence.upgrade.progressive.Progressive`.
+        The same texts in both models: a vocabulary, tags or a query log. See :class:`congruence.upgrade.progressive.Progressive`.
     among : str, optional
-        Modality of the rows to re-embed, where the table has a column of them; rows of others stay as they are.
+        Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not changed.
     order : str, callable, or "auto", default="auto"
     size : int, default=1000
-        Rows a batch: after each the map is refitted, and rows that moved noticeably are written again.
+        Rows per batch. After each batch the map is refitted, and rows that moved noticeably are written again.
     budget, share, until : optional
-        Rows in all, share of the rows, or quality at which to stop; see :meth:`Progressive.batches`.
+        When to stop: total number of rows, share of the rows, or quality; see :meth:`Progressive.batches`.
     random_state : int, default=0
     callback : callable, optional
-        Called with the number of rows that were encoded.
+        Called with the number of rows encoded.
     stage : callable, optional
         Called with a sentence at each stage.
 
@@ -101,17 +102,19 @@ def reembed(
     Raises
     ------
     MigrationError
-        The run has not ended; or the database is switched and takes no writes then (files).
+        If the run is not complete, or the database is switched and does not accept writes after that (files).
     ParameterError
-        No unit rows in the new space, no rows of this modality, or bad options.
+        If vectors in the new space do not have unit norm, there are no rows of this modality, or an option has an invalid value.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        Of what ``encode`` returned.
+        If ``encode`` returned vectors that cannot be used.
     DatabaseError, DatabaseUnavailableError, StorageError, CorruptFileError
+        If the database, the disk or the journal fails.
 
     Notes
     -----
-    Up to 64 MB of old vectors stay in memory, twice, and mapped ones as often. Larger tables are read into a file beside the journal, which needs 4 bytes × rows × dimensions of
-    room and is gone with the plan; in memory there are the ids, as texts, and what :class:`congruence.Progressive` keeps of a stream.
+    Up to 64 MB of old vectors are kept in memory twice, and the mapped vectors too. Larger tables are read into a file next to the journal, which
+    needs 4 bytes × rows × dimensions of space and is removed with the plan; in memory are then only the ids, as strings, and what
+    :class:`congruence.Progressive` keeps for a stream.
     """
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
@@ -140,7 +143,7 @@ def reembed(
             journal.say(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             journal.write(migration.folder)
             tell(f"{reading}; {len(update.remap):,} rows mapped again")
-        if changed or len(plan._written.maps) > 1:  # also where a kill came before
+        if changed or len(plan._written.maps) > 1:  # also if the process was killed earlier
             plan._written.settle(plan._mapped)
             table.keep(forecast=True)
             tell("bringing rows that moved little up to the last map")
@@ -153,7 +156,7 @@ def reembed(
 
 
 class _Table:
-    """A migration's rows and the plan for them, on the disk and in the database."""
+    """The rows of a migration and the plan for them, on disk and in the database."""
 
     def __init__(
         self,
@@ -182,20 +185,20 @@ class _Table:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
         self.paid = Paid(migration.folder, migration.mapper.dim)
-        if not found:  # what a migration that was discarded has left
+        if not found:  # left over from a migration that was discarded
             names = np.array([one for one in self.plan.ids.tolist() if one in self.paid.rows], object)
             for start in range(0, len(names), TOLD):
                 part = names[start : start + TOLD]
                 self.plan.update(part, np.stack([self.paid.rows[one] for one in part.tolist()]))
 
     def keep(self, *, forecast: bool = False) -> None:
-        """Write the plan to the disk, and let the migration know what each row is to hold."""
+        """Write the plan to disk, and tell the migration what each row should contain."""
         self.migration.mapper.native = NativeRows.of(self.plan, self.among)
         save_plan(self.plan, self.migration.folder, self.among, self.modality, self.texts, forecast=forecast)
         self.paid.forget(self.plan.ids[self.plan.embedded].tolist())
 
     def put(self, rows: np.ndarray) -> None:
-        """Write rows of the plan as they are to be now, a block at a time."""
+        """Write the given rows to the database as the plan now has them, one block at a time."""
         migration, plan = self.migration, self.plan
         database, step = migration.database, rows_a_block(migration.mapper.dim)
         for start in range(0, len(rows), step):
@@ -206,13 +209,13 @@ class _Table:
         migration.retry(database, database.flush)
 
     def settle(self) -> None:
-        """Write all rows that are not as the plan has them: after a kill, after its first map, and where they moved little."""
+        """Write all rows that differ from the plan: after a kill, after the plan's first map, and where rows moved only a little."""
         migration = self.migration
         repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:
-    """Return ids and old vectors of the rows to re-embed; many vectors as a view of a file."""
+    """Return ids and old vectors of the rows to re-embed; large tables as a view of a file."""
     ids: list[pa.Array] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
@@ -226,7 +229,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
             out.seek(0)
             out.truncate()
         for block in migration.database.scan("old", batch=rows_a_block(info.dim)):
-            # A copy: a client's column would keep its whole batch, with all vectors.
+            # A copy: a slice of the client's column would keep its whole batch, with all vectors, in memory.
             names, vectors = block.ids.take(pa.array(np.arange(len(block.ids)))), block.vectors
             if among is None:
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
@@ -263,13 +266,13 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
 
 def _opened(path: Path, n: int, dim: int) -> np.ndarray:
     rows = np.memmap(path, np.float32, "r", shape=(n, dim))
-    with suppress(OSError):  # some systems do not let go of a file that is open
+    with suppress(OSError):  # some systems cannot remove a file that is open
         path.unlink()
     return rows
 
 
 def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    """Return rows in the order of a plan that knows the same ones: some databases give them in another order once they were written to."""
+    """Return the rows in the order of a plan with the same rows: some databases change the order after writes."""
     names = id_texts(ids.to_pylist())
     place = id_rows(names, known)
     if len(names) != len(known) or (place < 0).any() or (place == np.arange(len(place))).all():
@@ -285,7 +288,7 @@ def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.nd
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Name the disk's refusal, and leave no file after an error. Raises StorageError."""
+    """Translate write errors of the disk, and leave no file after an error. Raises StorageError."""
     try:
         yield
     except BaseException as error:
@@ -304,13 +307,13 @@ def _open(
     inputs: dict[str, Any],
     random_state: int,
 ) -> Progressive:
-    """Go on with the plan that is there, or begin one; rows that others changed meanwhile begin a new one, which is told what was re-embedded."""
+    """Resume the existing plan, or start a new one; if others changed rows meanwhile, a new plan starts from what was re-embedded so far."""
     mapping = migration.mapper.map.for_modality(modality)
     if known is None:
         return Progressive(mapping, store, order=order, random_state=random_state, **inputs)
     native, found = known
     if same_ids(store.ids, found["ids"]):
-        with suppress(CorruptFileError):  # other vectors or texts than then
+        with suppress(CorruptFileError):  # the vectors or texts have changed since then
             return restore(Progressive, found["state"], mapping, store, {"order": order, **inputs}, found["folder"])
     plan = Progressive(mapping, store, order=order, random_state=random_state, **inputs)
     still = np.flatnonzero(id_rows(plan.ids, native.ids) >= 0)
@@ -323,7 +326,7 @@ def _open(
 def _encode(
     encode: Encode, ids: np.ndarray, paid: Paid, dim: int, callback: Callable[[int], object] | None
 ) -> np.ndarray:
-    """Return the new model's vectors of a batch; what was encoded before a kill is not encoded again."""
+    """Return the new model's vectors of a batch; vectors encoded before a kill are not encoded again."""
     wanted = [str(one) for one in ids.tolist()]
     missing = [one for one in wanted if one not in paid.rows]
     for start in range(0, len(missing), CHUNK):

@@ -1,4 +1,4 @@
-"""What a migration has done, as plain data with a digest over it."""
+"""The summary of a completed migration, as plain data with a digest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
 
 
 def summarize(journal: Journal) -> dict[str, Any]:
-    """Return rows, checksums, the map's digest, all events, and a SHA-256 over them; signed where the environment holds a key."""
+    """Return rows, checksums, the map's digest, all events, and a SHA-256 over them; signed if the environment contains a key."""
     last = journal.passes[-1] if journal.passes else {}
     told: dict[str, Any] = {
         "place": journal.place,
@@ -42,7 +42,7 @@ def summarize(journal: Journal) -> dict[str, Any]:
 
 
 def write_summary(journal: Journal, folder: Path) -> None:
-    """Write ``summary.json`` beside the journal. Raises StorageError."""
+    """Write ``summary.json`` next to the journal. Raises StorageError."""
     text = json.dumps(summarize(journal), indent=1) + "\n"
     with atomic_path(folder / "summary.json", force=True) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Whether what stands beside is what the map gives, and is found: the checks before a switch."""
+"""Checks before a switch: whether the new vectors equal the map's output, and whether the index finds them."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ QUERIES_UNINDEXED = 10
 
 @dataclass(frozen=True)
 class Verification:
-    """What :meth:`Migration.verify` found.
+    """Result of :meth:`Migration.verify`.
 
     Attributes
     ----------
     passed : bool
     rows_old, rows_new : int
-        Rows that have an old, and a new vector.
+        Numbers of rows that have an old and a new vector.
     read_back, wrong : int
-        Rows of the sample that were read and mapped anew, and those whose new vector is another or missing.
+        Number of rows in the sample that were read and mapped again, and of those whose new vector differs or is missing.
     largest_difference : float
-        Of a component as it is stored, over the sample; of int8 in steps.
+        Largest difference of a component as it is stored, over the sample; for int8 in steps.
     k : int
     index_recall : float or None
-        Share of the exact ``k`` nearest rows that the database's own search finds, over the sample's mapped vectors as queries: 200, or 10
-        where the vectors have no index. None where the database cannot search.
+        Share of the exact ``k`` nearest rows that the database's own search finds, with mapped vectors of the sample as queries: 200, or 10
+        if the vectors have no index. None if the database cannot search.
     index_recall_old : float or None
-        The same of the old vectors and their index.
+        The same for the old vectors and their index.
     heldout : dict
-        ``queries``, and ``recall@1`` and ``recall@10``: how often new vectors that were not fitted on find their own row; ``chance@10``.
-        Empty where none were given.
+        ``queries``, and ``recall@1`` and ``recall@10``: how often new vectors that the map was not fitted on find their own row; ``chance@10``.
+        Empty if none were given.
     checksum_new : str
-        Over all new vectors as they are stored.
+        Checksum over all new vectors as they are stored.
     stored_recall : float or None
-        Where the new vectors are not stored as float32: of the 10 nearest rows by float32, the share that are among the 10 nearest as stored, within the
-        sample that was read back; None for fewer than 40 rows.
+        If the new vectors are not stored as float32: of the 10 nearest rows in float32, the share that are among the 10 nearest as stored, within
+        the sample that was read back; None for fewer than 40 rows.
     clipped : float
-        Share of components outside of the ranges of int8, over that sample.
+        Share of components outside the ranges of int8, over that sample.
     problems : list of str
-        Why it did not pass.
+        Reasons why verification failed.
     """
 
     passed: bool
@@ -79,7 +79,7 @@ class Verification:
     problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the outcome as plain data."""
+        """Return the result as plain data."""
         return asdict(self)
 
 
@@ -94,7 +94,7 @@ def verify(
     least_recall: float = 0.9,
     callback: Callable[[int], object] | None = None,
 ) -> Verification:
-    """Check counts, a sample read back, and what the new index finds; see :class:`Verification`."""
+    """Check row counts, a sample read back, and the recall of the new index; see :class:`Verification`."""
     problems: list[str] = []
     n_old, n_new = database.count("old"), database.count("new")
     if n_old != n_new:
@@ -184,7 +184,7 @@ def _exact(
     callback: Callable[[int], object] | None,
     checksum: Checksum | None = None,
 ) -> tuple[list[list[str]], np.ndarray]:
-    """Return the ids of each query's ``k`` nearest rows by exact search, in one pass that keeps ``k`` candidates a query; and the least similarity."""
+    """Return the ids of each query's exact ``k`` nearest rows, in one pass that keeps ``k`` candidates per query, and the lowest similarity."""
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     width = queries.shape[1]
@@ -223,7 +223,7 @@ def _as_near(
     k: int,
     distance: str | None,
 ) -> float:
-    """Return the share of answers that are as near as the ``k`` nearest: codes are often equally near, and then any of them is right."""
+    """Return the share of answers that are as near as the ``k`` nearest: quantized vectors often tie, and then any of them is correct."""
     names = [id_texts(one.to_pylist()) for one in found]
     block = database.fetch(pa.concat_arrays(found).unique(), side)
     known = id_texts(block.ids.to_pylist())

@@ -1,4 +1,4 @@
-"""Map a store at once, then re-embed the rows that the map is least sure of, until the quality is there."""
+"""Map a store at once, then re-embed the rows that the map is least sure of until the target quality is reached."""
 
 from congruence.upgrade.progressive.calibration import OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast

@@ -55,6 +55,8 @@ def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Stor
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or ids are missing, repeated
+        or without a partner.
     """
     if isinstance(old, Source) or (stream and _is_data_set(old)):
         return _read_through(old)  # type: ignore[arg-type]  # it has what RowsOnDisk asks for

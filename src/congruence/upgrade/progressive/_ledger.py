@@ -61,5 +61,5 @@ class Ledger:
 
     @property
     def rest(self) -> int:
-        """Rows that are mapped still."""
+        """Rows that are still mapped vectors."""
         return int(np.count_nonzero(~self.embedded))

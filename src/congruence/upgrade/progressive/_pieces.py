@@ -38,6 +38,7 @@ def check_piece(folder: Path, name: str) -> None:
     Raises
     ------
     CorruptFileError
+        If a file is damaged.
     FileError
         It cannot be read.
     """

@@ -1,4 +1,4 @@
-"""A progressive migration at one stage: what the store holds, what it is worth, and what comes next."""
+"""A progressive migration between two updates: the content of the store, its quality, and the next rows to encode."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Stage"]
 
-#: What to forecast for, as shares of the store.
+#: Shares of the store for which a forecast is made.
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 
-#: Re-embedded rows that an order looks at, at most: beyond, so many of them drawn at random.
+#: Largest number of re-embedded rows used to compute an order; if there are more, a random sample of this size is used.
 SEEN = 16_384
 
 
 class Stage:
-    """What a plan knows between two updates; :class:`Progressive` sets it."""
+    """State of a plan between two updates; set by :class:`Progressive`."""
 
     ids: np.ndarray
     texts: Texts | None
@@ -69,17 +69,17 @@ class Stage:
     _pieces: dict[str, str]
 
     def _map(self) -> None:
-        """Map all rows, or have them mapped when they are asked for."""
+        """Map all rows now, or lazily when they are needed."""
         correction, width = self.correction_, self._refit.mapping.d_target
         self._mapped = by_block(self._old, lambda rows: self._refit.transform(rows, correction), width)
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    # ------------------------------------------------------------------ what the store holds
+    # ------------------------------------------------------------------ content of the store
 
     def transform(self, rows: RowsLike) -> np.ndarray:
-        """Map old rows, of the store or not, by the map as it is now.
+        """Map rows of the old model, from the store or not, with the current map.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Stage:
         return self._refit.transform(X, self.correction_)
 
     def mapped(self, ids: Ids | None = None) -> np.ndarray:
-        """Return mapped rows as they are to be written, of some ids or of all rows, shape (m, d_new). Raises IdError."""
+        """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new). Raises IdError."""
         if ids is None:
             return self._written.take(slice(0, len(self)))
         rows = id_rows(self.ids, as_ids(ids))
@@ -104,7 +104,7 @@ class Stage:
         return self._written.take(rows)
 
     def store(self) -> np.ndarray:
-        """Return the whole store as it stands: new vectors where there are some, mapped ones elsewhere, shape (n, d_new)."""
+        """Return the current store: new vectors for re-embedded rows, mapped vectors for the others, shape (n, d_new)."""
         out = np.empty((len(self), self._mapped.shape[1]), np.float32)
         start = 0
         for _, rows in self.scan():
@@ -113,12 +113,12 @@ class Stage:
         return out
 
     def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the store as it stands, a block at a time: ids, and new vectors where there are some, mapped ones elsewhere."""
+        """Yield the current store one block at a time: ids, and new vectors for re-embedded rows or mapped vectors for the others."""
         for part in row_blocks(self._old):
             yield self.ids[part], self._stored(np.arange(len(self))[part])
 
     def _stored(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the store as it stands, by number."""
+        """Return rows of the current store, by row number."""
         native = self._ledger.embedded[rows]
         out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
         out[native] = self._new.take(rows[native])
@@ -127,30 +127,30 @@ class Stage:
 
     @property
     def embedded(self) -> np.ndarray:
-        """Which rows were re-embedded, shape (n,), bool."""
+        """Mask of the rows that were re-embedded, shape (n,), bool."""
         return self._ledger.embedded.copy()
 
     @property
     def measured(self) -> np.ndarray:
-        """Ids of the random rows by which the meter measures those that are mapped still."""
+        """Ids of the random rows from which the meter estimates the quality of rows that are still mapped."""
         return np.asarray(self.ids[self._ledger.measured])
 
     @property
     def missing(self) -> np.ndarray:
-        """Ids that were asked for and not given."""
+        """Ids that were requested but not yet passed to :meth:`update`."""
         return np.asarray(self.ids[(self._ledger.role != WAITING) & ~self._ledger.embedded])
 
-    # ------------------------------------------------------------------ what it is worth
+    # ------------------------------------------------------------------ quality of the store
 
     def meter(self) -> Reading:
-        """Return the quality of the store now, estimated from random rows to which fit and order are blind."""
+        """Return the current quality of the store, estimated from random rows that neither the fit nor the order has used."""
         return self.history_[-1] if self.history_ else self._read()
 
     def _rows(self) -> Measured:
         return Measured(
             self._ledger,
             self._new,
-            self._unit,  # type: ignore[arg-type]  # Lazy does what is asked of an array
+            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations used here
             self._mapped,  # type: ignore[arg-type]
             self.texts,
             self.labels,
@@ -171,18 +171,18 @@ class Stage:
         rate: float | None = None,
         price: float | None = None,
     ) -> Forecast:
-        """Say what further re-embedding brings and costs, and whether it can win.
+        """Forecast what further re-embedding gains and costs, and whether it can reach a target.
 
         Parameters
         ----------
         target : float, default=0.99
-            Of ``metric``; with labels, as a share of the new model's accuracy.
+            Target value of ``metric``; with labels, as a share of the new model's accuracy.
         metric : str, optional
-            "accuracy" (of the new model's; the default with labels), "agreement" (the default with texts), or "overlap@k" with this plan's k.
+            "accuracy" (relative to the new model's; the default with labels), "agreement" (the default with texts), or "overlap@k" with this plan's k.
         further : sequence of float
-            Shares of the store.
+            Shares of the store for which to forecast.
         rate, price : float, optional
-            Rows that are encoded a minute, and money a row.
+            Rows encoded per minute, and price per row.
 
         Returns
         -------
@@ -191,7 +191,7 @@ class Stage:
         Raises
         ------
         ParameterError
-            An unknown metric, or a rate, price or target that is not positive.
+            If the metric is unknown, or a rate, price or target is not positive.
         """
         for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
             if value is not None:
@@ -222,13 +222,14 @@ class Stage:
         )
 
     def origin_scale(self, kind: str = "query") -> OriginScale:
-        """Fit how scores of mapped rows read as those of native ones, on the meter's rows (:func:`fit_origin_scale`).
+        """Fit how to convert scores of mapped rows to the scale of native rows, on the meter's rows (:func:`fit_origin_scale`).
 
         Raises
         ------
         InputError
-            Fewer than 20 random rows, or no texts to score with.
+            If there are fewer than 20 random rows, or no texts to score with.
         ParameterError
+            If ``kind`` is unknown.
         """
         if self.texts is None:
             raise InputError(
@@ -248,7 +249,7 @@ class Stage:
         return draw_progress(self.picture(metric=metric), ax)
 
     def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
-        """Return what :meth:`plot` draws as plain data; the forecast, which scores all rows, only if asked for. Raises InputError before the first update."""
+        """Return the content of :meth:`plot` as plain data; the forecast, which scores all rows, is optional. Raises InputError before the first update."""
         if not self.history_:
             raise InputError("Got a plan without any update; expected a stage to draw. Call update first.")
         name = metric or next(one for one in ("accuracy", "agreement", "cosine") if one in self.history_[-1].store)
@@ -270,7 +271,7 @@ class Stage:
                 read_facts(self._mapped, self.texts.new, scale, self.n_neighbors),
             )
         return View(
-            self._unit,  # type: ignore[arg-type]  # Lazy does what orders ask of an array
+            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations that orders use
             self._mapped,  # type: ignore[arg-type]
             native,
             self._new.surprise[place],
@@ -291,5 +292,5 @@ class Stage:
         return scores if self.weights is None else quantiles(scores) * self.weights
 
     def _shown(self) -> np.ndarray:
-        """Return the places, in the order they came, of the rows that fit and order may see."""
+        """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
         return np.flatnonzero(self._ledger.shown[self._new.rows])

@@ -26,7 +26,7 @@ class Update:
     moved : ndarray, shape (len(remap),)
         1 − cosine between what was written and what the map gives now.
     n_waiting : int
-        Rows that are mapped still.
+        Rows that are still mapped vectors.
     """
 
     remap: np.ndarray
@@ -106,7 +106,7 @@ class Written:
         mapped : ndarray or Lazy, shape (n, d_new)
             All rows by it.
         waits : ndarray of bool, shape (n,)
-            Rows that are mapped still.
+            Rows that are still mapped vectors.
         tolerance : float
             Of 1 − cosine.
 

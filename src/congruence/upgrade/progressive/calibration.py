@@ -1,4 +1,4 @@
-"""Mapped and native rows score differently: scores of one brought onto the scale of the other."""
+"""Convert scores of mapped rows to the scale of native rows' scores, since the two differ."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _STEPS = 201
 
 @dataclass(frozen=True, eq=False)
 class OriginScale:
-    """How a mapped row's score reads as a native row's.
+    """A conversion of mapped rows' scores to the scale of native rows' scores.
 
     Attributes
     ----------
     kind : {"query", "affine", "monotone", "factor"}
     knots, values : ndarray, shape (q,)
-        Scores of mapped rows, and what they become: linear between knots, with the last slopes beyond.
+        Scores of mapped rows and their converted values; linear between knots, with the last slopes beyond them.
     mapped, native : ndarray, shape (n, d), or None
-        Of ``kind="query"`` the unit rows by which each query's scores are standardized.
+        For ``kind="query"``: the unit rows by which each query's scores are standardized.
     """
 
     kind: str
@@ -49,19 +49,19 @@ class OriginScale:
 
     @property
     def factor(self) -> float:
-        """Slope between the outermost knots; of ``kind="factor"`` what mapped rows are multiplied by when they are stored.
+        """Slope between the outermost knots; for ``kind="factor"`` the factor by which mapped rows are multiplied when they are stored.
 
         Raises
         ------
         ParameterError
-            ``kind="query"`` has none.
+            If ``kind="query"``, which has no factor.
         """
         if not len(self.knots):
             raise ParameterError("Got kind='query', which has no factor; expected another. Pass kind='factor'.")
         return float((self.values[-1] - self.values[0]) / (self.knots[-1] - self.knots[0]))
 
     def apply(self, scores: RowsLike, mapped: RowsLike, queries: RowsLike | None = None) -> np.ndarray:
-        """Return scores with those of mapped rows on the scale of native ones.
+        """Return scores in which those of mapped rows are converted to the scale of native ones.
 
         Parameters
         ----------
@@ -79,9 +79,9 @@ class OriginScale:
         Raises
         ------
         ShapeError
-            Not one flag a column, or not one query a row.
+            If there is not one flag per column, or not one query per row.
         ParameterError
-            No queries for ``kind="query"``.
+            If ``kind="query"`` and there are no queries.
         """
         out = np.array(scores, dtype=np.float64)
         which = np.asarray(mapped, dtype=bool)
@@ -110,7 +110,7 @@ class OriginScale:
         return np.asarray(changed)
 
     def state(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         rows = {
             name: one.tolist() for name, one in (("mapped", self.mapped), ("native", self.native)) if one is not None
         }
@@ -125,18 +125,19 @@ class OriginScale:
 
 
 def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind: str = "query") -> OriginScale:
-    """Fit how scores of mapped rows read as those of native rows.
+    """Fit the conversion of mapped rows' scores to the scale of native rows' scores.
 
     Parameters
     ----------
     queries : array_like, shape (m, d)
-        Of the new model.
+        Queries in the new model.
     mapped, native : array_like, shape (n, d)
-        The same random rows as the map gives them, from old vectors it was not fitted on, and as the new model encodes them.
+        The same random rows, mapped from old vectors that the map was not fitted on, and encoded by the new model.
     kind : {"query", "affine", "monotone", "factor"}, default="query"
-        "query": each query's scores get the mean and standard deviation that these rows have as native ones, as in
-        :func:`congruence.upgrade.bridge.search_mixed`. "affine": mean and standard deviation of the scores become those of native rows. "monotone": all their quantiles do. "factor": multiplied, so that the highest hundredth
-        has the mean of native rows; it can be stored in the rows of an inner-product index.
+        "query": give each query's scores the mean and standard deviation that native rows have for this query, as in
+        :func:`congruence.upgrade.bridge.search_mixed`. "affine": match the mean and standard deviation of all scores to those of native rows.
+        "monotone": match all their quantiles. "factor": multiply the scores so that the mean of the highest hundredth matches that of native
+        rows; this can be stored in the rows of an inner-product index.
 
     Returns
     -------
@@ -145,13 +146,14 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
     InputError
-        Fewer than 20 rows, or scores that do not vary.
+        If there are fewer than 20 rows, or the scores are constant.
 
     Notes
     -----
-    Distributions are matched, of the same rows and queries. A regression of native on mapped scores would shrink the scores of mapped rows to their mean and put them
-    behind native ones: in a search the question is which row stands where, not which score is expected.
+    The conversion matches distributions over the same rows and queries. A regression of native on mapped scores would shrink the scores of mapped rows toward
+    their mean and rank them behind native ones: a search needs the rank of each row, not its expected score.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What further re-embedding would bring and cost, and where it cannot win: said before it is paid for."""
+"""Forecast what further re-embedding would gain and cost, and whether it can reach the target, before it is paid for."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ MOST = 0.5
 
 @dataclass(frozen=True)
 class Forecast:
-    """The quality after further batches, if the map stayed as it is: refitting it comes on top.
+    """The quality after further batches with the present map; refitting the map adds to it.
 
     Attributes
     ----------
     metric : str
     share : list of float
-        Share of the store re-embedded, today's first.
+        Share of the store re-embedded, starting with the present share.
     value, low, high : list of float
         Forecast and its 95 % interval.
     rows, minutes, price : list
-        Still to be re-embedded; minutes and price are None where no rate or price is known.
+        Rows still to be re-embedded, and their time and price, which are None if the rate or the price per row is unknown.
     target : float
     needed : float or None
-        Share of the store, in all, at which the forecast reaches the target; None where it never does.
+        Total share of the store at which the forecast reaches the target; None if it never does.
     needed_at_random : float or None
         The same for rows in random order.
     verdict : {"measure first", "done", "keep the old model", "re-embed progressively", "re-embed everything"}
@@ -59,7 +59,7 @@ class Forecast:
     reason: str
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return asdict(self)
 
     @classmethod
@@ -98,28 +98,29 @@ def look_ahead(
     price: float | None,
     better: tuple[float, float] | None = None,
 ) -> Forecast:
-    """Forecast from the meter's rows that are mapped still.
+    """Forecast from the meter's rows that are still mapped.
 
     Parameters
     ----------
     values : ndarray, shape (m,)
-        Their quality, 1 where mapping loses nothing.
+        Quality of these rows, 1 if mapping loses nothing.
     ahead : ndarray, shape (m,)
         Share of the rows not yet chosen that the order takes before each.
     n_rows, n_embedded, rest : int
+        Numbers of rows in the store, re-embedded, and still mapped.
         Of the store; re-embedded; still mapped.
     metric : str
     meter_share : float
-        Of further batches.
+        For further batches.
     target : float
     further : sequence of float
         Shares of the store to forecast for.
     support : (float, float), default=(0, 1)
         Least and greatest value of a row.
     rate, price : float, optional
-        Rows a minute, and money a row.
+        Rows per minute, and price per row.
     better : (float, float), optional
-        Accuracy of the old model, and the upper end of the new model's.
+        Accuracy of the old model, and upper end of the new model's.
 
     Returns
     -------
@@ -130,7 +131,7 @@ def look_ahead(
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
 
     def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
-        """Return the quality of rows like those that are mapped still after so much more, and how many these are."""
+        """Return the quality of rows that would still be mapped after re-embedding this many more, and their number."""
         rows = min(more * n_rows, rest)
         # Of a batch the random share comes from all rows alike, the rest from the front of the order.
         cut = (1 - meter_share) * rows / max(rest - meter_share * rows, 1.0) if ordered else 0.0
@@ -185,7 +186,7 @@ def _judge(
     at_random: float | None,
     better: tuple[float, float] | None,
 ) -> tuple[str, str]:
-    """Say what the forecast means, and why."""
+    """Return the verdict of a forecast and its reason."""
     if better is not None and better[0] >= better[1]:
         return "keep the old model", (
             f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f} by the random rows"

@@ -1,4 +1,4 @@
-"""Which order finds what mapping spoils: candidates compared on random rows, each ranked before it was re-embedded."""
+"""Choose the order that best predicts which rows mapping degrades, by comparison on random rows ranked before they were re-embedded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEWEST, LEAD = 20, 2.5
 
 
 class Race:
-    """The candidates and how well each foresaw the harm to random rows.
+    """The candidate orders, and how well each predicted the harm to random rows.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ class Race:
 
     Notes
     -----
-    A row's harm is the share of its nearest texts that mapping changes (without texts, 1 − cosine). An order's score is the correlation of its ranks with the harm. Another order
-    takes the default's place where its score is higher by 2.5 standard errors of the paired difference.
+    A row's harm is the share of its nearest texts that mapping changes (without texts, 1 − cosine). An order's score is the correlation of its ranks with
+    the harm. Another order replaces the default if its score is higher by 2.5 standard errors of the paired difference.
     """
 
     def __init__(self, default: str, has_texts: bool) -> None:
@@ -42,7 +42,7 @@ class Race:
         self.harm: dict[int, float] = {}
 
     def enter(self, rows: np.ndarray, view: View) -> None:
-        """Note how the candidates rank random rows that were just asked for."""
+        """Record how the candidates rank random rows that were just requested."""
         if not len(rows):
             return
         found = (ORDERS[name](view) for name in self.names)
@@ -50,7 +50,7 @@ class Race:
         self.ranks.update(zip(rows.tolist(), table.tolist(), strict=True))
 
     def finish(self, new: Mapping[int, np.ndarray], mapped: np.ndarray, texts: Texts | None, k: int) -> None:
-        """Note the harm to those of some re-embedded rows that were entered; ``mapped`` is of before the refit."""
+        """Record the harm to re-embedded rows that were entered; ``mapped`` is from before the refit."""
         rows = [row for row in new if row in self.ranks and row not in self.harm]
         if not rows:
             return
@@ -78,10 +78,10 @@ class Race:
         return self.names[best] if mean[best] > LEAD * error[best] > 0 else self.default
 
     def state(self) -> dict[str, Any]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         return {"ranks": [[row, *ranks] for row, ranks in self.ranks.items()], "harm": [*map(list, self.harm.items())]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take in :meth:`state`."""
+        """Restore the state returned by :meth:`state`."""
         self.ranks = {int(row): list(ranks) for row, *ranks in state["ranks"]}
         self.harm = {int(row): float(harm) for row, harm in state["harm"]}

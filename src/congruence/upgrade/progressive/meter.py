@@ -1,4 +1,4 @@
-"""What the store is worth now: estimates from rows drawn at random, to which fit and order are blind."""
+"""Estimates of the present quality of the store, from random rows that neither the fit nor the order has used."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Reading:
     Attributes
     ----------
     n_rows, n_embedded : int
-        Of the store, and re-embedded so far.
+        Rows of the store, and rows re-embedded so far.
     n_meter : int
         Random rows that are still measured as mapped ones.
     store : dict of str to Estimate
-        Of the store as it stands, re-embedded rows counted as they are: ``"cosine"`` with the new model's vector; ``"agreement"``, the
-        share of rows whose nearest text is that of the new model; ``"overlap@k"``, of the k nearest texts (without texts, of the k nearest
-        among 5 k random rows, the same ones at all stages). With labels ``"accuracy"`` and ``"recall@k"``: the row's own text is the nearest, or among k.
-        With weights ``"weighted agreement"`` and so on: each row counted as often as it is asked for.
+        For the present store, with re-embedded rows as they are: ``"cosine"`` with the new model's vector; ``"agreement"``, the
+        share of rows whose nearest text is the same as in the new model; ``"overlap@k"``, of the k nearest texts (without texts, of the k nearest
+        among 5 k random rows, the same ones at all stages). With labels also ``"accuracy"`` and ``"recall@k"``: whether the row's own text is the
+        nearest, or among k. With weights also ``"weighted agreement"`` and so on, where each row counts as often as it is requested.
     mapped : dict of str to Estimate
-        The same of rows that are mapped still.
+        The same for rows that are still mapped.
     old, new : dict of str to Estimate
         ``"accuracy"`` and ``"recall@k"`` of both models, with labels.
     """
@@ -49,7 +49,7 @@ class Reading:
         return self.n_embedded / self.n_rows
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data."""
+        """Return all fields as plain data."""
         parts = {
             name: {k: one.to_dict() for k, one in getattr(self, name).items()}
             for name in ("store", "mapped", "old", "new")
@@ -70,7 +70,7 @@ class Reading:
 
 
 def _estimate(told: Mapping[str, Any]) -> Estimate:
-    """Rebuild an estimate; what is not known yet, NaN, is null in JSON."""
+    """Rebuild an estimate; unknown values (NaN) are null in JSON."""
     value, low, high = (float("nan") if told[name] is None else float(told[name]) for name in ("value", "low", "high"))
     return Estimate(value, low, high, int(told["n"]))
 
@@ -78,7 +78,7 @@ def _estimate(told: Mapping[str, Any]) -> Estimate:
 def whole(
     known: float, n_known: int, values: np.ndarray, rest: int, support: tuple[float, float]
 ) -> tuple[Estimate, Estimate]:
-    """Estimate a mean over all rows, of which some are known and a sample of the others is measured.
+    """Estimate a mean over all rows, some of which are known and others represented by a sample.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def whole(
         Sum over rows that are known.
     n_known : int
     values : ndarray, shape (m,)
-        Of the sample.
+        Values of the sample.
     rest : int
         Rows that are neither known nor in the sample; the sample's own rows are among the known ones.
     support : (float, float)
@@ -95,7 +95,7 @@ def whole(
     Returns
     -------
     store, mapped : Estimate
-        Of all rows, and of the rest.
+        For all rows, and for the rest.
     """
     found = rest_interval(values, rest, support) if rest else None
     return _whole(known, float(n_known), float(rest), found, len(values), n_known + rest)
@@ -104,14 +104,14 @@ def whole(
 def whole_weighted(
     values: np.ndarray, sample: np.ndarray, weights: np.ndarray, waits: np.ndarray, support: tuple[float, float]
 ) -> tuple[Estimate, Estimate]:
-    """Estimate a weighted mean over all rows; rows that are known have the value 1.
+    """Estimate a weighted mean over all rows; known rows have the value 1.
 
     Parameters
     ----------
     values : ndarray, shape (m,)
-        Of the sample.
+        Values of the sample.
     sample : ndarray of int, shape (m,)
-        Its rows.
+        Row numbers of the sample.
     weights : ndarray, shape (n,)
     waits : ndarray of bool, shape (n,)
         Rows that are not known.
@@ -121,7 +121,7 @@ def whole_weighted(
     Returns
     -------
     store, mapped : Estimate
-        Of all rows, and of those that are not known.
+        For all rows, and for those that are not known.
     """
     known, left = float(weights[~waits].sum()), weights[waits]
     found = None
@@ -133,7 +133,7 @@ def whole_weighted(
 def _whole(
     known: float, n_known: float, rest: float, found: tuple[float, float, float] | None, m: int, n: int
 ) -> tuple[Estimate, Estimate]:
-    """Put the known part and the estimated one together."""
+    """Combine the known part and the estimated one."""
     if found is None:
         value = known / n_known
         return Estimate(value, value, value, n), Estimate(value, value, value, 0)

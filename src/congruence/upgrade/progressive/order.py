@@ -1,4 +1,4 @@
-"""Which rows to re-embed next: scores of all rows, the highest first, and no two near-duplicates while others wait.
+"""Choose which rows to re-embed next: the highest scores first, without near-duplicates as long as other rows remain.
 
 An order is a function of a :class:`View`; its scores are compared within one call only. Orders never see the meter's new vectors.
 """
@@ -23,23 +23,23 @@ __all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "pick", "quantiles"
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What an order may look at.
+    """The information that an order may use.
 
     Attributes
     ----------
     old : ndarray, shape (n, d_old)
         Unit rows of the old model.
     mapped : ndarray, shape (n, d_new)
-        Unit rows as the map gives them, those of re-embedded items too.
+        Unit rows mapped by the current map, including those of re-embedded items.
     native : ndarray of int, shape (e,)
-        Rows that were re-embedded, without those that only the meter knows.
+        Rows that were re-embedded, without those reserved for the meter.
     surprise : ndarray, shape (e,)
-        1 − cosine of each of them with what the map had given before it was re-embedded.
+        1 − cosine between each of them and its mapped vector before it was re-embedded.
     size : int
-        Rows wanted.
+        Number of rows wanted.
     random_state : int
     old_facts, new_facts : TextFacts or None
-        Of the old rows and of the mapped ones; None without texts.
+        Facts about the old rows and about the mapped ones; None without texts.
     """
 
     old: np.ndarray
@@ -52,7 +52,7 @@ class View:
     new_facts: TextFacts | None = None
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
-        """Return what both models say by texts. Raises ParameterError without texts."""
+        """Return what the texts say about rows in both models. Raises ParameterError without texts."""
         if self.old_facts is None or self.new_facts is None:
             raise ParameterError(
                 "Got no texts for an order that compares rows with texts; expected some in both models. Pass texts=… and new_texts=…, or "
@@ -66,35 +66,35 @@ Order = Callable[[View], np.ndarray]
 
 
 def _by_random(view: View) -> np.ndarray:
-    """Any order."""
+    """Random order."""
     return np.random.default_rng([view.random_state, len(view.native)]).random(len(view.old))
 
 
 def _by_entropy(view: View) -> np.ndarray:
-    """Entropies of both models' distributions over texts, added: rows that neither the old model nor the map can place."""
+    """Sum of the entropies of both models' distributions over texts: rows that neither the old model nor the map can place come first."""
     old, new = view.facts()
     return np.asarray(old.entropy + new.entropy)
 
 
 def _by_disagreement(view: View) -> np.ndarray:
-    """Rows whose nearest text differs between the old model and the map first, then those with a small margin."""
+    """Rows whose nearest text differs between the old model and the map come first, then those with a small margin."""
     old, new = view.facts()
     return np.asarray((old.near[:, 0] != new.near[:, 0]) * (1 + new.margin.max()) - new.margin)
 
 
 def _by_overlap(view: View) -> np.ndarray:
-    """Rows whose nearest texts by the old model and by the map have the fewest in common."""
+    """Rows whose nearest texts in the old model and under the map have the fewest in common come first."""
     old, new = view.facts()
     return 1 - overlap(old.near, new.near)
 
 
 def _by_margin(view: View) -> np.ndarray:
-    """Margin sampling (Scheffer, Decomain and Wrobel 2001): a small lead of the nearest text over the second, by the map."""
+    """Margin sampling (Scheffer, Decomain and Wrobel 2001): rows with a small lead of the nearest text over the second, under the map, come first."""
     return np.asarray(-view.facts()[1].margin)
 
 
 def _by_coverage(view: View) -> np.ndarray:
-    """Variance of a ridge regression's prediction: rows in directions that re-embedded ones cover least."""
+    """Variance of a ridge regression's prediction: rows in directions that re-embedded rows cover least come first."""
     taken = view.old[view.native].astype(np.float64)
     d = view.old.shape[1]
     inverse = np.linalg.inv(taken.T @ taken + 3.0 * np.eye(d))
@@ -106,7 +106,7 @@ def _by_coverage(view: View) -> np.ndarray:
 
 
 def _by_distance(view: View) -> np.ndarray:
-    """Distance from the nearest re-embedded row; before there is one, from the store's mean."""
+    """Distance from the nearest re-embedded row or, before there are any, from the store's mean."""
     if not len(view.native):
         return np.asarray(-(view.old @ view.old.mean(axis=0)))
     near, native = np.full(len(view.old), -np.inf), view.old[view.native]
@@ -130,7 +130,7 @@ def _by_k_center(view: View) -> np.ndarray:
 
 
 def _by_residual(view: View) -> np.ndarray:
-    """Ridge regression, on the old vectors, of how far re-embedded rows lay from where they had been mapped."""
+    """Ridge regression, on the old vectors, of the distance between re-embedded rows and their mapped vectors."""
     if len(view.native) < 2:
         return _by_distance(view)
     X = view.old[view.native].astype(np.float64)
@@ -161,7 +161,7 @@ BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")
 
 @dataclass(frozen=True)
 class Mixture:
-    """Several orders together: the weighted mean of each row's rank under them.
+    """Combination of several orders: the weighted mean of each row's rank under them.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class Mixture:
     Raises
     ------
     ParameterError
-        An unknown name, no name, or a weight that is not positive.
+        If a name is unknown, there is no name, or a weight is not positive.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def quantiles(scores: np.ndarray) -> np.ndarray:
 
 
 def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """Return what :func:`quantiles` gives for some of the scores, by value, in less memory."""
+    """Return the values of :func:`quantiles` for some of the scores, by value, using less memory."""
     ordered = np.sort(scores)
     return (np.searchsorted(ordered, some, "left") + np.searchsorted(ordered, some, "right") + 1) / (2 * len(scores))
 
@@ -209,27 +209,27 @@ def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
 def pick(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> np.ndarray:
-    """Take rows in order, leaving near-duplicates of rows taken for later.
+    """Take rows in order, postponing near-duplicates of rows already taken.
 
     Parameters
     ----------
     scores : ndarray, shape (n_rows,)
     eligible : ndarray of bool, shape (n_rows,)
     free : ndarray of bool, shape (n_rows,)
-        Rows that do not count, since they are paid for already: the meter's.
+        Rows that do not count because they are already paid for: the meter's.
     n : int
-        Rows to take, besides free ones.
+        Number of rows to take, besides free ones.
     old : ndarray, shape (n_rows, d)
         Unit rows.
     native : ndarray of int
         Rows that were re-embedded.
     near : float
-        Rows of at least this cosine are near-duplicates; above 1, none are.
+        Rows with at least this cosine are near-duplicates; with a value above 1, none are.
 
     Returns
     -------
     ndarray of int
-        The rows taken, free ones among them; fewer where there are no more.
+        The rows taken, including free ones; fewer if there are no more.
     """
     rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(-scores[rows], kind="stable")]

@@ -1,4 +1,4 @@
-"""A progressive migration, a batch at a time: which rows to encode next, the map refitted, and what the store is worth."""
+"""A progressive migration: choose the next batch of rows to encode, refit the map, and estimate the quality of the store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from congruence.upgrade.progressive.texts import Gate, unit
 
 __all__ = ["Progressive", "Update"]
 
-#: The kind of map and its penalty are chosen anew when there are so many times more rows.
+#: The kind of map and its penalty are chosen again each time the number of rows has grown by this factor.
 AGAIN = 1.5
 
 
@@ -57,56 +57,57 @@ class Progressive(Stage):
     Parameters
     ----------
     mapping : Map
-        A first map from the old model to the new one, fitted on whatever there is: texts alone will do.
+        A first map from the old model to the new one, fitted on any data available; texts alone are enough.
     old : Embeddings, array_like or Source, shape (n, d_old)
-        The store. Without ids, row numbers are the ids. Larger than memory: an array or Embeddings over a memory-mapped file, a
-        :class:`congruence.stores.Source`, or with ``stream=True`` whatever gives rows by slice and by increasing numbers (HDF5, Zarr).
+        The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over a memory-mapped file, a
+        :class:`congruence.stores.Source`, or with ``stream=True`` anything that supports slices and increasing row numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
-        The same texts by both models: a vocabulary, tags or a query log. Orders and map use them, and the meter says what they find.
+        The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the meter to measure retrieval.
     labels : array_like of int, shape (n,), optional
-        Each row's own text, −1 where it is not known: the meter then gives accuracies too.
+        Index of each row's own text, −1 if unknown; the meter then also estimates accuracies.
     weights : array_like, shape (n,), optional
-        How often rows are asked for: the order's rank of a row is multiplied by it, and the meter says too what the store is worth weighted by them.
+        How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also reports weighted quality.
     order : str, callable, or "auto", default="auto"
-        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto": "entropy" with the texts of most rows and "random" without, until
-        random rows tell that another order finds what mapping spoils better.
+        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto" is "entropy" if the texts of most rows are known, else
+        "random", until the random rows show that another order is better at finding rows that mapping degrades.
     meter_share : float, default=0.2
-        Random rows' share of each batch; every second one is the meter's, the others choose map and order.
+        Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to choose the map and the order.
     clip : float, default=3.0
-        Random rows stand for all rows that were not chosen, and weigh as much as these in the fit, but at most so many times as much as a chosen row.
-        1 fits without weights.
+        Random rows represent all rows that were not chosen by the order. Their weight in the fit is set accordingly, but to at most this many times
+        the weight of a chosen row. 1 fits without weights.
     tolerance : float, default=0.002
-        Rows whose mapped vector moves less (1 − cosine) are not to be remapped.
+        Rows whose mapped vector moves by less than this (1 − cosine) need not be mapped again.
     n_neighbors : int, default=10
         k of ``overlap@k`` and ``recall@k``.
     modality : str, optional
-        Of the store, for maps that keep means by modality.
+        Modality of the store, for maps that have means by modality.
     stream : bool, optional
-        Rows are read and mapped a block at a time whenever they are needed, and the refit keeps sums; results are the same to rounding. By default for
-        rows on a disk. False reads them into memory, which is several times faster.
+        Read and map rows one block at a time whenever they are needed, and refit from sums; results are equal up to rounding. The default for
+        rows on disk. False reads them into memory, which is several times faster.
     random_state : int, default=0
 
     Attributes
     ----------
     history_ : list of Reading
-        What the meter said at each stage.
+        Readings of the meter, one per stage.
     correction_ : Correction
-        The map now.
+        The current map.
     order_ : str
-        The order of the next batch.
+        The order used for the next batch.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, ParameterError
+        If an argument cannot be used.
     InputError
-        Texts of one model only, or labels without texts.
+        If texts of one model only, or labels without texts, are passed.
 
     Notes
     -----
-    Of an array in memory, unit rows, mapped rows and new vectors stay in memory, too. Of a stream there are 12 bytes a row besides the ids, sums of d² numbers, and
-    while a batch is chosen the orders' scores, with texts some 100 bytes a row at k = 10; new vectors until :meth:`save` has written them. Texts are
-    compared with rows a block at a time. Orders look at 16,384 re-embedded rows at most. Rows are compared by their cosine: mapped rows have unit norm, and so
-    has what :meth:`store` returns.
+    For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory holds 12 bytes per row besides the ids,
+    sums of d² numbers, while a batch is chosen the orders' scores (with texts about 100 bytes per row at k = 10), and new vectors until :meth:`save` has
+    written them. Texts are compared with rows one block at a time. Orders use at most 16,384 re-embedded rows. Rows are compared by cosine: mapped rows
+    and the rows that :meth:`store` returns have unit norm.
 
     Examples
     --------
@@ -204,27 +205,28 @@ class Progressive(Stage):
         until: float | None = None,
         metric: str = "agreement",
     ) -> Iterator[np.ndarray]:
-        """Yield ids to encode, until a budget is spent or the quality is there.
+        """Yield batches of ids to encode, until a budget is spent or the target quality is reached.
 
         Parameters
         ----------
         size : int, default=1000
         budget, share : optional
-            Rows, or their share of the store, to have re-embedded in all, earlier ones counted.
+            Total number of rows to re-embed, or share of the store, including rows re-embedded earlier.
         until : float, optional
-            Stop when the lower end of the meter's interval for the store's ``metric`` is at least this: its 97.5 % confidence bound, and not the estimate alone.
+            Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not the estimate) reaches this value.
         metric : str, default="agreement"
+            A key of :attr:`Reading.store`; without texts, ``"cosine"`` replaces the default.
             A key of :attr:`Reading.store`; without texts ``"cosine"`` is taken in place of the default.
 
         Yields
         ------
         ndarray
-            Ids, each once. Pass their vectors to :meth:`update` before the next batch; rows left out are asked for again only by the first batch of a loaded plan.
+            Ids, each once. Pass their vectors to :meth:`update` before the next batch. Omitted rows are requested again only by a loaded plan's first batch.
 
         Raises
         ------
         ParameterError
-            A size, budget, share or target that is not positive; both a budget and a share; an unknown metric.
+            If a size, budget, share or target is not positive, both a budget and a share are given, or the metric is unknown.
         """
         check_positive(size, "size", integer=True)
         most = most_rows(len(self), budget, share)
@@ -232,7 +234,7 @@ class Progressive(Stage):
             check_positive(until, "until")
         if self.texts is None and metric == "agreement":
             metric = "cosine"
-        if self._resumed and len(self.missing):  # asked for before the stop
+        if self._resumed and len(self.missing):  # requested before the interruption
             yield self.missing
         self._resumed = False
         while True:
@@ -247,7 +249,7 @@ class Progressive(Stage):
             yield self.ids[rows]
 
     def _next(self, size: int) -> np.ndarray:
-        """Ask for so many more rows: random ones, and the first of the order."""
+        """Choose this many further rows: random ones, and the first ones of the order."""
         book = self._ledger
         random = book.draw(min(size, max(1, round(self.meter_share * size))))
         self._views += 1
@@ -268,15 +270,15 @@ class Progressive(Stage):
     # ------------------------------------------------------------------ updates
 
     def update(self, ids: Ids, vectors: RowsLike) -> Update:
-        """Take in the new model's vectors of some rows, refit the map, and say which rows to remap.
+        """Add the new model's vectors of some rows, refit the map, and return which rows to map again.
 
         Parameters
         ----------
         ids : sequence of str or int
-            A batch's, a part of it, or others: rows that were not asked for count as chosen ones. The meter's sample does not know by what rule you chose them: many
-            of one kind make it a sample of other rows than those that are left.
+            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample cannot account for the rule by which you
+            chose such rows: if many are of one kind, the sample no longer represents the remaining rows.
         vectors : array_like, shape (len(ids), d_new)
-            Those of rows that were given before replace them.
+            Vectors of rows that were passed before are replaced.
 
         Returns
         -------
@@ -285,10 +287,11 @@ class Progressive(Stage):
         Raises
         ------
         IdError
-            An id that the store does not have, or one that is given twice.
+            If an id is not in the store, or is passed twice.
         ShapeError
-            No vectors, not one an id, or of another width than the map's.
+            If there are no vectors, not one per id, or their width differs from the map's.
         DtypeError, NotFiniteError, ZeroRowError
+            If the vectors cannot be used.
         """
         names = as_ids(ids)
         rows = id_rows(self.ids, names)
@@ -349,14 +352,14 @@ class Progressive(Stage):
     # ------------------------------------------------------------------ saving
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return arrays and plain data from which :meth:`from_state` continues, given the same inputs."""
+        """Return arrays and plain data from which :meth:`from_state` can resume, given the same inputs."""
         return saving.state(self)
 
     @classmethod
     def from_state(
         cls, state: tuple[Mapping[str, np.ndarray], Mapping[str, object]], mapping: Map, old: RowsLike, **inputs: object
     ) -> Self:
-        """Continue a plan.
+        """Resume a plan.
 
         Parameters
         ----------
@@ -365,7 +368,7 @@ class Progressive(Stage):
         mapping, old
             As for the plan that was saved.
         **inputs
-            ``texts``, ``new_texts``, ``labels`` and ``weights`` as then, and ``order`` where it was a function. Other parameters are the state's.
+            ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other parameters come from the state.
 
         Returns
         -------
@@ -374,17 +377,17 @@ class Progressive(Stage):
         Raises
         ------
         CorruptFileError
-            Damaged state, or that of another store, map or texts.
+            If the state is damaged, or belongs to another store, map or texts.
         ParameterError
-            A parameter that the state holds.
+            If a parameter is passed that the state contains.
         """
         return saving.restore(cls, state, mapping, old, inputs)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write a folder: the state anew, whole or not at all, and beside it the new vectors and maps that came since the last time. Raises OutputExistsError, StorageError."""
+        """Save to a folder: the state, rewritten atomically, plus new vectors and maps added since the last save. Raises OutputExistsError, StorageError."""
         return saving.save(self, path, force=force)
 
     @classmethod
     def load(cls, path: str | Path, mapping: Map, old: RowsLike, **inputs: Any) -> Self:
-        """Continue a plan that :meth:`save` wrote; see :meth:`from_state`. Raises FileError, CorruptFileError, VersionError."""
+        """Resume a plan saved with :meth:`save`; see :meth:`from_state`. Raises FileError, CorruptFileError, VersionError."""
         return saving.load(cls, path, mapping, old, inputs)

@@ -1,4 +1,4 @@
-"""The map of a progressive migration: a first map, the texts the old model names, and what re-embedded rows teach."""
+"""The map of a progressive migration: a first map, mixtures of texts from the old model, and a correction fitted on re-embedded rows."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ NEIGHBORS = 10
 
 
 class Refit:
-    """The first map, corrected by re-embedded rows.
+    """The first map, corrected with re-embedded rows.
 
     Parameters
     ----------
     mapping : Map or None
-        From the old model to the new one, as used for the store's modality; None where every call is given ``mapped``.
+        From the old model to the new one, as used for the store's modality; None if every call passes ``mapped``.
     texts : Texts or None
     size : float
         Mean squared norm of the store's old rows.
     gate : Gate, optional
-        How likely rows are to have their own text among ``texts``; without, all are taken to have one.
+        Probability that rows have their own text among ``texts``; if omitted, all rows are assumed to have one.
 
     Notes
     -----
@@ -74,22 +74,22 @@ class Refit:
 
     @property
     def most_are_known(self) -> bool:
-        """Whether there are texts, and most rows' own text is one of them."""
+        """Whether there are texts, and most rows' own text is among them."""
         return self.texts is not None and (self.gate is None or self.gate.share >= FEWEST_KNOWN)
 
     def first(self) -> Correction:
-        """Return the correction before any row was re-embedded: texts alone."""
+        """Return the correction before any row was re-embedded: texts only."""
         return Correction(self.kinds[0], RIDGES[0], self.gate)
 
     def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
-        """Map old rows to unit rows of the new model, a block at a time.
+        """Map old rows to unit rows of the new model, one block at a time.
 
         Parameters
         ----------
         rows : ndarray, shape (n, d_old)
         correction : Correction
         mapped : ndarray, shape (n, d_new), optional
-            The rows as their first map gives them, where it is not one map for all: in cross-validation.
+            The rows mapped by their first map, if it is not the same for all rows, as in cross-validation.
 
         Returns
         -------
@@ -124,9 +124,9 @@ class Refit:
             Unit rows.
         weights : ndarray, shape (n,)
         random : ndarray of bool, shape (n,)
-            Rows drawn at random, by which the kind of map and its penalty are chosen.
+            Rows drawn at random, on which the kind of map and its penalty are chosen.
         last : Correction
-            Whose kind and penalty stay unless ``choose``.
+            Its kind and penalty are kept unless ``choose`` is set.
         choose : bool
         mapped : ndarray, shape (n, d_new), optional
             As for :meth:`transform`.
@@ -145,13 +145,13 @@ class Refit:
         return self.correction(kind, self._solve(parts, Y, weights, wanted, [kind.ridge * self.size])[0])
 
     def correction(self, chosen: Correction, solved: Mapping[str, Solved]) -> Correction:
-        """Return a chosen map, fitted."""
+        """Return the chosen map, fitted."""
         mean, offset, coef = solved[PLAIN if chosen.kind == PLAIN else TEXTS]
         plain = solved[PLAIN].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
     def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> Parts:
-        """Return what a kind of map is made of, in float64, with another base than the first map where one is given."""
+        """Return the components of a kind of map, in float64, with another base than the first map if one is given."""
         rows = rows.astype(np.float64)
         start = np.asarray(self.mapping.transform(rows)) if base is None else base
         if kind == PLAIN or self.texts is None:
@@ -183,7 +183,7 @@ class Refit:
         return self.decide(kept[:, :, random])
 
     def compare(self, parts: Parts, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
-        """Return what each kind of map keeps of rows at each penalty, and the cosines, shape (kinds, penalties, rows, 2)."""
+        """Return what each kind of map preserves of rows at each penalty, and the cosines, shape (kinds, penalties, rows, 2)."""
         out = np.empty((len(self.kinds), len(solved), len(Y), 2))
         for a, kind in enumerate(self.kinds):
             for r, one in enumerate(solved):
@@ -193,7 +193,7 @@ class Refit:
         return out
 
     def decide(self, table: np.ndarray) -> Correction:
-        """Return the kind of map and the penalty that keep most of random rows, shape (kinds, penalties, rows, 2); not fitted yet."""
+        """Return the kind of map and the penalty that preserve most on random rows, shape (kinds, penalties, rows, 2); not fitted yet."""
         by = 0 if self.gate is None else 1
         penalty = [_leader(one, 1.0) for one in table[..., 0]]
         # The first kind is given up only where that is sure: few random rows would mislead.
@@ -207,14 +207,14 @@ class Refit:
         )
 
     def _kept(self, moved: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """Return for each row the share of its nearest texts that mapping keeps."""
+        """Return for each row the share of its nearest texts that mapping preserves."""
         assert self.texts is not None
         k = min(NEIGHBORS, len(self.texts))
         return overlap(*(nearest_texts(rows @ self.texts.new.T, k) for rows in (moved, Y)))
 
 
 def _leader(table: np.ndarray, errors: float) -> int:
-    """Return the best row, shape (rows, items), if it leads the first by so many standard errors, and 0 if not."""
+    """Return the best row, shape (rows, items), if it is better than the first by this many standard errors, else 0."""
     ahead = table - table[0]
     mean, error = ahead.mean(axis=1), ahead.std(axis=1, ddof=1) / np.sqrt(table.shape[1])
     return int(np.argmax(np.where(mean > errors * error, mean, 0.0)))

@@ -175,6 +175,7 @@ def write(
     Raises
     ------
     StorageError, FileError
+        If the output cannot be written, or a file cannot be read.
     """
     # A look ahead counts as a look at the rows, so what is in config comes before the state.
     mine, facts = _state(plan)

@@ -1,4 +1,4 @@
-"""What two models say of rows by the texts nearest to them."""
+"""Describe rows by their nearest texts in two models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CAUTION = 0.25
 class Scale:
     """Mean score of each text over rows, and the spread of all scores about these means.
 
-    A text near to every row has a high mean and says nothing about any: means are subtracted.
+    A text that is near every row has a high mean and does not distinguish rows, so means are subtracted.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class Scale:
 
     @classmethod
     def of(cls, rows: Rows, texts: np.ndarray) -> Scale:
-        """Measure the scale of unit rows, shape (n, d), by unit texts, shape (m, d)."""
+        """Compute the scale from unit rows, shape (n, d), and unit texts, shape (m, d)."""
         mean = texts @ rows.mean(axis=0, dtype=np.float64)
         some = some_rows(rows)
         spread = float(np.sqrt(np.mean(np.square(some @ texts.T - mean))))
@@ -67,14 +67,14 @@ class Scale:
 
 @dataclass(frozen=True)
 class Gate:
-    """How likely it is, by a row's best score, that its own text is among those that are known.
+    """Probability that a row's own text is among the known ones, given its best score.
 
     Attributes
     ----------
     slope, level : float
-        Of the logistic function of the best standardized score.
+        Parameters of the logistic function of the best standardized score.
     share : float
-        Of all rows that have their own text among the known ones.
+        Share of all rows that have their own text among the known ones.
 
     Notes
     -----
@@ -89,7 +89,7 @@ class Gate:
 
     @classmethod
     def fit(cls, rows: Rows, texts: Texts) -> Gate | None:
-        """Fit to unit rows, shape (n, d); None where both kinds of rows cannot be told apart."""
+        """Fit on unit rows, shape (n, d); None if the two kinds of rows cannot be distinguished."""
         some = some_rows(rows)
         if len(texts) < 3 or len(some) < 3:
             return None
@@ -113,7 +113,7 @@ class Gate:
         return cls(float(slope), float(level + _CAUTION * (own - other)), share)
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
-        """Return weights of the texts from 0 to 1, shape (n, 1), of standardized scores, shape (n, m)."""
+        """Return weights of the texts between 0 and 1, shape (n, 1), from standardized scores, shape (n, m)."""
         return _logistic(self.slope * (scores.max(axis=1, keepdims=True) - self.level))
 
 
@@ -126,7 +126,7 @@ class Texts:
     old : ndarray of float64, shape (m, d_old)
     new : ndarray of float64, shape (m, d_new)
     scale : Scale
-        Of the store's rows in the old model.
+        Scale of the store's rows in the old model.
     """
 
     old: np.ndarray
@@ -137,7 +137,7 @@ class Texts:
         return len(self.old)
 
     def mixtures(self, rows: np.ndarray) -> np.ndarray:
-        """Return for each row the new model's texts, weighted by how near the old model finds them, shape (n, d_new)."""
+        """Return for each row a mixture of the new model's texts, weighted by their similarity in the old model, shape (n, d_new)."""
         return self.mix(self.scores(rows))
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
@@ -145,13 +145,13 @@ class Texts:
         return self.scale.scores(rows, self.old)
 
     def mix(self, scores: np.ndarray) -> np.ndarray:
-        """Return mixtures by standardized scores, shape (n, m)."""
+        """Return mixtures from standardized scores, shape (n, m)."""
         return np.asarray(softmax(SHARPNESS * scores) @ (self.new - self.new.mean(axis=0)))
 
 
 @dataclass(frozen=True)
 class TextFacts:
-    """What is read off the scores of one model.
+    """Facts computed from the scores of one model.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ class TextFacts:
 
 
 def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
-    """Read off the scores of unit rows, a block at a time.
+    """Compute facts from the scores of unit rows, one block at a time.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts
     texts : ndarray, shape (m, d)
     scale : Scale
     k : int
-        Nearest texts to name, at most m.
+        Number of nearest texts to return, at most m.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def nearest_texts(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def some_rows(rows: Rows) -> np.ndarray:
-    """Return every so many-th row, 4,096 at most."""
+    """Return evenly spaced rows, at most 4,096."""
     return np.asarray(rows[:: -(-len(rows) // SAMPLE)])
 
 
