@@ -44,11 +44,12 @@ browser:
 # more than they save. Work is stolen from the end of a queue, so that a module's tests, and what they share, mostly stay in one process.
 # A thread that waits sleeps: where tests ask for several, they would spin on the cores of other tests, up to 20 times as long.
 # Files are written to memory where there is room (Linux): waiting for a disk to confirm each of thousands took a tenth of the time.
+# Others may pass through that folder, but not list it: as root, PostgreSQL runs as a user of its own.
 # Bytecode is kept, also where the environment says not to: each of many processes would compile all of it anew.
 test: $(VENV)/.test
 	@{ $(LINT); } >$(VENV)/lint.txt 2>&1 & lint=$$!; \
 	memory=$$(df -Pk /dev/shm 2>/dev/null | awk '$$1 == "tmpfs" && $$4 > 4000000 {print $$6}'); \
-	temp=$$(mktemp -d $${memory:+-p $$memory}); trap 'rm -rf "$$temp"' EXIT; trap 'exit 130' INT TERM HUP; \
+	temp=$$(mktemp -d $${memory:+-p $$memory}); chmod 711 "$$temp"; trap 'rm -rf "$$temp"' EXIT; trap 'exit 130' INT TERM HUP; \
 	TMPDIR=$$temp OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal; tests=$$?; \
 	wait $$lint; lint=$$?; cat $(VENV)/lint.txt; exit $$((tests | lint))
 
