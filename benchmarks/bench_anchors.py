@@ -1,13 +1,13 @@
-"""How many pairs does each choice of anchors need, and what does the choice buy at few? Real and sample models, unseen items.
+"""How many pairs does each way to choose anchors need, and what does it gain with few anchors? Real and sample models, unseen items.
 
-``python benchmarks/bench_anchors.py --data ../shared/data``. In each split a pool of items may be anchors, chosen from the source's
-vectors alone; the other items are the test. Two measures: the mapped rows of the anchors' own modality find themselves in the target
-(retrieval at 1), and, where the source has images and the target has texts, images of unseen classes find the target's text, both
-sides centered. Full accuracy is that of a map fitted on the whole pool; the pairs needed are the fewest from which on 95 % of it is reached,
+``python benchmarks/bench_anchors.py --data ../shared/data``. In each split, anchors are chosen from a pool of items by the source's
+vectors alone; the other items are the test set. Two measures: retrieval at 1 of the target rows by mapped rows of the anchors' own modality
+and, if the source has images and the target has texts, accuracy of images of unseen classes against the target's texts, both sides
+centered. Full accuracy is that of a map fitted on the whole pool. The pairs needed are the smallest number from which on 95 % of it is reached,
 interpolated in log n between the sizes tried.
 
-``--chosen`` asks instead whether ``fit``, which chooses the map on pairs that are no sample, still does so well: within the modality, at 20 and 50
-anchors in random order and in that of ``variance``, by the fixed rotation about the means and by the map that is chosen.
+``--chosen`` checks instead whether ``fit`` still chooses well if the anchors are not a random sample: within the modality, with 20 and 50 anchors in
+random order and in that of ``variance``, for the fixed rotation about the means and for the chosen map.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from congruence.papers.canonical.sample_data import open_sample
 from congruence.upgrade.anchors import METHODS, choose_anchors
 from machine_output import add_json, write_json
 
-#: Numbers of pairs at which every order is cut, and those of which the scores are kept.
+#: Numbers of anchors taken from every order, and those whose scores are kept.
 SIZES = (20, 35, 50, 70, 100, 140, 200, 280, 400, 560, 800, 1100)
 KEPT = (20, 50, 100, 200)
 
 
 @dataclass
 class Pair:
-    """Two models' rows of the same items; ``images`` are the source's of the same classes, ``labels`` of the items."""
+    """Rows of two models for the same items; ``images`` are source images of the same classes, ``labels`` the classes of the items."""
 
     source: np.ndarray
     target: np.ndarray
     pool: int
     images: np.ndarray | None = None
     labels: np.ndarray | None = None
-    #: For photos as anchors: the target's text of each class.
+    #: For photos as anchors: the target's text vector of each class.
     prototypes: np.ndarray | None = None
 
 
@@ -78,7 +78,7 @@ def open_pairs(folder: str) -> dict[str, Pair]:
 
 
 def measure_chosen(pair: Pair, splits: int) -> dict[str, list]:
-    """Return retrieval within the modality by order, number of anchors and map, a value a split; and which maps were chosen."""
+    """Return retrieval within the modality by order, number of anchors and map, one value per split; and the names of the chosen maps."""
     out: dict[str, list] = defaultdict(list)
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(pair.source))
@@ -96,7 +96,7 @@ def measure_chosen(pair: Pair, splits: int) -> dict[str, list]:
 
 
 def measure(pair: Pair, train: np.ndarray, pool: np.ndarray, test: np.ndarray) -> tuple[float, float]:
-    """Return retrieval within the modality, and across where it can be measured."""
+    """Return retrieval within the modality, and across modalities (NaN if it cannot be measured)."""
     found = OrthogonalMap().fit(pair.source[train], pair.target[train])
     own = np.arange(len(test))
     mapped = found.transform(pair.source[test])
@@ -110,7 +110,7 @@ def measure(pair: Pair, train: np.ndarray, pool: np.ndarray, test: np.ndarray) -
 
 
 def needed(sizes: list[int], scores: np.ndarray, full: float) -> float:
-    """Return the number of pairs from which on the scores reach 95 % of the full one, between two sizes by the line in log n."""
+    """Return the number of pairs from which on scores reach 95 % of the full score, interpolated in log n; NaN if they do not."""
     below = np.flatnonzero(scores < 0.95 * full)
     if not len(below):
         return float(sizes[0])

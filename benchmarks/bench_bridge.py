@@ -1,4 +1,4 @@
-"""Queries of a new model over an untouched index: what they find, what becomes of thresholds, and what a query costs.
+"""Queries of a new model over an unchanged index: retrieval, thresholds, and the cost of a query.
 
 ``python benchmarks/bench_bridge.py sample`` searches the sample's pictures of emoji-a with texts of emoji-b; ``lvis FILE`` the pictures of OpenAI
 ViT-B/32 with texts of EVA-02 (``lvis1203_clip.npz``), ``caltech FILE`` photos in MobileNet-v2 with photos in EfficientNet-Lite0
@@ -25,7 +25,7 @@ from congruence.embeddings import normalize_rows
 from congruence.evaluation.judgments import judge
 from machine_output import add_json, write_json
 
-#: False-positive rates of the old model at which cut-offs are translated.
+#: False-positive rates of the old model for which thresholds are translated.
 RATES = (0.1, 0.01, 0.001)
 
 
@@ -89,7 +89,7 @@ def caltech(path: str, seed: int) -> dict[str, Any]:
 
 
 def monotone(kind: str, old: np.ndarray, new: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Translate cut-offs by an isotonic regression on pairs: of the new score on the old one, or the reverse and inverted."""
+    """Translate cut-offs by an isotonic regression on pairs: of the new score on the old one, or of the old on the new one, inverted."""
     from sklearn.isotonic import IsotonicRegression
 
     if kind == "new on old":
@@ -100,7 +100,7 @@ def monotone(kind: str, old: np.ndarray, new: np.ndarray, cuts: np.ndarray) -> n
 
 
 def thresholds(data: dict[str, Any], bridge: Bridge, seed: int) -> dict[str, Any]:
-    """Rates of the old model and of bridged queries at cut-offs chosen on the other half of the queries."""
+    """Return the rates of the old model and of bridged queries at cut-offs chosen on the other half of the queries."""
     parts = {}
     for key in ("queries", "queries_old", "index"):
         side = data[key]
@@ -155,7 +155,7 @@ def measure(data: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def speed(repeats: int = 15, calls: int = 300) -> dict[str, Any]:
-    """Median processor time of a query in µs, the product and the bridge by turns."""
+    """Measure the median processor time per query in µs, of the bare product and of the bridge in alternation."""
     rng = np.random.default_rng(0)
     X = unit(rng.standard_normal((1500, 768)))
     Y = unit(X @ rng.standard_normal((768, 1024)))
@@ -188,7 +188,7 @@ def speed(repeats: int = 15, calls: int = 300) -> dict[str, Any]:
 
 
 def show(runs: list[dict[str, Any]]) -> None:
-    """Print means and standard errors over splits, and what becomes of cut-offs."""
+    """Print means and standard errors over splits, and the results for cut-offs."""
     systems = [one["system"] for one in runs[0]["scores"]["systems"]]
     for k, system in enumerate(systems):
         cells = []

@@ -1,4 +1,4 @@
-"""compare_maps on LVIS: is a map without centering better than a centered one; and how often do its tests reject where nothing differs?
+"""compare_maps on LVIS: is a map without centering better than a centered one, and how often do its tests reject if there is no difference?
 
 ``python benchmarks/bench_compare.py --data ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02, fitted on n class names; 303 classes are in no fit. The
 centered map knows the source's image mean of the 900 other classes. Images are searched as they are mapped. Simulated: 40 queries in 6 dimensions, two predictions that are the truth and

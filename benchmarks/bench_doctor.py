@@ -1,4 +1,4 @@
-"""How well are rows told apart by model, and foreign rows found? ``python benchmarks/bench_doctor.py ../shared/data``.
+"""How well are rows assigned to their model, and foreign rows detected? ``python benchmarks/bench_doctor.py ../shared/data``.
 
 LVIS class names by three CLIP text towers: stores of which 60 % are of one known model, 38 % of another, and ten rows of a third that is not known.
 Photos of Caltech-101 by MobileNet-v2, which is known, and ten by EfficientNet-Lite0, which is not. Known are n rows of each model, of items that
@@ -21,7 +21,7 @@ FOREIGN = 10
 
 
 def trial(a: np.ndarray, b: np.ndarray | None, foreign: np.ndarray, n: int, rows: int, seed: int) -> list[float]:
-    """Share of rows given to the right model, of foreign rows found, and of rows wrongly said to be foreign."""
+    """Return the share of rows assigned to the right model, of foreign rows detected, and of rows wrongly reported as foreign."""
     order = np.random.default_rng(seed).permutation(len(a))
     of_a = rows - FOREIGN if b is None else int(0.6 * rows)
     known, first, second, third = np.split(order[: n + rows], [n, n + of_a, n + rows - FOREIGN])
@@ -38,7 +38,7 @@ def trial(a: np.ndarray, b: np.ndarray | None, foreign: np.ndarray, n: int, rows
 
 
 def other_content(a: np.ndarray, labels: np.ndarray, n: int, seed: int) -> list[float]:
-    """Share of rows of unseen classes that are said to belong to none, and their median distance."""
+    """Return the share of rows of unseen classes that are assigned to no model, and their median distance."""
     rng = np.random.default_rng(seed)
     classes = rng.permutation(np.unique(labels))
     seen = np.isin(labels, classes[: len(classes) // 2])

@@ -1,8 +1,8 @@
 """Map a data set of many files with Ray on this machine, beside Ray's own read and write, and beside the local command.
 
-Each run is a process of its own, and the runs of a round follow each other in turn. Seconds by the clock mean something only on a machine that does nothing else; processor seconds are of
-the whole tree of processes, Ray's own included. Killed runs are ended with SIGKILL, the driver with its workers or a worker alone, at random moments, and
-begun again until they are whole; then every id must be there once.
+Each run is a separate process, and the runs of a round follow each other. Wall-clock seconds are meaningful only on an otherwise idle machine; processor seconds cover
+the whole process tree, including Ray's own processes. For the fault test, SIGKILL ends the driver with its workers, or a single worker, at random moments, and the run is
+restarted until it is complete; then every id must be present exactly once.
 
 python benchmarks/bench_engines.py --rows 200000 --json OUT
 """
@@ -32,7 +32,7 @@ WORKERS = 2
 
 
 def make(folder: Path, rows: int, dim: int, files: int) -> None:
-    """Write vectors that share one random block, so that making them costs little."""
+    """Write vectors that repeat one random block, so that they are cheap to generate."""
     from congruence import OrthogonalMap
 
     rng = np.random.default_rng(0)
@@ -67,7 +67,7 @@ def start_ray() -> None:
 
 
 def run(what: str, folder: Path) -> None:
-    """Do one job in this process, as a command does, and print what it took."""
+    """Run one job in this process, as a command does, and print its time and memory."""
     from congruence._utils.process import start_command
 
     start_command()
@@ -114,7 +114,7 @@ def run(what: str, folder: Path) -> None:
 
 
 def processor(me: psutil.Process) -> float:
-    """Return the processor seconds of this process and all below it, the ended ones that were waited for included."""
+    """Return the processor seconds of this process and all descendants, including those that have ended and were waited for."""
     total = 0.0
     for one in [me, *me.children(recursive=True)]:
         try:
@@ -134,7 +134,7 @@ def call(what: str, folder: Path) -> dict:
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Say whether a process runs tasks: a machine's agents have such names too, and it ends with one of them."""
+    """Return whether a process runs tasks; the agents of a Ray node have similar names, and killing one of them ends the node."""
     try:
         name = next(iter(process.cmdline()), "")
     except psutil.NoSuchProcess:
@@ -143,7 +143,7 @@ def is_worker(process: psutil.Process) -> bool:
 
 
 def kill(folder: Path, whom: str, after: float) -> tuple[bool, bool]:
-    """Begin a run and kill it, or one of its workers, after so many seconds of work; return whether there was something to kill, and whether the run went on to its end."""
+    """Start a run and kill it, or one of its workers, after a number of seconds; return whether there was something to kill, and whether the run completed."""
     command = [sys.executable, __file__, "--run", "ray", "--folder", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     journal = folder / "out-ray.partial/journal"
@@ -167,7 +167,7 @@ def kill(folder: Path, whom: str, after: float) -> tuple[bool, bool]:
 
 
 def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
-    """Kill until so many kills hit a run at work; a moment after its end is drawn again."""
+    """Repeat until a number of kills have hit a running run; a moment after its end is drawn again."""
     rng = np.random.default_rng(seed)
     expected = pq.read_table(folder / "in", columns=["id"]).num_rows
     found: list[dict] = []
@@ -177,9 +177,9 @@ def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
         after = float(rng.uniform(0, seconds))
         hit, ended = kill(folder, whom, after)
         if not hit:
-            seconds = max(after, 1.0)  # later moments are after the end too
+            seconds = max(after, 1.0)  # later moments lie after the end, too
             continue
-        if not (folder / "out-ray").exists():  # else it was killed after its last step
+        if not (folder / "out-ray").exists():  # otherwise it was killed after its last step
             call("ray", folder)
         ids = np.sort(pq.read_table(folder / "out-ray", columns=["id"]).column("id").to_numpy())
         once = len(np.unique(ids))

@@ -1,4 +1,4 @@
-"""What a stranger reads of a store from ten and a hundred pairs, and what protections cost the owner's search.
+"""What an attacker can read from a vector store with ten or a hundred known pairs, and what protections cost the owner's search.
 
 ``python benchmarks/bench_exposure.py --data ../shared/data --store "LVIS names"``. Four stores: LVIS class names by OpenAI ViT-B/32, and images of the same classes, read with
 EVA-02's texts; 1,200 prompts of Caltech-101 (12 templates of each class) by MiniLM, read with MPNet's; Caltech-101 photos by one dual encoder, read with the
@@ -23,18 +23,18 @@ PAIRS = (10, 100)
 TEMPLATES = 12
 PROTECTIONS = ("none", "rotation", "noise=1", "pca=64", "pca=16", "int8", "binary")
 
-#: On the other three stores, where a rotation and eight bits change as little.
+#: Protections tried on the other three stores, where a rotation and eight bits have as little effect.
 FEWER = ("none", "noise=1", "pca=16", "binary")
 
 
 STORES = ("LVIS names", "LVIS images", "Caltech prompts", "Caltech photos")
 
-#: Stores smaller than the list of candidates.
+#: Stores that are smaller than the list of candidates.
 SMALLER = ("600 LVIS names", "200 LVIS names")
 
 
 def open_store(name: str, folder: Path) -> tuple[Embeddings, Embeddings, dict[str, str] | None]:
-    """Return a store, its candidates and, where ids differ, the text of each vector."""
+    """Return a store, its candidates and, if ids differ, the text of each vector."""
     if "LVIS" in name:
         with np.load(folder / "lvis1203_clip.npz", allow_pickle=False) as data:
             key = "image_openai_vitb32_avg5" if name == "LVIS images" else "text_openai_vitb32"
@@ -76,7 +76,7 @@ def main() -> None:
         for spec in (PROTECTIONS if options.store == STORES[0] else FEWER)
         for line in measure_exposure(store, texts, pairs=PAIRS, protections=[spec], **measured)
     ]
-    # Texts in an order of their own: every known pair is wrong, and so is what is looked for.
+    # Control: texts in random order, so that every known pair is wrong, and so is every text that is searched for.
     wrong = np.random.default_rng(0).permutation(len(texts))
     shuffled = Embeddings(texts.vectors[wrong], ids=texts.ids if texts.has_ids else None)
     (control,) = measure_exposure(store, shuffled, pairs=[PAIRS[-1]], **measured)

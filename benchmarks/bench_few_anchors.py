@@ -1,4 +1,4 @@
-"""Which spectral filter suits how many anchors? Real CLIP embeddings, unseen classes, paired splits.
+"""Which spectral filter is best for which number of anchors? Real CLIP embeddings, unseen classes, paired splits.
 
 Text of OpenAI ViT-B/32 and of a target model for n of 900 LVIS classes fits the map. Two things are measured on the 303
 other classes: ViT-B/32 images mapped and classified by the target's text (centered, and with the gap

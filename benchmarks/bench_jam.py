@@ -1,7 +1,7 @@
 """JAM at the paper's setting: 1,000 items, widths 768 and 2,304 (DINOv2 ViT-B, Gemma2 2B), batches of 32, 100 epochs; and where a step's time goes.
 
-Vectors are random with a common latent part; nothing here depends on what they say. The 700 items of 70–15–15 make 22 steps an epoch. Patience
-is off, so that all epochs are run.
+Vectors are random with a shared latent part; times do not depend on their contents. The 700 training items of a 70–15–15 split make 22 steps per epoch. Early
+stopping is off, so that all epochs are run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def made(n, widths, seed=0):
 
 
 def parts_of_a_step(jam, X, Y, N, steps):
-    """Median milliseconds of the ways forward and back, the norm of the gradient and the optimizer, which clips by it."""
+    """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step, which clips by that norm."""
     from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
     from congruence.train.loop import Schedule, _norm
@@ -49,7 +49,7 @@ def parts_of_a_step(jam, X, Y, N, steps):
 
 
 def product_rates(rows, repeat=200):
-    """GFLOP/s of batches of some rows times a weight of 512 × 512 that is not in the cache, and of two square matrices."""
+    """Return GFLOP/s of batches times a 512 × 512 weight that is not in the cache, and of two square matrices."""
     import torch
 
     weights = [torch.randn(512, 512) for _ in range(64)]
@@ -93,7 +93,7 @@ def main() -> None:
         count(one) + count(two)
         for one, two in (autoencoder(width, rng, given.hidden, given.latent) for width in given.widths)
     ]
-    # Twice as many operations back as forward; as many wrong captions as captions.
+    # The backward pass takes twice as many operations as the forward pass; there are as many wrong captions as captions.
     flops = 3 * 32 * (costs[0].flops + 2 * costs[1].flops)
     print(
         f"{sum(cost.parameters for cost in costs) / 1e6:.1f} M parameters, {flops / 1e9:.2f} GFLOP in the products of a step"

@@ -1,11 +1,11 @@
-"""KLOT's value and its gradient by the vectors: ours beside the solver in logarithms, three ways to differentiate it, POT and geomloss.
+"""KLOT's value and its gradient with respect to the vectors: ours compared with a log-domain solver, three ways to differentiate it, POT and geomloss.
 
-All start from the vectors of both sides, do the same number of iterations in float32, and run in turn, each in a process of its own so that
-its peak memory can be told; "at rest" is what the imports and the vectors alone take there. Gradients are compared with the one of float64
-run to a marginal error of 1e-8 (or 2,000 iterations), up to ``--exact`` rows: what is left is mostly what the given iterations have not
-converged.
-Times are of the processor, all threads together: other work on the machine changes them least. geomloss has iterations of its own: ε
-falls to its value over as many of them, and both potentials are updated at once.
+All start from the vectors of both sides, do the same number of iterations in float32, and run in turn, each in its own process so that
+its peak memory can be measured; "at rest" is the memory of the imports and the vectors alone. Up to ``--exact`` rows, gradients are compared with
+one computed in float64 to a marginal error of 1e-8 (or 2,000 iterations): the difference is mostly due to incomplete convergence after the given
+number of iterations.
+Times are processor times of all threads together, which other work on the machine affects least. geomloss iterates differently: ε is annealed
+to its value over the same number of iterations, and both potentials are updated at once.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ EPSILON, EPSILON_TEACHER = 0.05, 0.01
 
 
 def peak_mb() -> float:
-    # Not ru_maxrss: that of a child starts at its parent's.
+    # ru_maxrss would not do: a child process inherits its parent's value.
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
 def log_plan(A, epsilon, max_iter):
-    """Sinkhorn with a log-sum-exp each half step, the form in which it is published."""
+    """Log-domain Sinkhorn with a log-sum-exp in each half step, as published."""
     import torch
 
     n, m = A.shape
@@ -49,7 +49,7 @@ def log_plan(A, epsilon, max_iter):
 
 
 def explicit(log_p, log_q):
-    """Value and the gradient (P − P*)/ε by the student's affinities."""
+    """Return the value and the gradient (P − P*)/ε with respect to the student's affinities."""
     P, Q = log_p.exp(), log_q.exp()
     return (Q * (log_q - log_p)).sum(), (P - Q) / EPSILON
 
@@ -70,7 +70,7 @@ def unrolled(X, Y, TX, TY, max_iter):
 
 
 def implicit(X, Y, TX, TY, max_iter):
-    """Autograd through the solution: the adjoint of its marginal conditions, solved by conjugate gradients (Eisenberger et al. 2022)."""
+    """Differentiate the solution implicitly: the adjoint of its marginal conditions, solved by conjugate gradients (Eisenberger et al. 2022)."""
     import torch
 
     class Plan(torch.autograd.Function):
@@ -125,7 +125,7 @@ def pot(X, Y, TX, TY, max_iter):
 
 
 def geomloss(X, Y, TX, TY, max_iter):
-    """For unit vectors its cost ‖x − y‖²/2 is 1 − ⟨x, y⟩, and blur² is ε: the same plan, with the potentials that it returns."""
+    """Solve with geomloss: for unit vectors its cost ‖x − y‖²/2 is 1 − ⟨x, y⟩, and blur² is ε, so the plan, from the potentials it returns, is the same."""
     from geomloss import SamplesLoss
 
     def plan(X, Y, epsilon):
@@ -175,7 +175,7 @@ def exact(X, Y, TX, TY, max_iter):
 
 
 WAYS = {f.__name__: f for f in (plain, unrolled, implicit, pot, geomloss, dense, features, streamed, exact)}
-#: What some of them import.
+#: Modules that some of them import.
 MODULES = {"pot": "ot", "geomloss": "geomloss"}
 LABELS = {
     "plain": "log-sum-exp, explicit gradient",
@@ -207,7 +207,7 @@ def child(who: str, max_iter: int, folder: Path) -> None:
 
 
 def write_problem(folder: Path, n: int, d: int) -> None:
-    """Items with a latent of 32 dimensions, seen by two encoders; the student sees them with more noise than the teacher."""
+    """Write vectors of items with a 32-dimensional latent by two encoders; the student has more noise than the teacher."""
     rng = np.random.default_rng(0)
     latent = rng.standard_normal((n, 32), dtype=np.float32)
     for prefix, noise in (("", 1.0), ("T", 0.5)):

@@ -1,4 +1,4 @@
-"""How many rows do the means need? Each mean of a map from 1 to all rows, unpaired, the rotation left as it is.
+"""How many rows do the means need? Each mean of a map is estimated from 1 to all rows, unpaired, with a fixed rotation.
 
 ``python benchmarks/bench_means.py --data ../shared/data``. The rotation is fitted once a split on all fitted pairs, each side less its full mean; then a mean is replaced by that of
 m rows drawn at random of those fitted on, five draws a split, on each side its own. Measured on rows that were not fitted on: "same modality", the share of mapped rows of the fitted modality
@@ -29,7 +29,7 @@ DRAWS = 5
 
 @dataclass(frozen=True)
 class World:
-    """Rows of both models: images and texts of the same items in each, and which class they are of.
+    """Rows of both models: images and texts of the same items in each, with their classes.
 
     Attributes
     ----------
@@ -37,11 +37,11 @@ class World:
         ``"image"`` and ``"text"``; the target may lack images.
     image_class, text_class : ndarray of int
     fitted : str
-        Modality the rotation is fitted on.
+        Modality that the rotation is fitted on.
     by_item : bool
-        Every item is a class of its own: texts of the other items are left out, too.
+        Whether every item is a class of its own; the texts of the other items are then left out, too.
     prompts : dict of str to ndarray, or None
-        Of either side, of which texts are the mean by class: what means of texts are taken from.
+        Prompts of each side, whose mean by class are the texts; means of texts are computed from them.
     """
 
     source: dict[str, np.ndarray]
@@ -53,12 +53,12 @@ class World:
     prompts: dict[str, np.ndarray] | None = None
 
     def parts(self, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return the rows to fit on and to measure on, by modality."""
+        """Return the rows to fit on and the rows to measure on, by modality."""
         n = len(self.image_class)
         order = rng.permutation(n)
         count = 900 if self.fitted == "text" else n // 2
         fit, test = {"image": order[:count]}, {"image": order[count:]}
-        # One text an item goes where its item goes; texts of classes describe both parts.
+        # The text of a single item goes with its item; texts of classes describe both parts.
         fit["text"], test["text"] = (
             (fit["image"], test["image"]) if self.by_item else (np.arange(len(self.text_class)),) * 2
         )
@@ -94,7 +94,7 @@ def worlds(folder: Path) -> dict[str, World]:
 def scores(
     world: World, rotation: np.ndarray, means: dict[str, np.ndarray], test: dict[str, np.ndarray]
 ) -> dict[str, float]:
-    """Measure with these means, named ``"source text"`` and so on."""
+    """Return the scores with the given means, which are named ``"source text"`` and so on."""
     m = world.fitted
     moved = (world.source[m][test[m]] - means[f"source {m}"]) @ rotation + means[f"target {m}"]
     group = (world.image_class if m == "image" else world.text_class)[test[m]]
@@ -109,7 +109,7 @@ def scores(
 
 
 def measure(world: World, seed: int) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, list[float]]]:
-    """Return scores by mean and number of rows, of one split, and each mean's spread and what it is to be compared with."""
+    """Return the scores of one split by mean and number of rows, and for each mean the spread of its rows and its norm."""
     rng = np.random.default_rng(seed)
     fit, test = world.parts(rng)
     fitted = {

@@ -1,4 +1,4 @@
-"""What a migration costs beside a copy of the same table by the database's own client.
+"""Cost of a migration, compared with a copy of the same table by the database's own client.
 
 ``python benchmarks/bench_migrate.py lancedb --rows 200000``. Rows of 512 random numbers of unit norm, whole-number ids, a column of text, no index.
 Each way runs in a process of its own on a fresh copy of the database, in rounds, and every second round in the reverse order; ratios are taken
@@ -51,12 +51,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def status(name: str) -> float:
-    """A line of the process's own status in MB; not ru_maxrss, which in a child starts at its parent's."""
+    """Return a line of the process's status in MB; ru_maxrss would not do, since a child inherits its parent's value."""
     return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
 class Clock:
-    """Seconds and processor seconds of this process, and of PostgreSQL's server."""
+    """Measures wall-clock and processor seconds of this process and of the PostgreSQL server."""
 
     def __init__(self, server: int | None) -> None:
         self.server = server
@@ -66,7 +66,7 @@ class Clock:
         return time.process_time() + (processor_of(self.server) if self.server else 0)
 
     def __call__(self, name: str, step: Callable[[], Any]) -> Any:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         rest, seconds, cpu = status("VmRSS"), time.perf_counter(), self._processor()
         found = step()
         self.parts[name] = {
@@ -78,7 +78,7 @@ class Clock:
 
 
 def processor_of(server: int) -> float:
-    """Processor seconds of a server and its processes, those that have ended too."""
+    """Return the processor seconds of a server and its processes, including those that have ended."""
     ticks = 0
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -166,7 +166,7 @@ def postgres() -> Iterator[Any]:
 
 
 class Rounds:
-    """Fresh copies of one database, and a process on each."""
+    """Runs each way in a process of its own, on a fresh copy of one database."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, server: Any) -> None:
         self.options, self.folder, self.server = options, folder, server
@@ -226,7 +226,7 @@ class Rounds:
 
 
 def ratios(rounds: list[dict[str, Any]], beside: str = "copy") -> dict[str, dict[str, list[float]]]:
-    """Lowest, median and highest ratio of a round: the time of ``beside`` divided by that of each way."""
+    """Return the lowest, median and highest ratio within a round: the time of ``beside`` divided by that of each way."""
     out: dict[str, dict[str, list[float]]] = {}
     for way in rounds[0]:
         for key in ("seconds", "cpu"):

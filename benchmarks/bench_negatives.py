@@ -1,4 +1,4 @@
-"""Wrong captions made by the rules beside SugarCrepe's own: how many captions have one, how much they change, who can tell.
+"""Wrong captions made by the rules, compared with SugarCrepe's: how many captions have one, how much it changes, and whether words alone give it away.
 
 "Told blind" is the share of pairs in which a linear classifier of words and pairs of words, trained on other images' pairs,
 knows which caption is the wrong one without any image: 0.5 is what a benchmark would wish for. Both sides have as many pairs.
@@ -22,7 +22,7 @@ from machine_output import add_json, write_json
 
 
 def distance(first: tuple[str, ...], second: tuple[str, ...]) -> int:
-    """Count the words to insert, delete or replace."""
+    """Return the number of words to insert, delete or replace."""
     row = list(range(len(second) + 1))
     for i, a in enumerate(first, 1):
         above, row[0] = row[0], i
@@ -32,12 +32,12 @@ def distance(first: tuple[str, ...], second: tuple[str, ...]) -> int:
 
 
 def kept(first: tuple[str, ...], second: tuple[str, ...]) -> float:
-    """Return the share of a caption's words that are in the other as well, as often."""
+    """Return the share of a caption's words that also occur in the other one, counted with multiplicity."""
     return sum(min(first.count(word), second.count(word)) for word in set(first)) / len(first)
 
 
 def told_blind(captions: list[str], negatives: list[str], groups: list[str]) -> float:
-    """Return the accuracy of words alone, over five folds of images."""
+    """Return the accuracy of a classifier that sees only words, over five folds of images."""
     counts = CountVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b").fit([*captions, *negatives])
     change = (counts.transform(negatives) - counts.transform(captions)).astype(float).tocsr()
     right = np.empty(len(captions), dtype=bool)
@@ -50,7 +50,7 @@ def told_blind(captions: list[str], negatives: list[str], groups: list[str]) -> 
 
 
 def measure(captions: list[str], negatives: list[str], images: list[str], most: int) -> list[str]:
-    """Return the cells of a line of the table; words alone learn from ``most`` pairs, or from all there are."""
+    """Return the cells of a table row; the classifier of words is trained on at most ``most`` pairs."""
     words = [(Sentence.parse(a).lower, Sentence.parse(b).lower) for a, b in zip(captions, negatives, strict=True)]
     quartiles = np.percentile([distance(a, b) for a, b in words], [25, 50, 75])
     drawn = np.random.default_rng(0).permutation(len(captions))[:most]

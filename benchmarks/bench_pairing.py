@@ -1,4 +1,4 @@
-"""Count the pairing check's false alarms per fit, its power and its time (the tables of docs/pairing.md)."""
+"""Measure the pairing check: false alarms per fit, power and time (the tables of docs/pairing.md)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _states(name, fits):
 
 
 def _power(pair, n, wrong, fits, rng, exchanged=True):
-    """Mix up some pairs among themselves, or give them partners from outside of the anchors."""
+    """Shuffle some pairs among themselves, or replace their partners by rows that are not anchors."""
     found = rows = false = 0
     for _ in range(fits):
         X, Y = _draw(pair, n if exchanged else n + wrong, rng)
@@ -149,7 +149,7 @@ def _kinds(pairs, cases, fits, rng):
 
 
 def _ranking(kind, pair, n, wrong, fits, rng):
-    """Count the fits in which the lowest evidence is a wrong pair's: what no threshold on the evidence can better."""
+    """Count the fits in which a wrong pair has the lowest evidence: an upper bound for any threshold on the evidence."""
     lowest = 0
     for _ in range(fits):
         X, Y = _draw(pair, n + wrong, rng)
@@ -165,7 +165,7 @@ def _unit(Z):
 
 
 def _unseen(folder, fits, seed):
-    """Run the check on data that no constant was chosen on."""
+    """Run the check on data that was not used to choose any constant."""
     pairs = _others(folder)
     rng = np.random.default_rng(seed)
     found = {"real": {}, "shuffled": {}}

@@ -1,8 +1,8 @@
-"""Times beside others in one run: with one thread and with two, on an idle machine and beside a process that keeps a core busy.
+"""Times compared with other libraries in one run: with one thread and with two, on an idle machine and next to a process that keeps a core busy.
 
-Every way runs in a process of its own, which stays: imports and a first call are not measured. A round asks each in turn, and ratios are taken within a round, so that what
-else the machine does meets all alike; the median over rounds stands with their range. Times are by the clock, since waiting is the subject. ``--spinners 1``
-starts a process that computes without end. With none, a load average above 0.5 at the start is written down, and the run is no idle one.
+Every implementation runs in a long-lived process of its own; imports and a first call are not measured. A round calls each in turn, and ratios are taken within a round, so
+that other load on the machine affects all alike; the median over rounds is reported with the range. Times are wall-clock times, since waiting time is what matters.
+``--spinners 1`` starts a process that computes without end. Without spinners, a load average above 0.5 at the start is recorded, and the run does not count as idle.
 
 ``--python .venv-peers/bin/python`` runs all by an interpreter that has the peers besides: POT, geomloss 0.3.1, ott-jax, isotrieve 0.4.0, drift-spark 0.5.0. Those that are not
 installed are left out, by name.
@@ -29,9 +29,9 @@ import peers
 from machine_output import add_json, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The most load average at which a run without a spinner counts as one on an idle machine.
+#: Maximum load average at which a run without spinners counts as a run on an idle machine.
 IDLE = 0.5
-#: Rows, iterations and rounds: as many as a few minutes allow.
+#: Rows, iterations and rounds, chosen so that a run takes a few minutes.
 SIZES = ((1000, 100, 3), (4000, 10, 1), (10_000, 3, 1))
 NEEDS = {"pot": "ot", "pot_numpy": "ot", "geomloss": "geomloss", "ott": "ott"}
 
@@ -46,7 +46,7 @@ def load(folder: Path, *names: str) -> list[Any]:
 
 
 def ott(X: Any, Y: Any, TX: Any, TY: Any, max_iter: int) -> Any:
-    """Its plans by its log-domain solver, with the explicit gradient."""
+    """ott-jax: plans of its log-domain solver, with the explicit gradient."""
     import jax
     import torch
     from ott.geometry import geometry
@@ -69,14 +69,14 @@ def ott(X: Any, Y: Any, TX: Any, TY: Any, max_iter: int) -> Any:
 
 
 def transport(who: str, folder: Path, max_iter: int) -> Callable[[], float]:
-    """KLOT's value and its gradients by the vectors."""
+    """KLOT's value and its gradients with respect to the vectors."""
     way = {**bench_klot.WAYS, "ott": ott}[who]
     sides = load(folder, "X", "Y", "TX", "TY")
     return lambda: float(way(*(side.clone() for side in sides), max_iter)[0])
 
 
 def forward(who: str, folder: Path, max_iter: int) -> Callable[[], float]:
-    """KLOT's value alone, of affinities."""
+    """KLOT's value alone, computed from affinities."""
     from congruence.transport import klot
 
     X, Y, TX, TY = load(folder, "X", "Y", "TX", "TY")
@@ -112,7 +112,7 @@ def plans(who: str, folder: Path, max_iter: int) -> Callable[[], float]:
 
 
 def neighbors(who: str, folder: Path, k: int) -> Callable[[], float]:
-    """mutual_knn, and its form on whole matrices."""
+    """mutual_knn, and its definition on full matrices."""
     import torch
 
     from congruence.metrics import mutual_knn
@@ -139,7 +139,7 @@ def certified(who: str, folder: Path, _: int) -> Callable[[], float]:
 
 
 def fitted(who: str, folder: Path, held_out: int) -> Callable[[], float]:
-    """Fit to pairs, map the rows held out, and say how many of those find their own in the target first."""
+    """Return a function that fits on pairs, maps the held-out rows, and returns the share that finds its own target row first."""
     X, Y = np.load(folder / "X.npy"), np.load(folder / "Y.npy")
     import congruence
 
@@ -167,11 +167,11 @@ TABLES: dict[str, Callable[[str, Path, int], Callable[[], float]]] = {
 
 def child(table: str, who: str, folder: Path, number: int) -> None:
     """Run once for every line on standard input."""
-    sys.path.remove(str(ROOT / "benchmarks"))  # where drift.py is, which is also the name of a peer's package
+    sys.path.remove(str(ROOT / "benchmarks"))  # it contains drift.py, which would hide a peer package of that name
     run = TABLES[table](who, folder, number)
     for line in sys.stdin:
         if line.strip() == "warm" and table in ("neighbors", "certify"):
-            print("{}", flush=True)  # too long to be done twice
+            print("{}", flush=True)  # too slow to be run twice
             continue
         start, busy = time.perf_counter(), time.process_time()
         value = run()
@@ -182,7 +182,7 @@ def child(table: str, who: str, folder: Path, number: int) -> None:
 
 
 def write_spaces(folder: Path, n: int, d: int, latent: int = 64) -> None:
-    """Unit rows in two spaces: a latent seen through two random matrices, with noise."""
+    """Write unit rows in two spaces: a latent times two random matrices, plus noise."""
     rng = np.random.default_rng(0)
     Z = rng.standard_normal((n, latent), dtype=np.float32)
     for name in "XY":
@@ -194,7 +194,7 @@ def write_spaces(folder: Path, n: int, d: int, latent: int = 64) -> None:
 
 
 class Way:
-    """A process that runs one way again and again."""
+    """A process that runs one implementation repeatedly."""
 
     def __init__(self, python: Path, table: str, who: str, folder: Path, number: int, threads: int) -> None:
         flags = "--xla_cpu_multi_thread_eigen=false" if threads == 1 else ""
@@ -230,7 +230,7 @@ class Way:
 def measure(
     options: argparse.Namespace, table: str, ways: list[str], folder: Path, number: int, rounds: int, **about: object
 ) -> dict:
-    """Return the seconds of every way, with each number of threads, round by round."""
+    """Return the seconds of every implementation with each number of threads, by round."""
     every = [(who, threads) for who in ways for threads in options.threads]
     running = {key: Way(options.python, table, key[0], folder, number, key[1]) for key in every}
     seconds: dict[str, list[float]] = {}

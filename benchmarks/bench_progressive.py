@@ -41,7 +41,7 @@ MOST = 0.6
 
 @dataclass
 class Case:
-    """A store in both models, the queries and texts, and the first map."""
+    """A store in both models, with queries, texts and the first map."""
 
     old: np.ndarray
     new: np.ndarray
@@ -120,12 +120,12 @@ def lvis(folder: Path, seed: int) -> Case:
     order = np.random.default_rng([seed, 3]).permutation(len(old))
     known, asked, rows = np.split(order, [100, 300])
     mapping = OrthogonalMap().fit(old[known], new[known])
-    # The names that the first map was fitted on stand for queries where a scale is fitted.
+    # The names that the first map was fitted on serve as queries if a scale is fitted.
     return Case(old[rows], new[rows], mapping, new[asked], old[asked], new_texts=new[known], kind="overlap")
 
 
 def rotation(case: Case, shares: tuple[float, ...], seed: int) -> list[float]:
-    """Random rows, and a rotation refitted on texts and rows together."""
+    """Re-embed random rows, and refit a rotation on texts and rows together."""
     order = np.random.default_rng([seed, 4]).permutation(len(case.old))
     out = []
     for share in shares:
@@ -194,14 +194,14 @@ def simulated(seed: int) -> tuple[str, Case]:
     )  # fmt: skip
 
 
-#: Targets of which is told where batches would have stopped.
+#: Targets for which the stopping point of batches is reported.
 TARGETS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98)
 
 
 def watch(case: Case, seed: int, share: float = 0.3) -> list[list[Any]]:
-    """Return for each stage and metric whether the meter's interval holds the truth, and its width; and for each target whether it was reached where batches would have stopped.
+    """Return for each stage and metric whether the meter's interval contains the true value, and its width; and for each target whether it was reached when batches stopped.
 
-    Every second run has traffic weights, lognormal as in simulations of long tails.
+    Every second run has traffic weights, drawn from a lognormal distribution to simulate a long tail.
     """
     out: list[list[Any]] = []
     n = len(case.old)
@@ -238,7 +238,7 @@ def watch(case: Case, seed: int, share: float = 0.3) -> list[list[Any]]:
 
 
 def keeps(case: Case, plan: Progressive) -> dict[str, np.ndarray]:
-    """Return what mapping keeps of each row, by all of the new model's vectors; without texts by the neighbors that the meter looks among."""
+    """Return what mapping preserves of each row, from all of the new model's vectors; without texts, among the neighbors that the meter uses."""
     mapped = plan.transform(case.old)
     kept = {"cosine": np.einsum("ij,ij->i", mapped, case.new)}
     texts = case.new_texts if case.kind != "overlap" else case.new[plan._rows().references()]
@@ -296,7 +296,7 @@ def main() -> None:
             for seed in range(max(1, given.splits // 10)):
                 runs.setdefault("Caltech-101", []).extend(watch(case, seed))
         for seed in range(max(1, given.splits // 10)):
-            # To 60 %: neighbors are measured from 50 random rows on.
+            # Up to 60 %, since neighbors are measured only from 50 random rows on.
             runs.setdefault("LVIS, no texts", []).extend(watch(lvis(given.data, seed), seed, 0.6))
         summary = {}
         for label, rows in runs.items():

@@ -1,4 +1,4 @@
-"""What a progressive migration takes of memory and processor time: in memory, as a stream from a file, and over a LanceDB table.
+"""Memory and processor time of a progressive migration: in memory, streamed from a file, and on a LanceDB table.
 
 ``python benchmarks/bench_progressive_memory.py --rows 100000 1000000``: rows of 64 random numbers in a ``.npy`` file, 100 texts, three batches of a
 thousandth of the rows, each followed by the refit, the meter and ``save``. Of LanceDB it is ``reembed`` on a table that was migrated and switched before: reading the old vectors,
@@ -27,12 +27,12 @@ from congruence.upgrade.progressive import Progressive
 
 WIDTH, TEXTS, BATCHES = 64, 100, 3
 
-#: Ways, and whether texts are used.
+#: Ways to run a migration, and whether each uses texts.
 WAYS = {"in memory": True, "stream": True, "stream, no texts": False, "LanceDB": True}
 
 
 def write(path: Path, n: int) -> None:
-    """Write a store's old vectors."""
+    """Write the old vectors of a store."""
     rng = np.random.default_rng(0)
     rows = np.lib.format.open_memmap(path, "w+", np.float32, (n, WIDTH))
     for start in range(0, n, 65_536):
@@ -51,13 +51,13 @@ def models() -> tuple[np.ndarray, np.ndarray, OrthogonalMap]:
 
 
 def encode(old: np.ndarray, turn: np.ndarray) -> np.ndarray:
-    """Return what the new model gives: not quite what any rotation does."""
+    """Return the vectors of the new model, which no rotation reproduces exactly."""
     noise = np.random.default_rng(len(old)).standard_normal(old.shape).astype(np.float32)
     return old @ turn + 0.3 * np.abs(old) + 0.1 * noise
 
 
 def peak() -> float:
-    """Return the most memory that this process had, in megabytes; the limit that getrusage reports begins with what the parent had."""
+    """Return the peak memory of this process in MB; getrusage would not do, since its value starts at that of the parent."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1024
@@ -99,7 +99,7 @@ def reembedded(path: Path) -> dict[str, float]:
 
 
 def follow(path: Path, way: str) -> dict[str, float]:
-    """Go through a few batches, and return megabytes, and seconds a batch."""
+    """Run a few batches, and return megabytes and seconds per batch."""
     turn, texts, first = models()
     source = open_source(path)
     next(source.scan(0, 16))

@@ -1,4 +1,4 @@
-"""Few pairs and two unpaired pools: what refinement adds, and whether it says when it does not.
+"""Few pairs and two unpaired pools: how much refinement improves a map, and whether it declines when it would not.
 
 ``python benchmarks/bench_refine.py``. Texts of OpenAI ViT-B/32 are mapped to EVA-02 B/16, fitted on n LVIS class names; 303 classes are in neither
 pairs nor pools. Measured on these: their texts among the target's texts, and ViT-B/32 images among the target's texts, both sides centered. "all of
@@ -23,7 +23,7 @@ from machine_output import add_json, write_json
 
 PAIRS = (5, 10, 20, 50)
 POOLS = {"all of 850": (850, 1.0), "all of 420": (420, 1.0), "half of 420": (420, 0.5), "none of 420": (420, 0.0)}
-#: Of the other pairs of models.
+#: Numbers of pairs for the other pairs of models.
 OTHER_PAIRS = (10, 20, 50)
 OTHER_POOLS = {"all of 300": (300, 1.0), "half of 300": (300, 0.5)}
 MODELS = {"eva": "text_eva02_b16", "openai-b16": "text_openai_vitb16", "names": "text_mpnet"}
@@ -40,7 +40,7 @@ def open_models(data: str, target: str) -> tuple[np.ndarray, np.ndarray | None, 
 
 
 def scores(mapping: OrthogonalMap, text: np.ndarray, image: np.ndarray | None, target: np.ndarray) -> list[float]:
-    """Share of texts, and of images where there are any, whose nearest target text is their own, both sides centered."""
+    """Return the share of texts, and of images if there are any, whose nearest target text is their own, both sides centered."""
     own = np.arange(len(target))
     offered = target - target.mean(axis=0)
     sides = (text,) if image is None else (text, image)

@@ -1,4 +1,4 @@
-"""What the bridge costs in ``congruence serve``: 64 clients at a time, with it and without, through one encoder in one process.
+"""Cost of the bridge in ``congruence serve``: 64 concurrent clients, with and without it, through one encoder in one process.
 
 ``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to MPNet, fitted on the names
 of 300 ImageNet classes. Two servers share the encoder: one maps (``--space target``), one does not (``source``). Rounds alternate between
@@ -29,7 +29,7 @@ ANCHORS = 300
 
 
 async def ask(url: str, texts: list[str], clients: int, requests: int) -> dict[str, Any]:
-    """Send ``requests`` texts one after another from each of ``clients``, and give the seconds of each answer."""
+    """Send ``requests`` texts one after another from each of ``clients``, and return the seconds until each response."""
     import httpx
 
     seconds: list[float] = []
@@ -62,7 +62,7 @@ def running(app: Any) -> Iterator[str]:
     from congruence.integrations.server import listen
 
     taken = listen("127.0.0.1", 0)
-    # On a busy machine a client may rest for longer than the 5 s after which uvicorn closes an idle connection.
+    # On a busy machine a client may pause for longer than the 5 s after which uvicorn closes an idle connection.
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=300)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
@@ -78,12 +78,12 @@ def running(app: Any) -> Iterator[str]:
 
 
 def round_of(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One round of all clients, in another process."""
+    """Run one round of all clients in another process."""
     numbers = [str(n) for n in (options.clients, options.requests)]
     before = time.process_time()
     child = subprocess.run(
         [sys.executable, __file__, options.data, "--child", url, "--clients", numbers[0], "--requests", numbers[1]],
-        stdout=subprocess.PIPE,  # what goes wrong there is shown
+        stdout=subprocess.PIPE,  # stderr is not captured, so that errors are shown
         text=True,
         check=True,
     )
@@ -108,7 +108,7 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def ratios(found: dict[str, Any], plain: dict[str, Any]) -> dict[str, list[float]]:
-    """Lowest, median and highest ratio to the server without the bridge in the same round, of each quantity."""
+    """Return for each quantity the lowest, median and highest ratio to the server without the bridge in the same round."""
     out = {}
     for name, values in found["by_round"].items():
         each = np.array(values) / np.array(plain["by_round"][name])
@@ -135,7 +135,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for way, how in list(ways.items())[:: -1 if k % 2 else 1]:
             with running(create_app(bridge, encoder, names=["m"], check=False, **how)) as url:
                 one = round_of(url, options)
-            if k:  # the first round warms up
+            if k:  # the first round is a warm-up
                 rounds[way].append(one)
     found = {way: summary(of) for way, of in rounds.items()}
     if errors := {way: one["errors"] for way, one in found.items() if one["errors"]}:

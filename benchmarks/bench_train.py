@@ -1,4 +1,4 @@
-"""A training step of SOTAlign and where its time goes, beside the same step written plainly with torch.
+"""A training step of SOTAlign and where its time goes, compared with the same step written in plain torch.
 
 Both see the same rows, weights, teacher and hyper-parameters, and their losses are printed side by side. *Plain* holds all logits, lets autograd
 differentiate, solves for the plans with a log-sum-exp every half iteration and uses KLOT's explicit gradient. Each runs in a process of its own, in
@@ -38,7 +38,7 @@ RATE, DECAY, ALPHA = 1e-4, 1e-5, 1e-4
 
 
 class Clock:
-    """Seconds by part of a step."""
+    """Sums seconds by part of a step."""
 
     def __init__(self, now):
         self.now, self.steps = now, []
@@ -69,13 +69,13 @@ class Clock:
 
 
 def forget_peak() -> float:
-    """Let the high-water mark begin anew, and return where it begins, in MB."""
+    """Reset the peak memory, and return its new value in MB."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak_mb()
 
 
 def problem(options):
-    """Pairs and unpaired rows with a latent of 64 dimensions seen by two encoders; twice the rows that a step draws."""
+    """Return pairs and unpaired rows of two encoders with a 64-dimensional latent, twice as many as a step draws."""
     rng = np.random.default_rng(0)
     sides = []
     for d in options.widths:
@@ -98,7 +98,7 @@ def trainer(options):
 
 
 def ours(options, clock):
-    """Run the library's own loop with a clock around its parts."""
+    """Run the library's own training loop with timers around its parts."""
     import importlib
 
     import torch
@@ -141,7 +141,7 @@ def ours(options, clock):
 
 
 def plain(options, clock):
-    """Run the same steps with torch alone; the library gives rows, first weights and teacher."""
+    """Run the same steps with torch alone; rows, initial weights and teacher come from the library."""
     import torch
     from torch.nn import functional as F
 
@@ -225,7 +225,7 @@ def run(who, threads, options):
 
 
 def seconds(result, name):
-    """Return the median over the steps, without the first where there are more: it also asks for the memory."""
+    """Return the median over the steps, without the first if there are more, since it also allocates memory."""
     return float(np.median([step.get(name, 0.0) for step in result["steps"][1:] or result["steps"]]))
 
 

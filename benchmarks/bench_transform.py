@@ -1,4 +1,4 @@
-"""Carry a million 768-d vectors from disk to disk, beside the plain NumPy way of doing it.
+"""Map a million 768-d vectors from disk to disk, compared with plain NumPy.
 
 The plain way is one process that reads the file, multiplies once in float32 and writes the result; it centers nothing and
 checks nothing. Both are repeated in turn, each in a process of its own so that its peak memory can be told.
@@ -21,7 +21,7 @@ from machine_output import add_json, write_json
 
 
 def plain(folder: Path, suffix: str) -> None:
-    """Read, multiply, write; the time of each part on its own line of the report."""
+    """Read, multiply and write with NumPy, and time each part."""
     rotation = np.load(folder / "rotation.npy")
     start = time.perf_counter()
     if suffix == ".parquet":
@@ -53,7 +53,7 @@ def ours(folder: Path, suffix: str) -> None:
 
 
 def report(seconds: float) -> None:
-    # Not ru_maxrss: that of a child starts at its parent's.
+    # ru_maxrss would not do: a child process inherits its parent's value.
     status = Path("/proc/self/status").read_text()
     peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
     print(json.dumps({"seconds": seconds, "peak_mb": peak}))

@@ -1,4 +1,4 @@
-"""Maps from no pairs: how often the score says that one was found, where it was and where it was not.
+"""Maps fitted without pairs: how often the score reports a success, for maps that are right and for maps that are not.
 
 ``python benchmarks/bench_unpaired.py --part texts`` and the other parts. Each world has two sides of 300 rows in orders of their own. "right": the share of
 the source's rows that a nearest neighbor search finds under the fitted map, among the target rows of the same items, both sides centered;
@@ -61,7 +61,7 @@ def other(data: Path) -> Iterator[tuple[str, Callable[[int], Sides], float]]:
 
 
 def synthetic(data: Path) -> Iterator[tuple[str, Callable[[int], Sides], float]]:
-    """Worlds with known answers, and worlds with none."""
+    """Simulated worlds with a known alignment, and worlds without one."""
 
     def gaussian(noise: float) -> Callable[[int], Sides]:
         def make(seed: int) -> Sides:
@@ -92,14 +92,14 @@ def synthetic(data: Path) -> Iterator[tuple[str, Callable[[int], Sides], float]]
         return upgrade(0.2)(seed)[0], upgrade(0.2)(seed + 1000)[1]
 
     def cube(seed: int) -> Sides:
-        """Corners of a cube: every exchange of axes is as good as the right one."""
+        """Corners of a cube: every permutation of the axes fits as well as the right one."""
         rng = np.random.default_rng(seed)
         corners = 1 - 2 * (np.arange(256)[:, None] >> np.arange(8) & 1)
         rows = corners[rng.integers(256, size=ROWS)] + 0.2 * rng.standard_normal((ROWS, 8))
         return rows, rows @ np.linalg.qr(rng.standard_normal((8, 8)))[0] + 0.05 * rng.standard_normal((ROWS, 8))
 
     def mirrored(seed: int) -> Sides:
-        """Each item beside its mirror image: two answers, of which one is right."""
+        """Each item with its mirror image: two alignments fit, of which one is right."""
         rng = np.random.default_rng(seed)
         half = rigid_problem(ROWS // 2, 16, decay=0.5, random_state=seed).X ** 3
         rows = np.concatenate([half, half * np.r_[-1, np.ones(15)]])

@@ -14,49 +14,49 @@ from hypothesis import HealthCheck, settings
 
 from congruence.errors import CongruenceWarning
 
-# Examples are few but fixed: CI must not depend on luck. Deadlines are off: the machines are noisy.
+# Few examples, but always the same: CI must not depend on luck. No deadlines, because the machines are noisy.
 settings.register_profile(
     "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("costly", settings.get_profile("ci"), max_examples=15)  # 40 ms an example, in many cases
-settings.register_profile("process", settings.get_profile("ci"), max_examples=30)  # a new interpreter for every example
+settings.register_profile("costly", settings.get_profile("ci"), max_examples=15)  # many take 40 ms per example
+settings.register_profile("process", settings.get_profile("ci"), max_examples=30)  # one interpreter per example
 settings.load_profile("ci")
 
 
-#: The names of all modules that collecting tests has imported.
+#: Names of all modules imported by the collection of tests.
 COLLECTED = pytest.StashKey[set[str]]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Collect garbage neither while thousands of tests and their libraries are loaded, nor among them later: they stay to the end."""
+    """Disable garbage collection during test collection, and then exempt what was loaded: thousands of tests and their libraries stay to the end."""
     gc.disable()
     try:
         return (yield)
     finally:
         session.config.stash[COLLECTED] = set(sys.modules)
         gc.freeze()
-        gc.set_threshold(20_000)  # 700 make a collection of every few milliseconds of drawing or parsing
+        gc.set_threshold(20_000)  # the default, 700, means a collection every few milliseconds of drawing or parsing
         gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, so that no worker is left with one of them at the end, then those that import the largest libraries.
+    """Run the longest tests first, so that no worker is left with one at the end, then those that import the largest libraries.
 
-    Workers begin with equal stretches of this list, so that these imports are paid for by the first worker alone.
+    Workers start with equal parts of this list, so only the first worker pays for these imports.
     """
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("slow", "heavy")])
 
 
 @pytest.fixture(scope="session")
 def collected(request) -> set[str]:
-    """Give the names of all modules that were imported before the first test ran."""
+    """Return the names of all modules that were imported before the first test ran."""
     return request.config.stash[COLLECTED]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def asks_processor() -> Iterator[Callable[[], bool]]:
-    """Train in float32 on every processor, as numbers must not depend on the machine, and give what ``precision="auto"`` asks elsewhere."""
+    """Train in float32 on every processor, so that results do not depend on the machine; yield the check that ``precision="auto"`` really makes."""
     from congruence.train import loop
 
     asks = loop.processor_has_bfloat16
@@ -77,7 +77,7 @@ def shared_file(name: str) -> Path:
 
 @pytest.fixture(scope="session")
 def shared():
-    """Give the path of a file of the shared test data, or skip."""
+    """Return a function that gives the path of a shared test file, or skips the test if it is missing."""
     return shared_file
 
 
@@ -99,7 +99,7 @@ class Result:
 
 @pytest.fixture
 def cli(tmp_path):
-    """Run the real command in a fresh folder, as a user would."""
+    """Return a function that runs the real command in a new process and an empty folder, as a user would."""
 
     def run(*arguments: object, cwd: Path | None = None) -> Result:
         process = subprocess.run(
@@ -117,7 +117,7 @@ def cli(tmp_path):
 
 @pytest.fixture
 def here(cli, monkeypatch, tmp_path, capsys):
-    """Run the command inside this process: the same entry point without the cost of a new interpreter."""
+    """Return a function that runs the command in this process: the same entry point, without the cost of a new interpreter."""
     import sklearn.base  # noqa: F401  # this process runs more than a command, so its maps are scikit-learn's estimators
 
     from congruence.cli import main
@@ -126,7 +126,7 @@ def here(cli, monkeypatch, tmp_path, capsys):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["congruence", *map(str, arguments)])
         code = 0
-        with warnings.catch_warnings():  # pytest turns our warnings into errors; a user sees them
+        with warnings.catch_warnings():  # pytest turns our warnings into errors; users see them as warnings
             warnings.simplefilter("always", CongruenceWarning)
             try:
                 main()

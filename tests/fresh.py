@@ -1,7 +1,7 @@
-"""Scripts in processes that have done nothing yet but import what they need, for the price of a fork each.
+"""Run scripts in fresh processes, forked from one that has only imported what they need.
 
-A new interpreter takes a third of a second and more to import NumPy, PyArrow and a store, which is most of what many tests of memory, full
-disks and kills cost. One interpreter for each process of tests imports them and forks for each script: nothing of one is left for the next.
+A new interpreter takes a third of a second or more to import NumPy, PyArrow and a store, which is most of the time of many tests of memory, full
+disks and kills. One interpreter per test process imports them and forks for each script, so that nothing of one script is left for the next.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: What scripts import, before anything of it is used: libraries start threads when they are used, and threads do not survive a fork.
+#: Modules that are imported before the fork, but not used: libraries start threads on first use, and threads do not survive a fork.
 MODULES = ("numpy", "pyarrow.parquet", "h5py", "lance", "safetensors.numpy", "congruence.stores")
 
-#: Seconds that a script may take: behind them SIGALRM ends it.
+#: Time limit of a script in seconds, after which SIGALRM ends it.
 SECONDS = 300
 
 SERVER = """
@@ -59,14 +59,14 @@ for line in sys.stdin:
 def _server() -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SERVER, str(SECONDS), *MODULES]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    atexit.register(process.communicate)  # the end of its input ends it
+    atexit.register(process.communicate)  # end of input ends the process
     return process
 
 
 def run_fresh(code: str, *arguments: Any, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a script as ``python -c code arguments`` would, but for what it finds imported; return its exit code and what it wrote.
+    """Run a script like ``python -c code arguments``, but with modules imported already; return its exit code and output.
 
-    Its memory is that of a process that has imported :data:`MODULES`, so a script compares what it takes with what it begins with.
+    It starts with the memory of a process that has imported :data:`MODULES`, so a script must measure its own use relative to that.
     """
     server = _server()
     assert server.stdin is not None

@@ -8,8 +8,8 @@
 # %% [markdown]
 # # How many anchors
 #
-# Anchors are items that both models have encoded. Each is paid for, so: how many does a map take? With fewer anchors than dimensions the textbook rotation turns the directions that no anchor covers at random;
-# `OrthogonalMap` keeps what the anchors support, and fades the rest.
+# Anchors are items that both models have encoded. Encoding each one costs money, so how many does a map need? With fewer anchors than dimensions, the textbook
+# solution rotates the directions that no anchor covers arbitrarily. `OrthogonalMap` keeps the directions that the anchors support, and shrinks the others.
 
 # %%
 import warnings
@@ -37,7 +37,8 @@ def recall(mapping):
 # %% [markdown]
 # ## The curve
 #
-# Five draws of the anchors at each size; the band is one standard deviation. Below 64 anchors the textbook rotation warns that it fills directions at random, which is the subject here.
+# The plot shows the mean of five random draws of the anchors at each size; the band is one standard deviation. Below 64 anchors, the textbook solution warns
+# that it fills some directions arbitrarily. The next cell silences this warning, because that effect is what the plot shows.
 
 # %%
 warnings.simplefilter("ignore", DegenerateWarning)
@@ -62,6 +63,7 @@ for name, curve in curves.items():
     print(f"{name:<16}", " ".join(f"{value:.2f}" for value in curve.mean(0)))
 
 # %% [markdown]
-# ## Where more will not help
+# ## Where more anchors do not help
 #
-# The curve levels off where noise, not ignorance of the rotation, decides. `congruence certify` draws it from your own anchors, extrapolates it, and says how many more would reach what you require.
+# The curve levels off once noise, and no longer the uncertainty of the rotation, limits the result. `congruence certify` computes this curve from your own
+# anchors, extrapolates it, and estimates how many more anchors would reach the score that you require.

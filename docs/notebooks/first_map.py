@@ -8,7 +8,8 @@
 # %% [markdown]
 # # Two spaces, one rotation
 #
-# Two models have encoded the same emoji, with other architectures, objectives, pictures and captions. Is what they learned the same up to a rotation? The sample comes with the package; nothing is downloaded.
+# Two models have encoded the same emoji. They differ in architecture and objective, and were trained on different pictures and captions. Are their embeddings
+# the same up to a rotation? The sample is part of the package, so nothing is downloaded.
 
 # %%
 import matplotlib.pyplot as plt
@@ -17,16 +18,16 @@ import numpy as np
 import congruence
 from congruence.datasets import load_sample
 
-sample = load_sample("emoji")  # the emoji
+sample = load_sample("emoji")
 old, new = sample.source, sample.target
 order = np.random.default_rng(0).permutation(old["image"].ids)
 anchors, asked = order[:800], order[800:]
 print(len(anchors), "emoji to fit on,", len(asked), "to ask")
 
 # %% [markdown]
-# ## Their axes have nothing in common, their angles do
+# ## The axes differ, the angles agree
 #
-# Left: the cosine of each emoji's vector by the one model with its vector by the other. Right: cosines *between* emoji, by the one model and by the other.
+# Left: the cosine between an emoji's vectors in the two models. Right: cosines *between* emoji, in the old model and in the new one.
 
 # %%
 first, second = old["image"].take(asked).vectors, new["image"].take(asked).vectors
@@ -41,9 +42,10 @@ right.set(xlabel="cosine of two emoji, old model", ylabel="the same, new model")
 print(f"correlation of the angles: {np.corrcoef(*inner)[0, 1]:.2f}")
 
 # %% [markdown]
-# ## Fit on pictures, ask with texts
+# ## Fit on pictures, evaluate on texts
 #
-# If a rotation maps the pictures, it maps the texts too, about their own mean. So fit on pictures, and count how many texts of unseen emoji find their own text by the other model.
+# If a rotation maps the pictures, it also maps the texts, about the mean of the texts. The next cell therefore fits the map on pictures, and measures how often
+# the text of an unseen emoji retrieves the same text as encoded by the other model.
 
 # %%
 mapping = congruence.fit(
@@ -56,9 +58,10 @@ for one in scores.rows:
     print(f"{one.metric:<10} {one.query} against {one.against}: {one.before:.3f} unmapped, {one.after:.3f} mapped")
 
 # %% [markdown]
-# ## What a cosine is worth
+# ## Compare cosines with controls
 #
-# A mapped row lies near the target's mean before any rotation is right, so a cosine is read beside two controls: every row at the target's mean, and a random rotation about the right means.
+# A mapped row is close to the target's mean even if the rotation is wrong. A cosine must therefore be compared with two controls: all rows placed at the
+# target's mean, and a random rotation about the correct means.
 
 # %%
 mapped = mapping.apply(old["text"].take(asked), modality="text").vectors
@@ -75,4 +78,4 @@ axis.set(xlabel="cosine with the target's own vector", yticks=[])
 _ = axis.legend()
 
 # %% [markdown]
-# The map is worth what lies to the right of both controls. The next notebook asks how many anchors that takes.
+# The gain of the map is the distance by which its cosines lie to the right of both controls. The next notebook measures how many anchors this takes.

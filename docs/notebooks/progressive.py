@@ -8,8 +8,8 @@
 # %% [markdown]
 # # Re-embed the worst rows first
 #
-# A map moves a whole store in minutes, and is wrong about some rows. Which? `Progressive` orders rows by how unsure the map is, refits on those that were re-embedded, and estimates the quality of the whole store from random rows.
-# The world is made up, so that the truth is known.
+# A map converts a whole store in minutes, but it is wrong for some rows. `Progressive` orders the rows by how unsure the map is about them, refits the map on
+# the rows that were re-embedded, and estimates the quality of the whole store from random rows. The data here are synthetic, so the true classes are known.
 
 # %%
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ names = np.arange(40)
 
 
 def class_texts(texts):
-    """One text a class."""
+    """One text per class: the mean of its texts, at unit norm."""
     means = np.array([texts[world.labels == k].mean(0) for k in names])
     return means / np.linalg.norm(means, axis=1, keepdims=True)
 
@@ -32,7 +32,7 @@ old_texts, new_texts = class_texts(world.source_texts), class_texts(world.target
 
 
 def accuracy(images, texts):
-    """Share of images whose nearest text is their class."""
+    """Share of images whose nearest text is that of their class."""
     return np.mean(np.argmax(images @ texts.T, axis=1) == world.labels)
 
 
@@ -43,7 +43,9 @@ print(
 )
 
 # %% [markdown]
-# ## By the map's own doubt, or at random
+# ## Least certain rows first, or random rows
+#
+# The next cell re-embeds up to half of the store in batches of 90 rows: once in the order of `Progressive`, and once in random order.
 
 # %%
 shares = {}
@@ -70,7 +72,8 @@ _ = axis.legend()
 # %% [markdown]
 # ## Without labels
 #
-# A library has no labels. The meter reads random rows whose new vectors it has, and says how far the store agrees with the new model, with an interval.
+# A real library has no labels. `meter` uses re-embedded rows that were drawn at random, and estimates how well the store agrees with the new model, with a
+# confidence interval.
 
 # %%
 print(plan.meter())

@@ -6,9 +6,9 @@
 # ---
 
 # %% [markdown]
-# # Are two spaces alike?
+# # How similar are two spaces?
 #
-# A score of similarity means little without what unrelated rows would score. Here is why, and what to read instead.
+# A similarity score means little unless you know what unrelated rows would score. This notebook shows why, and what to compare the score with.
 
 # %%
 import matplotlib.pyplot as plt
@@ -21,9 +21,10 @@ from congruence.synthetic import unimodal_problem
 rng = np.random.default_rng(0)
 
 # %% [markdown]
-# ## Noise scores too
+# ## Noise has a score too
 #
-# Two matrices of pure noise, of more and more dimensions. Biased CKA and canonical correlations rise with the width; the debiased CKA stays at zero.
+# Two matrices of pure noise are compared, with an increasing number of dimensions. Biased CKA and canonical correlations increase with the width; debiased CKA
+# stays at zero.
 
 # %%
 widths = [4, 8, 16, 32, 64, 128]
@@ -41,9 +42,10 @@ axis.set(xscale="log", xlabel="dimensions, of 200 rows of noise", ylabel="score"
 _ = axis.legend()
 
 # %% [markdown]
-# ## Beside its own null
+# ## Compare a score with its null distribution
 #
-# Two encoders that see one latent, the more noise the less of it. The band is what random re-pairings of the same rows give, and the score is worth what lies above it.
+# Two encoders observe the same latent variable, with increasing noise. The band shows the scores of the same rows after random re-pairing (mean ± two standard
+# deviations). Only the part of a score above the band is evidence of similarity.
 
 # %%
 levels = [0.2, 0.5, 1.0, 2.0, 4.0]
@@ -75,7 +77,8 @@ for metric in found[0]:
 # %% [markdown]
 # ## One number is not enough
 #
-# Two groups far from each other are all that CKA sees. Exchange the partners inside of each group, and it stays high, while neighbors are no better than chance within a group.
+# If the rows form two groups that are far apart, CKA depends on little else. When partners are exchanged within each group, CKA stays high, although neighbors
+# agree no better than by chance within a group.
 
 # %%
 groups = np.vstack([rng.normal(size=(150, 16)) + 4, rng.normal(size=(150, 16)) - 4])

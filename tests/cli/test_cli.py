@@ -240,7 +240,7 @@ def test_transform_carries_and_comes_back(here, fitted, data):
     ("arguments", "words"),
     [
         (["map", "a.npz:v", "-o", "out.parquet"], "--force"),
-        (["map", "a.npz:v", "-o", "a.npz", "--force"], "what is read"),
+        (["map", "a.npz:v", "-o", "a.npz", "--force"], "the source"),
         (["map", "a.npz:v", "-o", "o.npy", "--normalize=maybe"], "'auto', 'yes', 'no'"),
         (["map", "a.npz:v", "-o", "o.npy", "--column-out", "x"], "named columns"),
         (["map", "a.npz:v", "--model", "C", "-o", "o.npy"], "vectors of 'C'"),

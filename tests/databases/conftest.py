@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def clients_share_what_they_read() -> Iterator[None]:
-    """Let Qdrant's clients, of which these tests open hundreds, share the certificates and the schema that each reads for itself."""
+    """Share certificates and schema among the hundreds of Qdrant clients that these tests open, instead of loading them for each."""
     from qdrant_client.embed import schema_parser
 
     with pytest.MonkeyPatch.context() as patch:

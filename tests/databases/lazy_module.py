@@ -1,4 +1,4 @@
-"""Modules that are imported when a test first needs them: every process that runs some tests collects all of them."""
+"""Modules that are imported on first use, because every process collects all tests even if it runs only some."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 class LazyModule:
-    """Stands for a module by its name."""
+    """A placeholder that imports the module of its name on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):  # while it collects, pytest asks every name of a module what kind of test it is
+        if attribute.startswith("_"):  # during collection, pytest looks up attributes of every name in a test module
             raise AttributeError(attribute)
         return getattr(import_module(self._name), attribute)

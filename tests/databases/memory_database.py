@@ -1,4 +1,4 @@
-"""A database in this process's memory: the contract's reference, and where faults are put in by hand."""
+"""An in-memory database: the reference implementation of the contract, and the place where tests inject faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from congruence.errors import MigrationError, ParameterError
 
 @dataclass
 class Table:
-    """What a user sees: rows by id, each a dict; ``shown`` names the column that readers take for the embedding."""
+    """A table as users see it: rows by id, each a dict; ``shown`` is the column that readers use as the embedding."""
 
     rows: dict
     old: dict

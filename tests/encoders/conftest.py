@@ -12,7 +12,7 @@ from tiny_models import SMALL, VISION, make, make_tokenizer, text_config
 
 @pytest.fixture(scope="session")
 def transformers():
-    """Give the library, imported by the first test that asks for it: collecting imports it in every process."""
+    """Import the library in the first test that needs it: an import at module level would load it in every process that collects tests."""
     import transformers
 
     return transformers
@@ -37,7 +37,7 @@ def siglip(tmp_path_factory, transformers):
 
     config = transformers.SiglipConfig(text_config=text_config(), vision_config=VISION)
     processor = SiglipImageProcessorPil(size={"height": 16, "width": 16})
-    # As published SigLIPs: the tokens beyond the text are seen by the model.
+    # As in published SigLIP models, padding tokens are not masked.
     tokenizer = make_tokenizer(model_input_names=["input_ids"])
     return make(tmp_path_factory.mktemp("siglip"), transformers.SiglipModel(config), processor, tokenizer)
 

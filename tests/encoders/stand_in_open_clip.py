@@ -1,4 +1,4 @@
-"""A module with the calls of open_clip 3.3 that the adapter makes, for machines without torchvision.
+"""A stand-in for open_clip 3.3 with the functions that the adapter calls, for machines without torchvision.
 
 Signatures and meaning follow that version's ``factory.py``, ``pretrained.py`` and ``model.py``; the model is two small
 layers whose activation shows whether QuickGELU was asked for.

@@ -1,4 +1,4 @@
-"""A module with the calls of timm 1.0 that the adapter makes, for machines without torchvision."""
+"""A stand-in for timm 1.0 with the functions that the adapter calls, for machines without torchvision."""
 
 from __future__ import annotations
 

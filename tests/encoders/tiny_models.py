@@ -30,7 +30,7 @@ def text_config(**more):
 
 
 def make(folder, model, processor=None, tokenizer=None):
-    """Save a model; random weights are enlarged so that every part of it shows in the vectors."""
+    """Save a model with random weights, scaled up so that every part of the model affects the vectors."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():

@@ -1,4 +1,4 @@
-"""A small data set of several files, and engines that fail as machines do."""
+"""A small data set of several files, and engines that simulate failing machines."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def read_parts(folder):
 
 
 class Killed(BaseException):
-    """The driver is gone: nothing after it runs but what a dead process leaves on the disk."""
+    """The driver has died; only what a dead process leaves on disk remains."""
 
 
 class Dying(LocalEngine):
-    """A driver that ends after some results; its workers may have written one more."""
+    """A driver that dies after some results; its workers may have written one more."""
 
     def __init__(self, after, *, unseen=True):
         self.after, self.unseen = after, unseen
@@ -65,7 +65,7 @@ class Dying(LocalEngine):
 
 
 class Pickled(LocalEngine):
-    """Sends the work as a cluster does: as bytes, to one worker for each task, which stands in another folder."""
+    """Pickles the work as a cluster does, for one worker per task, which runs in another working directory."""
 
     def run(self, work, fragments):
         content = pickle.dumps(work)

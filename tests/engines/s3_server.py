@@ -1,6 +1,6 @@
-"""A small server of S3's protocol over HTTP: objects, ranges, listings, multipart uploads, conditional writes.
+"""A small S3 server over HTTP: objects, ranges, listings, multipart uploads, conditional writes.
 
-Enough for Arrow's client (the AWS SDK for C++) and Lance's (object_store in Rust). moto cannot be installed beside this project's pins: botocore needs
+Supports enough for Arrow's client (the AWS SDK for C++) and Lance's (object_store in Rust). moto cannot be installed with this project's pins: botocore needs
 python-dateutil below 3.
 """
 
@@ -19,9 +19,7 @@ DATE = "Mon, 23 Nov 2026 00:00:00 GMT"
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = (
-        True  # an answer's head and body are two writes, and the second waited 40 ms for the client's word on the first
-    )
+    disable_nagle_algorithm = True  # a response is two writes, and the second would wait 40 ms for the client's ACK
 
     def log_message(self, *_):
         pass

@@ -1,4 +1,4 @@
-"""Every command that writes, as the tests of kills and of several writers run it: small inputs, what comes out, what is whole."""
+"""Every command that writes, for the tests of kills and concurrent writers: small inputs, expected outputs, and checks that they are complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from congruence.stores import open_sink, read_embeddings
 #: Commands that write no file, whatever their options.
 READERS = {"drift", "exposure", "info", "inspect", "match", "plan", "serve", "shift"}
 
-#: Commands that write and go on where they were killed, with tests of their own for that.
+#: Commands that resume after a kill, with the tests of that.
 RESUMED = {"migrate": "tests/databases/test_kill.py"}
 
 N, D = 40, 6
@@ -36,15 +36,15 @@ class Case:
     arguments : tuple of str
         Without ``--force``.
     outputs : dict of str to callable
-        Every name that it leaves in its folder, with what raises if the file or folder there is not whole.
+        Every name that it leaves in its folder, with a check that raises if the file or folder is incomplete.
     force : bool
         Whether the command has, and needs, ``--force`` to replace what is there.
     patch : callable, optional
-        Called in the process of the command before it: to leave out what costs time and is not written, or to give it a model.
+        Called in the command's process before the command, to skip slow steps that write nothing, or to supply a model.
     lock : bool
-        The output belongs to one run at a time from the beginning, so that the others are refused before they publish.
+        Whether a run locks its output from the beginning, so that concurrent runs are refused before they publish.
     every : int
-        Kill at one of so many steps, where runs are costly and their steps alike.
+        Kill only at every n-th step, if runs are slow and their steps alike.
     """
 
     arguments: tuple[str, ...]
@@ -86,7 +86,7 @@ def is_library(path: Path) -> None:
 
     names = {"photos": 60, "old-photos": 60, "new-photos": 60, "old-texts": 100, "new-texts": 100}
     assert {one.stem: pq.read_table(one).num_rows for one in path.glob("*.parquet")} == names
-    assert len(list(path.iterdir())) == len(names) + 1  # what says that the folder may be replaced
+    assert len(list(path.iterdir())) == len(names) + 1  # the file that marks the folder as replaceable
 
 
 def is_page(path: Path) -> None:
@@ -178,7 +178,7 @@ def letters(items: Any) -> np.ndarray:
 
 
 def write_inputs(folder: Path) -> None:
-    """Write what all cases read."""
+    """Write the inputs of all cases."""
     draw = np.random.default_rng(0)
     A = draw.standard_normal((N, D)).astype(np.float32)
     B = (A @ np.linalg.qr(draw.standard_normal((D, D)))[0] + 0.1 * draw.standard_normal((N, D))).astype(np.float32)
@@ -266,7 +266,7 @@ def letters_encoder() -> None:
 
 
 def without_the_library() -> None:
-    """Leave out sentence-transformers, which takes 6 s to import: the folder of a model, and how it is published, are ours."""
+    """Avoid the import of sentence-transformers, which takes 6 s: the model folder and its publication do not depend on it."""
     import sys
     from types import SimpleNamespace
 
@@ -328,7 +328,7 @@ CASES: dict[str, Case] = {
             "3",
             "--repeats",
             "1",
-            *("--method", "orthogonal"),  # to choose one again for every fold takes a third of the case's time
+            *("--method", "orthogonal"),  # choosing a map per fold takes a third of the time
             "--report",
             "out.html",
         ),

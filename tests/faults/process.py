@@ -1,4 +1,4 @@
-"""Run the command line in forked processes that die, or wait for each other, at a chosen step of their writing."""
+"""Run the command line in forked processes that are killed, or wait for each other, at a chosen write step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from commands import CASES
 
-#: Forked from one process that has imported all that commands need: a case costs what the command does, not what importing it does.
+#: Processes are forked from one that has imported everything commands need, so that a case does not pay for imports.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        # What libraries import when they are first called counts as well: typer and torch's optimizers took most of a case's time.
+        # Includes modules that libraries import on first use: those of typer and torch's optimizers took most of the time of a case.
         *("torch", "torch._dynamo", "faiss", "lance", "scipy.optimize", "scipy.stats", "sklearn.cross_decomposition"),
         *("onnx.checker", "onnx.helper", "onnx.numpy_helper"),
         *(
@@ -44,7 +44,7 @@ CONTEXT.set_forkserver_preload(
 
 
 def run(case: str, folder: Path, *more: str, dies: int | None = None) -> int:
-    """Run the command of a case; return its exit code, or −9 if it was killed at the step ``dies`` of its writing."""
+    """Run the command of a case; return its exit code, or −9 if it was killed at write step ``dies``."""
     process = start(case, folder, *more, dies=dies)
     return finish(process)
 
@@ -53,7 +53,7 @@ def start(case: str, folder: Path, *more: str, dies: int | None = None, barrier:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
             "PYTHONPATH", str(Path(__file__).parent)
-        )  # of the server, which is started once and would not find "warm"
+        )  # for the fork server, which is started once and has to find "warm"
         ensure_running()
     process = CONTEXT.Process(target=_command, args=(case, str(folder), more, dies, barrier))
     process.start()
@@ -71,7 +71,7 @@ def finish(process: Any, seconds: float = 120) -> int:
 
 
 def said(folder: Path) -> str:
-    """Return what commands have printed."""
+    """Return the output of commands."""
     return (folder.parent / "said.txt").read_text(errors="replace")
 
 
@@ -98,12 +98,12 @@ def _command(case: str, folder: str, more: tuple[str, ...], dies: int | None, ba
         sys.stdout.flush()
         sys.stderr.flush()
         if barrier is not None:
-            barrier.abort()  # who still waits need not
+            barrier.abort()  # release processes that still wait
     os._exit(code)
 
 
 def _points() -> list[tuple[Any, str, bool, bool]]:
-    """Return the steps of writing: where the function lies, its name, and whether there is a step before and after it."""
+    """Return the functions that write: module or class, name, and whether a step lies before and after the call."""
     import shutil
 
     import congruence._utils.atomic as atomic
@@ -144,7 +144,7 @@ def _die_at(step: int) -> None:
 
 
 def _wait_at(barrier: Any) -> None:
-    """Let the first publishing of this process wait until the others have come as far, or have given up."""
+    """Make the first publication in this process wait until all other processes have reached theirs, or have ended."""
     import threading
 
     import congruence._utils.atomic as atomic

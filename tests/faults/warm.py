@@ -1,7 +1,7 @@
-"""Imported by the server of forks: what a process works out once, so that each case does not work it out again.
+"""Imported by the fork server: fills caches once, so that no case has to fill them again.
 
-That is commands' options, what scikit-learn looks for when it first checks an array, the shapes of letters, and compiled templates. Nothing of it
-leaves a thread or an open file behind, which a fork would not take along.
+These are the options of commands, what scikit-learn looks up when it first checks an array, glyph shapes, and compiled templates. None of this leaves a
+thread or an open file behind, which would not survive a fork.
 """
 
 from __future__ import annotations

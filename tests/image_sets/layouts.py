@@ -1,4 +1,4 @@
-"""Small data sets in the layout of the official archives, with pictures that can be told apart."""
+"""Small data sets in the layout of the official archives, with distinguishable pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def colour(k: int) -> tuple[int, int, int]:
 
 
 def picture(path: Path, k: int, size: tuple[int, int] = (6, 4)) -> None:
-    """Write a picture of one colour; Pillow goes by content, so any suffix will do."""
+    """Write a picture of one color; Pillow detects the format from the content, so any suffix works."""
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)

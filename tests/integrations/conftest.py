@@ -39,7 +39,7 @@ def folder(bridge, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def nearest(bridge, old_rows):
-    """Give the numbers of the old rows nearest to bridged queries, found by NumPy."""
+    """Return the indices of the old rows nearest to bridged queries, found with NumPy."""
 
     def find(queries, k=5):
         scores = np.asarray(bridge.transform(new_model(queries), "text")) @ old_rows.T

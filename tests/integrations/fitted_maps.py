@@ -15,7 +15,7 @@ X = P.X[:20].astype(np.float32)
 
 
 def heads() -> HeadsMap:
-    """Both heads together have every kind of layer, with and without what is optional."""
+    """Return heads that together contain every kind of layer, with and without its optional parts."""
     rng = np.random.default_rng(0)
 
     def w(*shape):

@@ -1,4 +1,4 @@
-"""Tiny models of sentence-transformers with random weights; the library is imported when one is made, since that takes seconds."""
+"""Tiny sentence-transformers models with random weights; the library, which takes seconds to import, is imported on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TEXTS = ["a photo of the cat", "red sky", "the dog"]
 
 
 def wide(width: int, *more):
-    """Return a static model of so many dimensions, with further modules."""
+    """Return a static model of the given dimension, followed by the given modules."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -22,5 +22,5 @@ def wide(width: int, *more):
 
 
 def tiny(*more):
-    """Return one of the width that the maps of these tests take."""
+    """Return a model of the dimension that the maps of these tests expect."""
     return wide(6, *more)

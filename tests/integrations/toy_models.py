@@ -1,4 +1,4 @@
-"""Two models of texts that need no weights: sums of random vectors of letters in threes, and the same ones turned, with noise."""
+"""Two text models without weights: sums of random vectors of letter trigrams, and the same sums rotated, with noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def letters(three: str) -> np.ndarray:
 
 
 def new_model(texts) -> np.ndarray:
-    """Give unit rows of the new model, float32, shape (n, 16)."""
+    """Return unit rows of the new model, float32, shape (n, 16)."""
     rows = np.zeros((len(texts), NEW))
     for row, text in zip(rows, texts, strict=True):
         for k in range(len(text)):
@@ -46,14 +46,14 @@ def new_model(texts) -> np.ndarray:
 
 
 def old_model(texts) -> np.ndarray:
-    """Give unit rows of the old model, shape (n, 24)."""
+    """Return unit rows of the old model, shape (n, 24)."""
     rows = new_model(texts) @ TURN
     rows += np.random.default_rng(2).normal(scale=0.02, size=(len(texts), OLD))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
 class Toy(Encoder):
-    """The new model behind the library's interface, as ``toy:new`` where a test registers it."""
+    """The new model as an encoder of the library, loaded as ``toy:new`` if a test registers it."""
 
     def __init__(self, options: object = None) -> None:
         self.space = Space("toy:new", "1", "text", NEW, True)

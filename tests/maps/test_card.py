@@ -130,7 +130,7 @@ def test_the_card_says_where_means_are_from_and_whether_the_pairs_look_paired(ro
         "means: audio (of 78 source rows), image (of 78 source rows, the target's estimated from the source's), text (from the pairs)."
         in card
     )
-    assert "Without a modality text is meant." in card
+    assert "The default modality is text." in card
     assert "Pairing: the pairs belong together (mean cosine of pairs left out 0." in card
     assert "Held out: 12 pairs: retrieval" in card
     alone = {key: meaning for key, _, meaning in tables(card)[0][2:]}

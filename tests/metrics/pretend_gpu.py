@@ -1,7 +1,7 @@
-"""A GPU on paper, for machines without one: what would have to cross to the host is counted, what CUDA refuses is refused.
+"""A simulated GPU, for machines without one: it counts bytes that would go to the host, and refuses what CUDA refuses.
 
-Tensors put there compute on the CPU, but say that they live on ``cuda:0``. A tensor of the host among them is an error,
-unless it is a single number or an index; so is taking one for a NumPy array without fetching it first.
+Its tensors compute on the CPU but report the device ``cuda:0``. Mixing them with a CPU tensor is an error, unless that is a
+single number or an index; so is using one as a NumPy array without copying it to the host first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NUMPY = {torch.Tensor.numpy, torch.Tensor.__array__}
 
 
 class There(torch.Tensor):
-    """A tensor on the GPU."""
+    """A tensor on the simulated GPU."""
 
 
 class PretendGPU(TorchFunctionMode):
@@ -26,7 +26,7 @@ class PretendGPU(TorchFunctionMode):
     Attributes
     ----------
     fetched : int
-        Bytes that went from the GPU to the host.
+        Bytes copied from the GPU to the host.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class PretendGPU(TorchFunctionMode):
 
     @staticmethod
     def put(array) -> There:
-        """Place an array or tensor on the GPU, uncounted."""
+        """Move an array or tensor to the GPU without counting it."""
         return torch.as_tensor(array).detach().as_subclass(There)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -59,7 +59,7 @@ class PretendGPU(TorchFunctionMode):
 
     @staticmethod
     def _target(func, args, kwargs) -> torch.device | None:
-        """Return the device that a call asks for, if any."""
+        """Return the device that a call requests, if any."""
         if func is torch.Tensor.cpu:
             return torch.device("cpu")
         named = [kwargs.get("device")] + (list(args[1:2]) if func is torch.Tensor.to else [])

@@ -62,7 +62,7 @@ def test_captions_are_read_from_tables_and_mappings(tmp_path):
         ("c.csv", "name,caption\na,b\n", CorruptFileError, "expected id and caption"),
         ("c.csv", "id,caption\n", InputError, "no caption"),
         ("c.csv", "id,caption\na,\n", InputError, "empty caption"),
-        ("c.json", "[1]", CorruptFileError, "no mapping"),
+        ("c.json", "[1]", CorruptFileError, "does not map"),
         ("c.json", "{", CorruptFileError, "cannot be read"),
         ("c.json", f'{{"a": {"1" * 5000}}}', CorruptFileError, "cannot be read"),
         ("c.json", "[" * 10**5, CorruptFileError, "cannot be read"),

@@ -224,7 +224,7 @@ def test_features_are_found_by_file_name_and_id(features):
         A = np.random.default_rng([layer, 4]).standard_normal((6, 12))
         np.testing.assert_allclose(data.images["dino"][depth][data.image_of], truth @ A, atol=1e-4)
     assert list(data.dual) == ["clip"]
-    assert data.notes == ("siglip is left out: no images, captions and negatives of it.",)
+    assert data.notes == ("siglip is left out: its images, captions or negatives are missing.",)
     assert len(data.unrelated["dino"]) == 30
     assert data.stand_in is None
 

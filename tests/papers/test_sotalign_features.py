@@ -95,7 +95,7 @@ def test_what_is_missing_is_named(folder):
         run("sotalign-table4", models="eye/pen")
     (place / "blind").mkdir()
     plant(place / "blind/images.parquet", [f"{i}.jpg" for i in range(1, N)], made.images[1:])
-    with pytest.raises(IdError, match="other ids of blind than of eye"):
+    with pytest.raises(IdError, match="different ids for blind and eye"):
         open_features(["eye/pen", "blind/pen"], place)
     with pytest.raises(IdError, match="the text '0.jpg#"):
         open_features(["blind/pen"], place)

@@ -184,7 +184,7 @@ def test_experiments_run_on_real_encoders(name, data, shared):
 
 
 def test_classes_are_not_asked_for_where_there_are_none(shared):
-    with pytest.raises(ParameterError, match="one photo a class"):
+    with pytest.raises(ParameterError, match="one photo per class"):
         open_sample("imagenet1000", shared("imagenet1000_unimodal.npz"), "classes")
 
 

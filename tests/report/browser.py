@@ -36,7 +36,7 @@ class Browser:
     ----------
     executable : str
     home : Path
-        An empty folder for its profile and what it says on stderr.
+        An empty folder for its profile and its stderr output.
     """
 
     def __init__(self, executable: str, home: Path) -> None:
@@ -54,7 +54,7 @@ class Browser:
         self._sent, self._rest, self._events = 0, b"", []
 
     def open(self, path: Path, *, width: int, height: int, dark: bool = False) -> Tab:
-        """Show a file in a window of that size, and return once it is loaded."""
+        """Open a file in a window of the given size, and return once it is loaded."""
         return Tab(self, path, width, height, dark)
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Browser:
         os.close(self._answers)
 
     def ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; what happens until then is kept for :meth:`wait` and :meth:`told`."""
+        """Send a command and return its result; events received until then are kept for :meth:`wait` and :meth:`told`."""
         self._sent += 1
         message = {"id": self._sent, "method": method, "params": parameters} | (
             {"sessionId": session} if session else {}
@@ -76,12 +76,12 @@ class Browser:
         return answer["result"]
 
     def wait(self, method: str, session: str) -> None:
-        """Return once an event has been seen."""
+        """Wait for an event."""
         while not self.told(session, method):
             self._events.append(self._next())
 
     def told(self, session: str, *methods: str) -> list[dict[str, Any]]:
-        """Return the events of these kinds so far."""
+        """Return the events of the given kinds received so far."""
         return [one for one in self._events if one.get("sessionId") == session and one.get("method") in methods]
 
     def _next(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Browser:
 
 
 class Tab:
-    """A page that is shown."""
+    """An open page."""
 
     def __init__(self, browser: Browser, path: Path, width: int, height: int, dark: bool) -> None:
         self._browser = browser
@@ -117,17 +117,17 @@ class Tab:
         return self._browser.ask(method, self._session, **parameters)
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression of JavaScript."""
+        """Return the value of a JavaScript expression."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"]["value"]
 
     def picture(self) -> bytes:
-        """Return what is shown, as PNG."""
+        """Return a screenshot as PNG."""
         return base64.b64decode(self.ask("Page.captureScreenshot")["data"])
 
     def said(self) -> list[dict[str, Any]]:
-        """Return what is on the page's console: what scripts print, what they fail with, and what the browser complains of."""
+        """Return the messages of the page's console: output and errors of scripts, and complaints of the browser."""
         kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
         return [event["params"] for event in self._browser.told(self._session, *kinds)]
 

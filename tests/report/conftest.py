@@ -19,7 +19,7 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture
 def look(chromium):
-    """Show pages in a real browser, each until the end of the test."""
+    """Return a function that opens a page in a real browser until the end of the test."""
     tabs = []
 
     def show(path, **window):

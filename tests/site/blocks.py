@@ -1,4 +1,4 @@
-"""Run the blocks of a page in the order in which they stand, as a reader would, and compare what they print with what the page says."""
+"""Run the code blocks of a page in order, as a reader would, and compare their output with the output on the page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
-#: Numbers differ in the last digits between machines.
+#: Numbers on a page are compared with a relative tolerance, since their last digits differ between machines.
 NUMBER = re.compile(r"[-−+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 TOLERANCE = 0.03
 
 
 def commands(script: str) -> list[list[str]]:
-    """Split a block of shell into commands of congruence; nothing else may stand there."""
+    """Split a shell block into congruence commands, the only commands allowed there."""
     lines = [line.removeprefix("$ ") for line in script.replace("\\\n", " ").splitlines() if line.strip()]
     found = [shlex.split(line, comments=True) for line in lines]
     assert all(words[0] == "congruence" for words in found if words), script
@@ -25,7 +25,7 @@ def commands(script: str) -> list[list[str]]:
 
 
 def agrees(said: str, printed: str) -> bool:
-    """Whether a line of the page is a printed one, up to spaces and the last digits of numbers."""
+    """Return whether a line of the page equals a printed line, up to spaces and the last digits of numbers."""
     if NUMBER.sub("#", " ".join(said.split())) != NUMBER.sub("#", " ".join(printed.split())):
         return False
     pairs = zip(NUMBER.findall(said), NUMBER.findall(printed), strict=True)
@@ -34,7 +34,7 @@ def agrees(said: str, printed: str) -> bool:
 
 
 def run_page(page: Path, here: Any, replace: dict[str, str] | None = None) -> str:
-    """Run a page in the current folder; return all that it printed.
+    """Run the code blocks of a page in the current folder, and return all output.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def run_page(page: Path, here: Any, replace: dict[str, str] | None = None) -> st
     here : callable
         The fixture that runs a command in this process.
     replace : dict of str to str, optional
-        Addresses that a test has under another name.
+        Strings of the page, such as addresses, and what the test uses instead.
     """
     text = page.read_text(encoding="utf-8")
     for old, new in (replace or {}).items():

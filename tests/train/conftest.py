@@ -1,4 +1,4 @@
-"""Two unimodal encoders of one latent world: what the training tests align."""
+"""Simulated vectors of two unimodal encoders with a shared latent, which the training tests align."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -41,7 +41,7 @@ def world():
 
 @pytest.fixture(scope="session")
 def latent():
-    """Give a world that every method learns in a hundred steps: linear views, more pairs than dimensions."""
+    """Return a world that every method learns in a hundred steps: linear views, more pairs than dimensions."""
     rng = np.random.default_rng(0)
     A, B = rng.normal(size=(6, 20)), rng.normal(size=(6, 16))
 

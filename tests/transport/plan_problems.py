@@ -1,4 +1,4 @@
-"""Problems that the tests of plans share: points, marginals, and the ways in which a solver is given them."""
+"""Problems shared by the tests of transport plans: points, marginals, and the ways to pass them to a solver."""
 
 import numpy as np
 import torch

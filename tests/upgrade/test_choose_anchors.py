@@ -188,7 +188,7 @@ def test_the_command_that_is_printed_next_runs(files, store, here):
         (("-n", 5, "-o", "a.txt", "--method", "balanced"), "Pass --labels"),
         (("-n", 5, "-o", "a.txt", "--labels", "s.npz:kind"), "Pass --method balanced, or leave out --labels"),
         (("-n", 5, "-o", "s.npz"), "Pass --force"),
-        (("-n", 5, "-o", "s.npz", "--force"), "what is read"),
+        (("-n", 5, "-o", "s.npz", "--force"), "is the source"),
         (("-n", 5, "-o", "a.txt", "--plot", "a.gif"), "a.gif"),
         (("-n", 5, "-o", "a.txt", "--texts"), "either a file of vectors or --texts"),
     ],

@@ -358,7 +358,7 @@ def test_the_input_is_never_the_output(how, force, tmp_path):
     files = [save(a_table(), path) for path in (tmp_path / "in.parquet", tmp_path / "parts/a.parquet")]
     before = [path.read_bytes() for path in files]
     output, spec = alias(tmp_path, how)
-    with pytest.raises(ParameterError, match="what is read"):
+    with pytest.raises(ParameterError, match="the source"):
         transform_file(MAP, open_source(f"{spec}:embedding"), output, force=force)
     assert [path.read_bytes() for path in files] == before
 
@@ -367,7 +367,7 @@ def test_nor_is_the_file_of_the_ids(tmp_path):
     np.save(tmp_path / "in.npy", P.X)
     (tmp_path / "names.csv").write_text("name\n" + "\n".join(f"n{k}" for k in range(N)))
     source = open_source(tmp_path / "in.npy", ids=f"{tmp_path}/names.csv:name")
-    with pytest.raises(ParameterError, match="what is read"):
+    with pytest.raises(ParameterError, match="the source"):
         transform_file(MAP, source, tmp_path / "names.csv", force=True)
     transform_file(MAP, source, tmp_path / "out.csv", normalize=False)
     assert read_embeddings(tmp_path / "out.csv").ids[1] == "n1"

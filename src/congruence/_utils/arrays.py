@@ -1,4 +1,4 @@
-"""Array plumbing: namespaces, conversion, blocks."""
+"""Helpers for arrays: namespaces, conversion, blocks of rows."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import TypeIs
 
-#: NumPy, to be passed as ``xp``: ``np`` itself mypy would compare with the protocol of namespaces anew, in a second or more each time.
+#: NumPy, to pass as ``xp``: if ``np`` itself were passed, mypy would check it against the namespace protocol each time, for a second or more.
 NUMPY: ModuleType = np
 
-#: Bytes one temporary block may take. Large enough for BLAS to run at full speed, small enough that a
-#: handful of them stay far below a laptop's memory.
+#: Maximum bytes of a temporary block: large enough for BLAS to run at full speed, small enough that a
+#: few of them use only a fraction of a laptop's memory.
 BLOCK_BYTES = 32 * 2**20
 
-#: Rows whose norms differ from 1 by less than this count as unit rows (float16 rounds at about 5e-4).
+#: Rows whose norms differ from 1 by less than this count as unit rows (the rounding error of float16 is about 5e-4).
 UNIT_TOLERANCE = 5e-3
 
 
 def as_dtype(dtype: DTypeLike) -> np.dtype:
-    """Return what NumPy reads as a dtype: mypy takes seconds for each call of ``np.dtype`` itself on anything so wide."""
+    """Return ``np.dtype(dtype)``; a direct call with such a broad type takes mypy seconds to check."""
     return np.dtype(dtype)
 
 
 def to_numpy(array: object) -> np.ndarray:
-    """Return ``array`` as a NumPy array, copying only when it lives elsewhere.
+    """Return ``array`` as a NumPy array, with a copy only if it must be converted or moved.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def to_numpy(array: object) -> np.ndarray:
 
 
 def namespace(*arrays: object) -> ArrayNamespace:
-    """Return the array-API namespace the arrays share; sequences count as NumPy.
+    """Return the array API namespace of the arrays; sequences count as NumPy.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ def namespace(*arrays: object) -> ArrayNamespace:
 
 
 def is_tensor(array: object) -> TypeIs[Tensor]:
-    """Say whether ``array`` is a torch tensor, without loading torch."""
+    """Return whether ``array`` is a torch tensor, without importing torch."""
     return hasattr(array, "detach")
 
 
 def widen(tensor: Array) -> Array:
-    """Return a tensor in a precision to compute in: half precision as float32, integers as float64; with its graph."""
+    """Return a tensor in a precision for computation: half precision as float32, integers as float64; the autograd graph is kept."""
     xp = namespace(tensor)
     if xp.isdtype(tensor.dtype, "real floating"):
         return xp.astype(tensor, xp.float32) if xp.finfo(tensor.dtype).bits < 32 else tensor
@@ -90,7 +90,7 @@ def widen(tensor: Array) -> Array:
 
 
 def as_given(out: Array, given: object) -> Array:
-    """Return a result in the dtype of the tensor it was computed from; NumPy arrays, and results for integers, as they are."""
+    """Return a result in the dtype of the floating-point tensor it was computed from; leave other results unchanged."""
     if not (is_tensor(out) and is_tensor(given)):
         return out
     xp = namespace(given)
@@ -102,37 +102,37 @@ def beside(array: np.ndarray, rows: np.ndarray) -> np.ndarray: ...
 @overload
 def beside(array: np.ndarray, rows: Array) -> Array: ...
 def beside(array: np.ndarray, rows: Array) -> Array:
-    """Return an array of a map in the library, on the device and in the dtype of the rows it is to meet."""
+    """Return an array of a map converted to the library, device and dtype of ``rows``."""
     if isinstance(rows, np.ndarray):
         return array.astype(rows.dtype, copy=False)
     return namespace(rows).asarray(array, dtype=rows.dtype, device=device(rows))
 
 
 def is_remote(array: object) -> TypeIs[Tensor]:
-    """Say whether ``array`` is a torch tensor outside the host's memory, which NumPy cannot read in place."""
+    """Return whether ``array`` is a torch tensor outside host memory, which NumPy cannot read in place."""
     return is_tensor(array) and array.device.type != "cpu"
 
 
 def device(array: Array) -> Device:
-    """Return where ``array`` lives, in the form in which its namespace takes it."""
+    """Return the device of ``array``, in the form that its namespace accepts."""
     import array_api_compat
 
     return array_api_compat.device(array)
 
 
 def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16) -> Iterator[slice]:
-    """Cut ``range(n)`` into slices whose rows take about ``budget`` bytes.
+    """Yield slices that divide ``range(n)`` into blocks of rows of at most about ``budget`` bytes.
 
     Parameters
     ----------
     n : int
         Number of rows.
     row_bytes : int
-        Bytes that one row costs in the temporary being blocked.
+        Bytes of temporary memory per row.
     budget : int, default=BLOCK_BYTES
-        Bytes a block may take.
+        Maximum bytes of a block.
     minimum : int, default=16
-        Fewest rows in a block, so that very wide rows still use matrix products.
+        Minimum number of rows in a block, so that very wide rows still use matrix products.
 
     Yields
     ------
@@ -144,19 +144,20 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
 
 
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
-    """Whether rows have unit norm, judged on at most ``sample`` evenly spaced rows.
+    """Return whether rows have unit norm, judged from at most ``sample`` evenly spaced rows.
 
     Parameters
     ----------
     X : ndarray, shape (n, d)
     sample : int, default=4096
+        Maximum number of rows to check.
 
     Returns
     -------
     bool
     """
     rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
-    with np.errstate(over="ignore"):  # a huge row is no unit row, whatever its norm
+    with np.errstate(over="ignore"):  # a row whose norm overflows is not a unit row
         return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
 
 
@@ -167,9 +168,9 @@ def normalize_rows(X: TensorT) -> TensorT: ...
 @overload
 def normalize_rows(X: Array) -> Array: ...
 def normalize_rows(X: Array) -> Array:
-    """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; of a tensor with its graph.
+    """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 
-    Zero rows stay zero: a direction cannot be invented. What cannot do without one refuses such rows before
+    Zero rows stay zero, since they have no direction. Code that needs a direction must reject such rows first
     (:func:`congruence.metrics._base.unit`, ``as_matrix``).
 
     Parameters
@@ -184,10 +185,9 @@ def normalize_rows(X: Array) -> Array:
         xp = namespace(X)
         wide = X if X.device.type == "mps" else xp.astype(X, xp.float64)  # Apple's GPUs have no float64
         if X.dtype == xp.float64:
+            # Scale first: squares of huge numbers overflow, and squares of tiny ones underflow.
             top = xp.max(xp.abs(X.detach()), axis=1, keepdims=True)
-            wide = wide / xp.where(
-                top > 0, top, xp.ones_like(top)
-            )  # squares of huge numbers overflow, of tiny ones vanish
+            wide = wide / xp.where(top > 0, top, xp.ones_like(top))
         norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
         return xp.astype(wide / xp.where(norms > 0, norms, xp.ones_like(norms)), X.dtype)
     rows = to_numpy(X)
@@ -196,8 +196,8 @@ def normalize_rows(X: Array) -> Array:
         block = rows[part].astype(np.float64)
         with np.errstate(over="ignore", under="ignore"):
             norms = np.sqrt(np.add.reduce(block * block, axis=1, keepdims=True))
-        if not 1e-140 < norms.min(initial=1) <= norms.max(initial=1) < 1e140:  # nor where one is NaN
-            odd = ~((norms > 1e-140) & (norms < 1e140))[:, 0]  # squares of huge numbers overflow, of tiny ones vanish
+        if not 1e-140 < norms.min(initial=1) <= norms.max(initial=1) < 1e140:  # also if a norm is NaN
+            odd = ~((norms > 1e-140) & (norms < 1e140))[:, 0]  # the squares overflowed or underflowed
             tops = np.abs(block[odd]).max(axis=1, keepdims=True)
             block[odd] /= np.where(tops > 0, tops, 1)
             norms[odd] = np.linalg.norm(block[odd], axis=1, keepdims=True)

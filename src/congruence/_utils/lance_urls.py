@@ -1,4 +1,4 @@
-"""Lance data sets by URL: what Lance itself takes, an address and options of storage, from the URLs that Arrow's file systems take."""
+"""Conversion of the URLs that Arrow's file systems accept to the address and storage options that Lance accepts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ __all__ = ["aws_endpoint", "lance_location"]
 
 
 def aws_endpoint() -> str | None:
-    """Return the endpoint that AWS's variables name: Arrow's file system does not read them."""
+    """Return the endpoint set in AWS environment variables, which Arrow's file system does not read; None if there is none."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def lance_location(uri: str) -> tuple[str, dict[str, str] | None]:
-    """Return the address without its query, and the options of storage that the query and the environment name.
+    """Return the address without its query, and the storage options from the query and the environment.
 
     Parameters
     ----------
     uri : str
-        For example ``s3://bucket/photos.lance?endpoint_override=http://localhost:9000``. Credentials are left to the environment.
+        URL of the data set, for example ``s3://bucket/photos.lance?endpoint_override=http://localhost:9000``. Credentials come from the
+        environment, not from the URL.
 
     Returns
     -------
-    tuple of (str, dict or None)
+    address : str
+    options : dict or None
     """
     parts = urlsplit(uri)
     asked = {key: values[-1] for key, values in parse_qs(parts.query).items()}

@@ -1,4 +1,4 @@
-"""Whether this process runs one command and ends, which decides what is worth importing."""
+"""Record of whether this process runs a single command, so that slow imports can be avoided."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _command = False
 
 
 def start_command() -> None:
-    """Say that this process runs one command and ends; the entry point of the command line calls it first."""
+    """Record that this process runs a single command and exits; called first by the entry point of the command line."""
     global _command
     _command = True
 
 
 def runs_command() -> bool:
-    """Return whether this process runs one command, in which nothing has imported scikit-learn yet."""
+    """Return whether this process runs a single command and has not imported scikit-learn."""
     return _command and "sklearn" not in sys.modules

@@ -1,7 +1,7 @@
-"""Renames that replace nothing, and renames that exchange two names.
+"""Renames that never replace an existing target, and atomic exchanges of two names.
 
-Each is one system call where the system has it: ``renameat2`` on Linux, ``renamex_np`` on macOS. Network drives and old
-file systems know neither; there a hard link, or a name claimed first, keeps what stands at the target.
+Each is a single system call if the system supports it: ``renameat2`` on Linux, ``renamex_np`` on macOS. Network drives and old
+file systems support neither; there a hard link, or an empty file that claims the name first, protects an existing target.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-#: What a system, a sandbox or a file system answers to a call that it does not know.
+#: Errors by which a system, a sandbox or a file system reports a call that it does not support.
 _UNKNOWN = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
 
-#: Flags by system: never replace, exchange.
+#: Flags by platform: (never replace, exchange).
 _FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
 _AT_FDCWD = -100
 
 
 def rename_exclusive(source: Path, target: Path) -> None:
-    """Rename a file or folder; of two that do so to one target at once, one succeeds.
+    """Rename a file or folder, without replacing an existing target; of several concurrent renames to one target, one succeeds.
 
     Parameters
     ----------
     source, target : Path
-        In the same folder.
+        Paths in the same folder.
 
     Raises
     ------
     FileExistsError
-        Something stands at the target; it stays, and so does the source.
+        If the target exists; target and source are then unchanged.
     """
     if _call(source, target, 0):
         return
-    if os.name == "nt":  # replaces nothing there
+    if os.name == "nt":  # os.rename never replaces a target on Windows
         os.rename(source, target)
     elif source.is_dir():
         _rename_folder(source, target)
@@ -47,14 +47,14 @@ def rename_exclusive(source: Path, target: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange what two names stand for, at once; return False where the system cannot, and nothing was done."""
+    """Exchange two names atomically; return False, with nothing changed, if the system does not support it."""
     return _call(one, other, 1)
 
 
 def _rename_folder(source: Path, target: Path) -> None:
     os.mkdir(target)  # fails if anything is there
     try:
-        os.rename(source, target)  # takes the place of an empty folder, never of another
+        os.rename(source, target)  # replaces a folder only if it is empty
     except BaseException as error:
         with suppress(OSError):
             os.rmdir(target)
@@ -76,13 +76,13 @@ def _rename_file(source: Path, target: Path) -> None:
     try:
         os.replace(source, target)
     except BaseException:
-        if os.path.lexists(source):  # so that what stands at the target is the empty file that claimed the name
+        if os.path.lexists(source):  # not renamed, so the target is the empty file that claimed the name
             os.unlink(target)
         raise
 
 
 def _call(source: Path, target: Path, which: int) -> bool:
-    """Make the system call; return False if there is none."""
+    """Make the system call; return False if it is not supported. Raises OSError."""
     function = _find_call()
     if function is None:
         return False

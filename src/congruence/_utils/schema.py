@@ -1,4 +1,4 @@
-"""Plain data checked against a pydantic model: what it refuses, in our words, with the line of the file."""
+"""Validation of plain data against a pydantic model, with this library's error messages and the line in the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Where", "validate"]
 
-#: What a value must be, by pydantic's name of the error.
+#: The expected type of a value, by pydantic's error type.
 _WORDS = {
     "string_type": "text",
     "bool_type": "true or false",
@@ -27,26 +27,26 @@ _WORDS = {
     "dict_type": "a mapping",
 }
 
-#: An unknown key is said first, since a key that is missing or a parameter that is not one may be that, misspelled.
+#: Error types to report first. Unknown keys come before missing ones, since a missing key may be an unknown one, misspelled.
 _FIRST = ("extra_forbidden", "invalid_key", "missing")
 
 
 @dataclass(frozen=True)
 class Where:
-    """The place of entries, for messages.
+    """The location of entries, for error messages.
 
     Attributes
     ----------
     name : str
-        Of the file; empty for what came from Python or an option.
+        Name of the file; empty for entries from Python or a command-line option.
     text : str
-        YAML in which lines are looked up; empty for entries without one.
+        YAML text in which lines are looked up; empty if there is none.
     path : tuple of str and int
-        From the document to the entries that are checked.
+        Path from the document to the entries.
     group : str
-        What these entries are, if not a whole document: "parameters of sail".
+        Name of these entries if they are not a whole document, for example "parameters of sail".
     replaced : set of tuple
-        Entries of the file, by their paths, in whose place others were given.
+        Paths of entries of the file that were overridden by other values.
     """
 
     name: str = ""
@@ -56,11 +56,11 @@ class Where:
     replaced: frozenset[tuple[str | int, ...]] = frozenset()
 
     def below(self, *path: str | int, group: str = "") -> Where:
-        """Return the place of what an entry holds."""
+        """Return the location of the entries inside an entry."""
         return replace(self, path=(*self.path, *path), group=group)
 
     def at(self, *path: str | int) -> str:
-        """Return ``"fig5.yaml, line 7"`` of an entry; empty where it is of no file."""
+        """Return the file and line of an entry, as ``"fig5.yaml, line 7"``; empty if the entry is not from a file."""
         full = (*self.path, *path)
         if any(full[:k] in self.replaced for k in range(1, len(full) + 1)):
             return ""
@@ -69,9 +69,9 @@ class Where:
 
 
 def validate(model: type[BaseModel], data: Mapping[str, object], where: Where) -> None:
-    """Refuse data that a model refuses.
+    """Check that data satisfy a pydantic model.
 
-    A field's ``description`` says what it must be, and its first example what could be written.
+    Messages take the expected value from a field's ``description``, and a valid value from its first example.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def validate(model: type[BaseModel], data: Mapping[str, object], where: Where) -
     Raises
     ------
     ParameterError
-        Names one entry, unknown keys first, its line, what it was and what it must be.
+        If the data do not satisfy the model. The message gives one entry (unknown keys first), its line, its value and the expected value.
     """
     from pydantic import ValidationError
 
@@ -99,7 +99,7 @@ def validate(model: type[BaseModel], data: Mapping[str, object], where: Where) -
 def _explain(
     model: type[BaseModel], data: Mapping[str, object], errors: Sequence[ErrorDetails], where: Where
 ) -> ParameterError:
-    """Return the first error in our words."""
+    """Return the first error with this library's message."""
     error = errors[0]
     key, *rest = error["loc"]
     place = where.at(*error["loc"])
@@ -127,7 +127,7 @@ def _explain(
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
         got = f"{key} {value}{inside}" if place else f"{key}={value}"
-        return ParameterError(f"Got {got}; expected one of {choices}. Take one of these.")
+        return ParameterError(f"Got {got}; expected one of {choices}. Choose one of these.")
     if error["type"] == "greater_than_equal":
         got = f"{value} in {key}" if rest else f"{key} {value}"
         return ParameterError(f"Got {got}{inside}; expected at least {error['ctx']['ge']}. Write a larger number.")

@@ -9,25 +9,25 @@ import numpy as np
 from congruence._utils.arrays import is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array
 
-# Proposals handled at once. Ties can make every entry a proposal, and then this bounds the memory.
+# Candidates processed at a time. With ties every entry may be a candidate; this limits the memory.
 _PROPOSALS = 2**20
 
 
 def top_k(similarity: Array, k: int) -> np.ndarray:
-    """Return the columns of the k largest entries of each row, largest first; equal entries come lowest column first.
+    """Return the columns of the k largest entries of each row, largest first; ties are ordered by column.
 
     Parameters
     ----------
     similarity : ndarray or tensor, shape (m, n)
-        Without NaN. A tensor is searched on its device.
+        Similarities without NaN. A tensor is searched on its device.
     k : int
-        From 1 to n.
+        Number of entries, from 1 to n.
 
     Returns
     -------
     ndarray of int, shape (m, k)
     """
-    if k == 1 and isinstance(similarity, np.ndarray):  # whose argmax is the first of equal entries
+    if k == 1 and isinstance(similarity, np.ndarray):  # NumPy's argmax returns the first of equal entries
         return np.argmax(similarity, axis=1)[:, None]
     xp = namespace(similarity)
     out = np.empty((len(similarity), k), dtype=np.intp)
@@ -40,14 +40,16 @@ def top_k(similarity: Array, k: int) -> np.ndarray:
 
 
 def best_of(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the k largest of the entries proposed for each row, equal ones lowest column first.
+    """Return the k largest candidates of each row, largest first; ties are ordered by column.
 
     Parameters
     ----------
     i, j : ndarray of int, shape (p,)
-        Rows, ascending, and columns of the entries; each row with k entries at least.
+        Rows (in ascending order) and columns of the candidates, with at least k candidates per row.
     value : ndarray, shape (p,)
+        Values of the candidates.
     m, k : int
+        Number of rows, and of entries per row.
 
     Returns
     -------
@@ -63,10 +65,10 @@ def best_of(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int) -> 
 
 
 def kth_from_below(similarity: Array, k: int) -> Array:
-    """Return for each row a number not above its k-th largest entry, and seldom much below it, shape (m,).
+    """Return a lower bound on the k-th largest entry of each row, usually a tight one, shape (m,).
 
-    The columns are dealt into many groups; the k-th largest of the groups' maxima has k entries at or above it. Maxima
-    are much quicker to find than the k-th of all entries.
+    The columns are divided into many groups; at least k entries are at or above the k-th largest of the groups' maxima. Maxima
+    are much faster to find than the k-th largest of all entries.
     """
     m, n = similarity.shape
     groups = max(256, 16 * k)
@@ -80,7 +82,7 @@ def kth_from_below(similarity: Array, k: int) -> Array:
 
 
 def portions(counts: np.ndarray) -> Iterator[slice]:
-    """Cut rows into slices with about ``_PROPOSALS`` proposals each."""
+    """Yield slices of consecutive rows with at most ``_PROPOSALS`` candidates each, or a single row with more."""
     ends = np.cumsum(counts)
     start = 0
     while start < len(counts):

@@ -1,7 +1,7 @@
-"""Types of what the library takes and returns, for annotations; nothing here runs.
+"""Types of the library's arguments and results, for annotations only.
 
-What NumPy arrays and torch tensors share is a protocol, since torch is optional and no common base exists. The members are those
-that the code uses: a misspelled function of a namespace, or a result used as what it is not, is an error of mypy.
+The common interface of NumPy arrays and torch tensors is a protocol, since torch is optional and they have no common base class. It has only the
+members that the code uses, so that mypy reports a misspelled function of a namespace, or a result used as the wrong type.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "TensorT",
 ]
 
-#: NumPy's stubs take NumPy's own array-likes on the right of an operator, torch's take tensors and numbers: what both take has no name.
+#: Right operand of an operator. NumPy's stubs accept NumPy array-likes and torch's accept tensors and numbers; there is no name for the intersection.
 _Operand: TypeAlias = Any
 _Key: TypeAlias = Any
 
@@ -44,15 +44,15 @@ class DType(Protocol):
 
 
 class Device(Protocol):
-    """Where a tensor lives."""
+    """The device of a tensor."""
 
     @property
     def type(self) -> str:
-        """Say which kind: ``"cpu"``, ``"cuda"`` or ``"mps"``."""
+        """Device type: ``"cpu"``, ``"cuda"`` or ``"mps"``."""
 
 
 class Array(Protocol):
-    """A NumPy array or a tensor: what both can do by themselves. Everything else is a function of :class:`ArrayNamespace`."""
+    """A NumPy array or a tensor, with the members that both have. Everything else is a function of :class:`ArrayNamespace`."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ class Array(Protocol):
 
     @property
     def dtype(self) -> DType:
-        """Kind of its numbers."""
+        """Data type of the entries."""
 
     @property
     def T(self) -> Array:
@@ -75,16 +75,16 @@ class Array(Protocol):
         """Bytes of one number."""
 
     def reshape(self, shape: tuple[int, ...], /) -> Array:
-        """Return the same numbers in another shape."""
+        """Return the entries in another shape."""
 
     def max(self) -> Array:
-        """Return the largest."""
+        """Return the largest entry."""
 
     def min(self) -> Array:
-        """Return the smallest."""
+        """Return the smallest entry."""
 
     def all(self) -> object:
-        """Return something true if no number is zero."""
+        """Return a true value if no entry is zero."""
 
     def __len__(self) -> int: ...
     def __float__(self) -> float: ...
@@ -116,24 +116,24 @@ class Array(Protocol):
 
 
 class Tensor(Array, Protocol):
-    """A torch tensor, on any device, with or without its graph."""
+    """A torch tensor, on any device, with or without an autograd graph."""
 
     @property
     def device(self) -> Device:
-        """Where it lives."""
+        """Device of the tensor."""
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients reach it."""
+        """Whether gradients are computed for the tensor."""
 
     def detach(self) -> Tensor:
-        """Return the same numbers without the graph."""
+        """Return the tensor without its autograd graph."""
 
     def cpu(self) -> Tensor:
-        """Return the same numbers in the host's memory."""
+        """Return the tensor in host memory."""
 
     def float(self) -> Tensor:
-        """Return float32."""
+        """Return the tensor as float32."""
 
     def __mul__(self, other: _Operand, /) -> Tensor: ...
     def erf(self) -> Tensor: ...
@@ -144,14 +144,14 @@ class Tensor(Array, Protocol):
 
 
 class SortedTensor(Protocol):
-    """Entries in order, and where they stood."""
+    """Result of sorting: the sorted entries."""
 
     @property
     def values(self) -> Tensor: ...
 
 
 class FloatInfo(Protocol):
-    """What is known of a kind of float."""
+    """Properties of a floating-point type."""
 
     bits: int
     eps: float
@@ -159,7 +159,7 @@ class FloatInfo(Protocol):
 
 
 class LinalgNamespace(Protocol):
-    """``xp.linalg``, as far as it is used."""
+    """The functions of ``xp.linalg`` that the code uses."""
 
     def svd(self, x: Array, /, *, full_matrices: bool = True) -> tuple[Array, Array, Array]: ...
     def svdvals(self, x: Array, /) -> Array: ...
@@ -170,9 +170,9 @@ class LinalgNamespace(Protocol):
 
 
 class ArrayNamespace(Protocol):
-    """The functions of NumPy or torch under the names of the array-API standard, as far as they are used.
+    """The functions of NumPy or torch that the code uses, under the names of the array API standard.
 
-    What :func:`congruence._utils.arrays.namespace` returns, and in the code ``xp``. ``out`` and ``einsum`` are no part of the
+    Returned by :func:`congruence._utils.arrays.namespace`, and called ``xp`` in the code. ``out`` and ``einsum`` are not part of the
     standard, but NumPy and torch agree on them.
     """
 
@@ -232,7 +232,7 @@ class ArrayNamespace(Protocol):
 
 
 class ArrowStream(Protocol):
-    """A table or column of any library that hands out its memory as Arrow: polars, pandas, PyArrow."""
+    """A table or column of any library that exports its memory as Arrow, such as polars, pandas or PyArrow."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
@@ -242,7 +242,7 @@ TensorT = TypeVar("TensorT", bound=Tensor)
 
 
 class Column(Protocol):
-    """A column of any library that NumPy reads: of pandas, polars or Arrow."""
+    """A column that NumPy can read, such as one of pandas, polars or Arrow."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[object]: ...
@@ -250,13 +250,13 @@ class Column(Protocol):
     def __array__(self) -> np.ndarray: ...
 
 
-#: What validation turns into an array: an array, a tensor, nested lists, lists of them, embeddings, or a column or table of vectors.
+#: Input that validation converts to an array: an array, a tensor, nested lists, lists of arrays or tensors, embeddings, or a column or table of vectors.
 RowsLike: TypeAlias = "ArrayLike | Tensor | ArrowStream"
-#: The same where the number of rows is asked before they are read.
+#: The same, if the number of rows is needed before they are read.
 SizedRows: TypeAlias = "Sequence[Any] | np.ndarray | Column | Tensor"
 #: A label of any kind for each row.
 Labels: TypeAlias = "Sequence[Any] | np.ndarray | Column | Tensor"
-#: A layer of a head as plain data: its ``kind``, arrays by name, ``eps`` a number, ``layers`` within it a list of layers.
+#: A layer of a head as plain data: its ``kind``, arrays by name, a number ``eps``, and nested ``layers`` as a list of layers.
 Layer: TypeAlias = dict[str, Any]
-#: An id for each row: texts or integers.
+#: An id for each row: text or integers.
 Ids: TypeAlias = "Sequence[object] | np.ndarray | Column"

@@ -1,7 +1,7 @@
-"""Every message about shape, dtype, finiteness and pairing.
+"""Checks of shape, dtype, finiteness and pairing, with their error messages.
 
-The wording satisfies two readers: a person ("Got …; expected …. Do this.") and scikit-learn's
-``check_estimator``, which looks for a few fixed phrases in the messages of a well-behaved estimator.
+The messages serve users ("Got …; expected …. Do this.") and scikit-learn's
+``check_estimator``, which looks for a few fixed phrases in the messages of an estimator.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _T = TypeVar("_T")
 
 
 def shorten(text: str, most: int = 80) -> str:
-    """Return a text of at most so many characters: an id in a message may have tens of thousands."""
+    """Return a text shortened to at most ``most`` characters, since an id in a message may have tens of thousands."""
     return text if len(text) <= most else f"{text[: most - 2]}…{text[-1]}"
 
 
 def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 5) -> str:
-    """Write row numbers, or their ids, as a short readable list.
+    """Return a short readable list of row numbers, or of the ids of these rows.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 
     ids : sequence of str, optional
         Ids of all rows; ``rows`` indexes into it.
     limit : int, default=5
-        How many are written out.
+        Maximum number of rows to list.
 
     Returns
     -------
@@ -55,14 +55,14 @@ def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 
 
 
 class RowNames:
-    """Names of the rows of a block for messages, made only when a message needs them: ids, or their numbers in the whole.
+    """Names of a block's rows for messages, created only when needed: ids, or row numbers in the whole file.
 
     Parameters
     ----------
     ids : sequence, optional
-        Of the rows of the block.
+        Ids of the rows of the block.
     numbers : int or sequence of int
-        Of the first row, where they follow each other, or of each.
+        Number of the first row if the rows are consecutive, or the number of each row.
     """
 
     def __init__(self, ids: Ids | None, numbers: int | Sequence[int] | np.ndarray) -> None:
@@ -75,23 +75,25 @@ class RowNames:
 
 
 def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, allow_zero_rows: bool = False) -> None:
-    """Refuse rows with NaN, infinity or nothing but zeros, in one pass over memory.
+    """Check in one pass that no row contains NaN or infinity or is all zeros.
 
     Parameters
     ----------
     X : ndarray, shape (n, d)
     name : str
-        What the caller calls the array.
+        Name of the array in messages.
     ids : sequence of str, optional
-        Names for the message.
+        Names of the rows in messages.
     allow_zero_rows : bool, default=False
+        Accept rows of zeros. Rows of width 1 may always be zero.
 
     Raises
     ------
     NotFiniteError, ZeroRowError
+        If a row contains NaN or infinity, or is all zeros.
     """
     n, d = X.shape
-    allow_zero_rows = allow_zero_rows or d == 1  # in one dimension zero is a number like any other
+    allow_zero_rows = allow_zero_rows or d == 1  # in one dimension zero is an ordinary value
     word = "ids" if ids is not None else "rows"
     bad: list[np.ndarray] = []
     zero: list[np.ndarray] = []
@@ -102,7 +104,7 @@ def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, a
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             squared = np.einsum("ij,ij->i", block, block)
         odd = np.flatnonzero(~np.isfinite(squared))
-        if odd.size:  # a huge but finite row overflows its own square: look again, exactly
+        if odd.size:  # the square of a huge but finite row overflows: check these rows exactly
             odd = odd[~np.isfinite(block[odd]).all(axis=1)]
             bad.append(odd + part.start)
         if not allow_zero_rows:
@@ -132,24 +134,26 @@ def as_matrix(
     numeric_objects: bool = False,
     copy_half: bool = True,
 ) -> np.ndarray:
-    """Return ``X`` as a finite real matrix, float32 or float64, without touching the caller's array.
+    """Return ``X`` as a finite real matrix, float32 or float64, without modifying the caller's array.
 
-    float16 widens to float32, integers and booleans to float64.
+    float16 is converted to float32, integers and booleans to float64.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
-        Also a column of vectors, a table of numbers or a list of tensors, as :func:`congruence._utils.columns.to_rows` takes them.
+        May also be a column of vectors, a table of numbers or a list of tensors; see :func:`congruence._utils.columns.to_rows`.
     name : str
-        What the caller calls the array, for messages.
+        Name of the array in messages.
     ids : sequence of str, optional
-        Names of the rows, for messages.
+        Names of the rows in messages.
     min_rows : int, default=1
+        Minimum number of rows.
     allow_zero_rows : bool, default=False
+        Accept rows of zeros; always true for integers and booleans.
     numeric_objects : bool, default=False
-        Accept an object array whose every entry is a number, as scikit-learn's contract asks of estimators.
+        Accept an object array in which every entry is a number, as scikit-learn requires of estimators.
     copy_half : bool, default=True
-        Widen float16; when False it stays as it is (for storage).
+        Convert float16 to float32; if False, float16 is kept (for storage).
 
     Returns
     -------
@@ -157,7 +161,10 @@ def as_matrix(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+    ShapeError, DtypeError, TooFewAnchorsError
+        If ``X`` is not a nonempty matrix of real numbers, or has fewer than ``min_rows`` rows.
+    NotFiniteError, ZeroRowError
+        If a row contains NaN or infinity, or is all zeros.
     """
     A = to_rows(X, name)
     if A.dtype == object:
@@ -170,7 +177,7 @@ def as_matrix(
             A = A.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise DtypeError(
-                f"Got objects that are no numbers in {name}; expected float16, float32 or float64 "
+                f"Got objects that are not numbers in {name}; expected float16, float32 or float64 "
                 "(an entry or argument must be a string or a number that reads as one, here a real number). "
                 "Build one numeric array."
             ) from error
@@ -209,7 +216,7 @@ def as_matrix(
         )
     if A.dtype.kind != "f":
         A = A.astype(np.float64)
-        allow_zero_rows = True  # encoders return floats: a zero row of integers is no failed encoding
+        allow_zero_rows = True  # encoders return floats, so a zero row of integers is not a failed encoding
     elif A.dtype == np.float16 and copy_half:
         A = A.astype(np.float32)
     elif A.dtype.itemsize > 8 or not A.dtype.isnative:
@@ -223,18 +230,20 @@ def as_native(X: TensorT, name: str, *, min_rows: int = 1) -> TensorT: ...
 @overload
 def as_native(X: ArrayLike | ArrowStream, name: str, *, min_rows: int = 1) -> np.ndarray: ...
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
-    """Do as :func:`as_matrix`, zero rows allowed, but leave a torch tensor as it is, on its device and with its graph.
+    """Return ``X`` checked as in :func:`as_matrix`, with zero rows allowed; a torch tensor is returned as is, on its device and with its graph.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     name : str
+        Name of the array in messages.
     min_rows : int, default=1
+        Minimum number of rows.
 
     Returns
     -------
     ndarray or tensor, shape (n, d)
-        A tensor is the caller's own, in any precision; an array is float16, float32 or float64.
+        The caller's own tensor, in any precision; or an array of float16, float32 or float64.
 
     Raises
     ------
@@ -244,36 +253,38 @@ def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
         xp, A = namespace(X), X.detach()
         if xp.isdtype(A.dtype, ("bool", "integral", "real floating")):
-            # One bit a block is fetched, and only at the end, so that a GPU need not wait for the host in between.
+            # The result is fetched once, at the end, so that a GPU does not wait for the host in between.
             parts = blocks(A.shape[0], 8 * A.shape[1])
             if bool(xp.all(xp.stack([xp.all(xp.isfinite(A[part, :])) for part in parts]))):
                 return X
-    # A tensor that comes this far is refused, or of a kind that only NumPy's rules cover.
+    # A tensor that gets here is invalid, or of a type that only the NumPy checks cover.
     checked = as_matrix(X, name, min_rows=min_rows, allow_zero_rows=True, copy_half=False)
     return X if is_tensor(X) else checked
 
 
 def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
-    """Refuse a matrix whose sums, or sums of squares, would overflow in float64 or vanish.
+    """Check that sums of a matrix's entries, or of their squares, neither overflow nor underflow in float64.
 
     Parameters
     ----------
     X : ndarray or tensor, shape (n, d)
-        Finite. What is narrower than float64 has no such numbers.
+        Finite numbers. Types narrower than float64 always pass.
     name : str
+        Name of the matrix in messages.
     squares : bool, default=True
-        False where numbers are scaled before they are squared.
+        Whether the entries are squared without being scaled first.
 
     Raises
     ------
     NotFiniteError
-        The largest number is above 1e70 (1e300 without squares) or, in a matrix that is not all zeros, below its inverse.
+        If the largest magnitude is above 1e70 (1e300 without squares) or, in a matrix that is not all zeros, below the inverse of that limit.
     """
     if X.dtype.itemsize < 8:
         return
     X = X.detach() if is_tensor(X) else X
     top = max(float(X.max()), -float(X.min()))
-    most = 1e70 if squares else 1e300  # products of two sides' squares, or the numbers themselves, can be summed then
+    # Up to this limit, products of two sides' squares, or the numbers themselves, can be summed.
+    most = 1e70 if squares else 1e300
     if top and not 1 / most <= top <= most:
         raise NotFiniteError(
             f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}, since others {'overflow' if top > most else 'vanish'} "
@@ -282,23 +293,26 @@ def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
 
 
 def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
-    """Return mapped rows if they are finite; rows that were finite and are so no longer are too large for their dtype.
+    """Return mapped rows after checking that they are finite: finite rows that become infinite are too large for their dtype.
 
     Parameters
     ----------
     Z : ndarray or tensor, shape (n, d_out)
-        What a map made of ``X``.
+        Mapped rows of ``X``.
     X : ndarray or tensor, shape (n, d)
+        Finite rows.
     name : str
-        What the caller calls ``X``.
+        Name of ``X`` in messages.
 
     Returns
     -------
     ndarray or tensor, shape (n, d_out)
+        ``Z`` itself.
 
     Raises
     ------
     NotFiniteError
+        If a mapped row is not finite.
     """
     xp, A = (namespace(Z), Z.detach()) if is_tensor(Z) else (np, Z)
     for part in blocks(A.shape[0], 8 * A.shape[1]):
@@ -313,12 +327,7 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
 
 
 def check_same_rows(n_source: int, n_target: int, source: str = "source", target: str = "target") -> None:
-    """Refuse two arrays meant to be paired by row whose row counts differ.
-
-    Raises
-    ------
-    ShapeError
-    """
+    """Check that two arrays paired by row have the same number of rows. Raises ShapeError."""
     if n_source != n_target:
         raise ShapeError(
             f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
@@ -327,37 +336,33 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
 
 
 def check_width(d: int, expected: int, owner: str, other: int | None = None, remedy: str = "Apply the inverse") -> None:
-    """Refuse vectors whose width is not the one a fitted map expects.
+    """Check that vectors have the width that a fitted map expects.
 
     Parameters
     ----------
     d, expected : int
-        Width got and width expected.
+        Width of the vectors, and the expected width.
     owner : str
         Class name of the map.
     other : int, optional
-        Width on the map's far side; when ``d`` equals it the map is probably applied in the wrong direction.
+        Width of the map's other side; if ``d`` equals it, the map is probably applied in the wrong direction.
     remedy : str
-        What to do then.
+        Advice for that case.
 
     Raises
     ------
     ShapeError
+        If the widths differ.
     """
     if d != expected:
         hint = "Use the model the map was fitted on"
         if other is not None and d == other:
-            hint = f"{remedy}: these look like vectors of the map's far side"
+            hint = f"{remedy}: these look like vectors of the map's other side"
         raise ShapeError(f"X has {d} features, but {owner} is expecting {expected} features as input. {hint}.")
 
 
 def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
-    """Return ``value`` if it is one of ``choices``; an unknown one lists them.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Return ``value`` if it is one of ``choices``. Raises ParameterError, which lists the choices."""
     choices = list(choices)
     if value not in choices:
         raise ParameterError(
@@ -367,14 +372,9 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
 
 
 def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
-    """Return ``value`` if it is a positive (or non-negative) finite number.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Return ``value`` if it is a positive finite number (with ``zero``, also 0; with ``integer``, an integer). Raises ParameterError."""
     kind = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-    number: Any = value  # compared only if it is one
+    number: Any = value  # used as a number only after the type check
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(number)
     if not good or number < 0 or (number == 0 and not zero):
         what = "an integer" if integer else "a number"
@@ -384,12 +384,7 @@ def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = 
 
 
 def check_seed(value: int, name: str = "random_state") -> int:
-    """Return ``value`` if it can begin a sequence of random numbers in NumPy and in torch: an integer from 0 to 2⁶³ − 1.
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Return ``value`` if it is a valid seed for NumPy and torch: an integer from 0 to 2⁶³ − 1. Raises ParameterError."""
     check_positive(value, name, zero=True, integer=True)
     if value >= 2**63:
         raise ParameterError(f"Got {name}={value}; expected an integer below 2**63. Pass {name}=0, for example.")

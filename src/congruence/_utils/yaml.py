@@ -1,4 +1,4 @@
-"""YAML from other people: bounded in length and depth, without aliases, tags that make objects, or keys given twice."""
+"""Safe reading of untrusted YAML: limited in length and depth, without aliases, tags that create objects, or duplicate keys."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from congruence.errors import CorruptFileError, FileError
 if TYPE_CHECKING:
     import yaml
 
-#: Longest text that is parsed, in bytes; the longest of our own has 3,000.
+#: Maximum length of a text, in bytes; the longest YAML file of this library has 3,000.
 LONGEST = 256 * 2**10
 
-#: Lists and mappings within each other; recipes and experiments need four.
+#: Maximum depth of nested lists and mappings; recipes and experiments need four.
 DEEPEST = 20
 
 
 def read_yaml(path: str | Path, what: str) -> str:
-    """Read a YAML file, no further than :func:`parse_yaml` would parse it.
+    """Return the text of a YAML file, if it is within the length that :func:`parse_yaml` accepts.
 
     Parameters
     ----------
     path : path-like
     what : str
-        What is expected there, for messages: "a recipe".
+        Expected content, for messages: "a recipe".
 
     Returns
     -------
@@ -35,9 +35,9 @@ def read_yaml(path: str | Path, what: str) -> str:
     Raises
     ------
     FileError
-        No such file, a folder, or one that may not be read.
+        If the file does not exist, is a folder, or cannot be read.
     CorruptFileError
-        Not UTF-8, or longer than :data:`LONGEST`.
+        If the file is not UTF-8, or longer than :data:`LONGEST`.
     """
     try:
         with open(path, "rb") as stream:
@@ -63,7 +63,7 @@ def parse_yaml(text: str, where: str) -> object:
     ----------
     text : str
     where : str
-        What the text is called in messages.
+        Name of the text in messages.
 
     Returns
     -------
@@ -72,8 +72,8 @@ def parse_yaml(text: str, where: str) -> object:
     Raises
     ------
     CorruptFileError
-        Not YAML, longer than :data:`LONGEST`, nested deeper than :data:`DEEPEST`, or with an alias, a repeated key, or a tag that
-        makes an object.
+        If the text is not YAML, is longer than :data:`LONGEST` or nested deeper than :data:`DEEPEST`, or has an alias, a duplicate key, or a tag
+        that creates an object.
     """
     import yaml
 
@@ -81,7 +81,7 @@ def parse_yaml(text: str, where: str) -> object:
     _check_length(len(text.encode("utf-8", "surrogatepass")), where)
     try:
         return yaml.load(text, Loader=_loader())
-    # PyYAML lets through what int(), float() and date() raise of numbers and dates that are none.
+    # PyYAML does not catch the exceptions of int(), float() and date() for invalid numbers and dates.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CorruptFileError(
             f"Got {where} that is not YAML ({error}); expected key: value lines. Correct the line that the parser names."
@@ -89,19 +89,19 @@ def parse_yaml(text: str, where: str) -> object:
 
 
 def find_line(text: str, path: Sequence[str | int]) -> int | None:
-    """Return the line that an entry of a YAML document is on.
+    """Return the line number of an entry of a YAML document.
 
     Parameters
     ----------
     text : str
-        As :func:`parse_yaml` took it.
+        A text that :func:`parse_yaml` accepted.
     path : sequence of str and int
-        Keys and places in lists, from the document down. What leads further than the document does is left out.
+        Keys and list indices, from the document down. Steps that do not exist in the document are ignored, with all that follow.
 
     Returns
     -------
     int or None
-        From 1, of the entry's key or item; None if the first step leads nowhere.
+        Line of the entry's key or item, counted from 1; None if the first step does not exist.
     """
     import yaml
 
@@ -132,26 +132,26 @@ def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses aliases and deep nesting as the text is read token by token, and a key given twice, of which YAML would silently keep the last."""
+        """Loader that rejects aliases and deep nesting while parsing, and duplicate keys, of which YAML would silently keep the last."""
 
         def __init__(self, stream: str) -> None:
             super().__init__(stream)
             self._depth = 0
 
         def get_event(self) -> yaml.Event:
-            """Return the next event; nothing is built of one that is refused, nor of anything around it."""
+            """Return the next event; raises before any object is built from a rejected event or from the nodes around it."""
             event = super().get_event()
             if isinstance(event, yaml.AliasEvent):
                 raise yaml.MarkedYAMLError(problem="an alias; write the value out", problem_mark=event.start_mark)
             if isinstance(event, yaml.ScalarEvent):
-                event.value.encode("utf-8")  # a lone surrogate could be neither printed nor written
+                event.value.encode("utf-8")  # a lone surrogate could not be printed or written
             self._depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if self._depth > DEEPEST:
                 raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=event.start_mark)
             return event
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-            """Return the mapping of a node."""
+            """Return the mapping of a node, after checking for duplicate keys."""
             seen = set()
             for key, _ in node.value:
                 name = (key.tag, str(key.value))

@@ -1,4 +1,4 @@
-"""Where a database is, as its users write it, and what of that may be shown."""
+"""Addresses of databases, in the form that their own users write, and without secrets for display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 __all__ = ["Address", "hide_secrets"]
 
-#: Parameters of a URL, and of a connection string, whose values are never shown.
+#: Names of parameters of a URL or connection string whose values are never shown.
 _SECRET = re.compile(r"pass(word|wd|phrase)?|pwd|secret|token|api[_-]?key|sslpassword|credential", re.IGNORECASE)
 
 _HIDDEN = "***"
@@ -16,18 +16,18 @@ _HIDDEN = "***"
 
 @dataclass(frozen=True)
 class Address:
-    """A database's address, its secrets apart.
+    """Address of a database, with its secrets kept separately.
 
     Attributes
     ----------
     text : str
-        As given: a URL or a path. Never printed.
+        The address as given: a URL or a path. Never printed.
     shown : str
-        For messages, journals and summaries: the password and parameters that are secrets struck out.
+        The address for messages, journals and summaries, with the password and secret parameters replaced by ``***``.
     scheme : str
-        Of the URL in lower case; empty for a path.
+        Scheme of the URL in lower case; empty for a path.
     secrets : tuple of str
-        What :meth:`hide` strikes out of a text.
+        Strings that :meth:`hide` removes from a text.
     """
 
     text: str = field(repr=False)
@@ -37,7 +37,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read a URL or path; any text is one."""
+        """Parse a URL or path; any string is accepted."""
         match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
         if match is None:
             return cls(text, text, "")
@@ -45,7 +45,7 @@ class Address:
         try:
             parts = urlsplit(text)
             password, query = parts.password, parse_qsl(parts.query, keep_blank_values=True)
-        except ValueError:  # brackets of an address that are not closed: nothing of it is known to be harmless
+        except ValueError:  # e.g. an unclosed bracket: no part of the address is known to be safe to show
             found = re.match(r"[^:]*://[^:@/]*:(.*)@", text)
             return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text, *([found[1]] if found else [])))
         secrets = [value for name, value in query if _SECRET.search(name) and value]
@@ -55,12 +55,12 @@ class Address:
             netloc = f"{user.partition(':')[0]}:{_HIDDEN}@{host}"
             secrets += [password, *_decoded(password)]
         hidden = [(name, _HIDDEN if _SECRET.search(name) else value) for name, value in query]
-        # By hand: urlunsplit leaves out the slashes of an empty host.
+        # Not with urlunsplit, which omits the slashes of an empty host.
         shown = f"{parts.scheme}://{netloc}{parts.path}{'?' if hidden else ''}{urlencode(hidden, safe='*/')}"
         return cls(text, shown, scheme, tuple(dict.fromkeys(one for one in secrets if one)))
 
     def hide(self, text: str) -> str:
-        """Strike the secrets out of a text, such as a client's message."""
+        """Replace the secrets in a text, such as a client's error message, by ``***``."""
         return hide_secrets(text.replace(self.text, self.shown), self.secrets)
 
 
@@ -71,7 +71,7 @@ def _decoded(password: str) -> list[str]:
 
 
 def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
-    """Replace each secret in a text, the longest first; secrets of one or two characters would strike out half of it and stay."""
+    """Replace each secret in a text by ``***``, the longest first; secrets of one or two characters are kept, since they would match everywhere."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) > 2:
             text = text.replace(secret, _HIDDEN)

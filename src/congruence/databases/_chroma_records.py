@@ -1,4 +1,4 @@
-"""Records of Chroma's collections, and their vectors."""
+"""Read and delete records of Chroma collections."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 __all__ = ["SAMPLE", "Records"]
 
-#: Rows looked at for the names of metadata.
+#: Number of rows from which the metadata keys are determined.
 SAMPLE = 1000
 
 
 class Records:
-    """Reads and removes records of collections, not more at a time than the client takes.
+    """Reads and deletes records of collections, in requests no larger than the client allows.
 
     Attributes
     ----------
     where : mapping or None
-        Filter of the chosen records.
+        Filter that selects the records; None for all.
     modality : str or None
-        Key of the metadata that tells the modality.
+        Metadata key that holds the modality.
     """
 
     def __init__(self, connection: Connection, where: Mapping[str, object] | None, modality: str | None) -> None:
         self._connection, self.where, self.modality = connection, where, modality
 
     def fields(self, collection: Collection) -> tuple[str, ...]:
-        """Return the keys of the metadata, and ``document`` where there are some; of the first rows."""
+        """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
         found = self._connection.ask(collection.get, limit=SAMPLE, include=["metadatas", "documents"])
         keys = dict.fromkeys(key for one in found["metadatas"] for key in one or {})
         return (*keys, *(["document"] if any(one is not None for one in found["documents"]) else []))
 
     def get(self, collection: Collection | None, ids: list[str], include: list[str]) -> Mapping[str, Any]:
-        """Return records of these ids that exist, in the order of their ids; of no collection, none."""
+        """Return the records of these ids that exist, sorted by id; none if the collection is None."""
         found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
         for start in range(0, len(ids), self._connection.most):
             if collection is None:
@@ -54,11 +54,11 @@ class Records:
 
     @property
     def include(self) -> list[str]:
-        """What makes a block."""
+        """Fields to request for a block."""
         return ["embeddings"] if self.modality is None else ["embeddings", "metadatas"]
 
     def block(self, found: Mapping[str, Any]) -> Block:
-        """Make a block of what :meth:`get` returned."""
+        """Convert the result of :meth:`get` to a block."""
         ids = found["ids"]
         vectors = np.asarray(found["embeddings"], np.float32) if ids else np.empty((0, 0), np.float32)
         modalities = None
@@ -70,15 +70,15 @@ class Records:
         )
 
     def ids(self, collection: Collection) -> list[str]:
-        """Return the sorted ids of the chosen records."""
+        """Return the sorted ids of the selected records."""
         found: list[str] = sorted(self._connection.ask(collection.get, where=self.where, include=[])["ids"])
         return found
 
     def count(self, collection: Collection) -> int:
-        """Count the chosen records."""
+        """Return the number of selected records."""
         return int(self._connection.ask(collection.count)) if self.where is None else len(self.ids(collection))
 
     def remove(self, collection: Collection, ids: list[str]) -> None:
-        """Remove records."""
+        """Delete records by id."""
         for start in range(0, len(ids), self._connection.most):
             self._connection.ask(collection.delete, ids=ids[start : start + self._connection.most])

@@ -1,6 +1,6 @@
-"""What is used of databases' clients, for annotations; nothing here runs.
+"""Protocols for the database clients, for type annotations only.
 
-The clients are extras, and most have no types: these say which of their methods are called, and what comes back.
+The clients are optional dependencies, and most are untyped: the protocols declare the methods that are called, and their results.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 
 __all__ = ["Collection", "CollectionClient", "Cursor", "Row", "SQLConnection"]
 
-#: A row of a result: what its columns hold is the query's affair.
+#: A row of a result; the types of its columns depend on the query.
 Row: TypeAlias = tuple[Any, ...]
 
 
 class Result(Protocol):
-    """Rows that a statement gave."""
+    """The rows that a statement returned."""
 
     def fetchone(self) -> Row | None: ...
     def fetchall(self) -> list[Row]: ...
@@ -26,26 +26,26 @@ class Result(Protocol):
 
 
 class SQLConnection(Protocol):
-    """A connection of SQLite, or of DuckDB where no more is asked of it."""
+    """A connection to SQLite, or the part of a DuckDB connection that has the same methods."""
 
     def execute(self, statement: str, values: Sequence[object] = ..., /) -> Result: ...
     def executemany(self, statement: str, values: Iterable[Sequence[object]], /) -> object: ...
 
 
 class Copy(Protocol):
-    """A COPY that is under way."""
+    """A COPY in progress."""
 
     def write(self, data: bytes, /) -> None: ...
 
 
 class Transactions(Protocol):
-    """A connection, for its transactions."""
+    """A connection that supports transactions."""
 
     def transaction(self) -> AbstractContextManager[object]: ...
 
 
 class Cursor(Protocol):
-    """A cursor of psycopg."""
+    """A psycopg cursor."""
 
     @property
     def connection(self) -> Transactions: ...
@@ -54,7 +54,7 @@ class Cursor(Protocol):
 
 
 class Collection(Protocol):
-    """A collection of Chroma."""
+    """A Chroma collection."""
 
     @property
     def name(self) -> str: ...
@@ -91,7 +91,7 @@ class Collection(Protocol):
 
 
 class CollectionClient(Protocol):
-    """A client of Chroma, on a folder or a server."""
+    """A Chroma client, for a folder or a server."""
 
     def get_max_batch_size(self) -> int: ...
     def get_collection(self, name: str, embedding_function: None) -> Collection: ...

@@ -1,4 +1,4 @@
-"""Read a DuckDB table for a migration: its old vectors, its new ones, and how far it is."""
+"""Read a DuckDB table for a migration: the old and the new vectors, and the state of the migration."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MARK", "DuckDBReader"]
 
-#: Numbers of rows that are passed over at once where there are none.
+#: Number of row ids that are searched at once for the next row after an empty range.
 _FAR = 2**20
 
-#: Key of the new column's comment.
+#: Key in the new column's comment, which is JSON.
 MARK = "congruence.migration"
 
 
 class DuckDBReader(Database):
-    """The half of :class:`congruence.databases.duckdb.DuckDB` that changes nothing; parameters as there."""
+    """Read-only part of :class:`congruence.databases.duckdb.DuckDB`, with the same parameters."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class DuckDBReader(Database):
             raise
 
     def reader(self) -> Self:
-        """Return a reader with a cursor of its own: a connection of DuckDB serves one thread at a time."""
+        """Return a reader with its own cursor, since a DuckDB connection serves one thread at a time."""
         other = copy(self)
         with self._errors():
             other._connection = self._connection.cursor()
@@ -82,9 +82,9 @@ class DuckDBReader(Database):
         return refusals(str(self._place), self._rows)
 
     def _check_condition(self, rows: str) -> None:
-        """Refuse what is no condition of one query. Raises ParameterError."""
+        """Raise ParameterError if the condition contains more than one statement, or DuckDB rejects it."""
         with self._errors():
-            # The line break ends a comment, which else would hide the bracket.
+            # The line break ends a comment in the condition, which would otherwise hide the bracket.
             query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
             statements = self._connection.extract_statements(query)
             if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
@@ -93,15 +93,15 @@ class DuckDBReader(Database):
                 )
             self._read(f"{query} AND false")
 
-    # ---- what there is -----------------------------------------------------------------------------------------------
+    # ---- description -------------------------------------------------------------------------------------------------
 
     def _read(self, query: str, *values: object) -> pa.Table:
-        """Run a query to its end."""
+        """Run a query, and return its complete result."""
         with self._errors():
             return self._connection.sql(query, params=list(values)).to_arrow_table()
 
     def _columns(self) -> dict[str, tuple[str, str]]:
-        """Return type and comment of each column by name, as they are now."""
+        """Return the current type and comment of each column, by name."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT column_name, data_type, coalesce(comment, '') FROM duckdb_columns() WHERE database_name = current_database() "
@@ -111,7 +111,7 @@ class DuckDBReader(Database):
         return {name: (kind, comment) for name, kind, comment in rows}
 
     def _names(self, names: Mapping[str, object] | None = None) -> tuple[Stage, str, str]:
-        """Return the stage and the names of the old and the new column, of the columns that :meth:`_columns` gave or gives now."""
+        """Return the stage and the names of the old and the new column, given the result of :meth:`_columns` (by default its current one)."""
         shown, names = self._table.column, self._columns() if names is None else names
         new, old = shown + NEW, shown + OLD
         if shown not in names or {new, old} <= set(names):
@@ -124,7 +124,7 @@ class DuckDBReader(Database):
         return (Stage.BESIDE if new in names else Stage.UNTOUCHED), shown, new
 
     def _made(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
-        """Return what the comment of the new column says: its width and the note."""
+        """Return the width and the note from the comment of the new column."""
         columns = self._columns() if columns is None else columns
         try:
             told = json.loads(columns[self._names(columns)[2]][1])[MARK]
@@ -136,8 +136,8 @@ class DuckDBReader(Database):
             ) from error
 
     def _side(self, side: Side) -> tuple[str, int]:
-        """Return the column of a side and its width. Raises MigrationError."""
-        columns = self._columns()  # asked once: each block that is written or read comes through here
+        """Return the column of a side and its width. Raises MigrationError if there are no new vectors."""
+        columns = self._columns()  # one query only: this runs for each block that is written or read
         stage, old, new = self._names(columns)
         if side == "new":
             if stage is Stage.UNTOUCHED:
@@ -182,11 +182,11 @@ class DuckDBReader(Database):
         )
 
     def stage(self) -> Stage:
-        """Return how far the migration is; see :meth:`Database.stage`."""
+        """Return the state of the migration; see :meth:`Database.stage`."""
         return self._names()[0]
 
     def note(self) -> Mapping[str, str]:
-        """Return what :meth:`prepare` was given, kept as the comment of the new column."""
+        """Return the note that :meth:`prepare` stored in the comment of the new column."""
         return {} if self.stage() is Stage.UNTOUCHED else self._made()["note"]
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -202,10 +202,10 @@ class DuckDBReader(Database):
     def _pages(
         self, columns: list[tuple[str, int]], after: Cursor | None, batch: int
     ) -> Iterator[tuple[pa.Table, Cursor]]:
-        """Yield rows by ranges of their numbers, each range a query of its own, up to the number that was the last at the beginning.
+        """Yield rows by ranges of row ids, with one query per range, up to the last row id at the start of the scan.
 
-        An update moves a row of a table with a primary key behind all others: it comes once nevertheless, and a transaction
-        that stayed open would keep all that is written meanwhile in memory.
+        In a table with a primary key, an update moves the row to the end of the table, beyond that last row id: no row is read twice. A single
+        transaction for the whole scan would keep everything that is written meanwhile in memory.
         """
         start: int = -1
         stop: int | None = self._read(f"SELECT max(rowid) AS last FROM {self._table.path}")["last"][0].as_py()
@@ -224,13 +224,13 @@ class DuckDBReader(Database):
             start = end
             if len(page):
                 yield page.combine_chunks(), [start, stop]
-            elif start < stop:  # rows that moved, or that a condition leaves out, leave many such ranges
+            elif start < stop:  # rows that moved or do not satisfy the condition leave many empty ranges
                 end = min(start + _FAR, stop)
                 following = self._read(f"SELECT min(rowid) AS first {rows}", start, end)["first"][0].as_py()
                 start = end if following is None else following - 1
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield rows in the order of their numbers; see :meth:`Database.scan`."""
+        """Yield rows in the order of their row ids; see :meth:`Database.scan`."""
         self.flush()
         for page, cursor in self._pages([self._side(side)], after, batch):
             yield self._block(page, cursor)
@@ -270,7 +270,7 @@ class DuckDBReader(Database):
 
     @contextmanager
     def _given(self, table: pa.Table) -> Iterator[str]:
-        """Let a query read a table of this process under the name that is yielded."""
+        """Make an Arrow table available to queries under the name that is yielded."""
         self._connection.register("congruence_given", table)
         try:
             yield "congruence_given"
@@ -286,14 +286,14 @@ class DuckDBReader(Database):
         )
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield rows with both vectors, from one read."""
+        """Yield rows with both vectors, from a single read."""
         self.flush()
         for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
             has = page["c2"].is_valid().to_numpy()
             yield PairedBlock(self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has, self._told(page))
 
     def repeated_ids(self) -> list[str]:
-        """Return some ids that several rows have, at most ten."""
+        """Return up to ten ids that several rows have."""
         column = quoted(self._table.ids)
         found = self._read(
             f"SELECT CAST({column} AS VARCHAR) AS id FROM {self._table.path} {self._where()} GROUP BY {column} HAVING count(*) > 1 LIMIT 10"
@@ -302,7 +302,7 @@ class DuckDBReader(Database):
 
     @abstractmethod
     def flush(self) -> None:
-        """Make what was written part of the table; what reads it does so first."""
+        """Write all pending vectors to the table; methods that read it call this first."""
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -316,13 +316,13 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
-    """Return vectors as rows; zeros for those that are null."""
+    """Return a column of vectors as a matrix, with zeros for null vectors."""
     array = _one(column)
     values, width = array.values, array.type.list_size
     flat = np.frombuffer(values.buffers()[1] or b"", np.float32, len(values), 4 * values.offset).reshape(-1, width)
     rows = flat[array.offset : array.offset + len(array)]
     has = array.is_valid().to_numpy(zero_copy_only=False)
-    if values.null_count:  # a number that is missing in a vector is NaN
+    if values.null_count:  # null components become NaN
         there = (
             values.is_valid()
             .to_numpy(zero_copy_only=False)

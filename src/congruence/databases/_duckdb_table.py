@@ -1,4 +1,4 @@
-"""Which table and columns of a DuckDB file are meant, how names are quoted, and what its errors say."""
+"""Find the table and columns in a DuckDB file, quote names, and translate DuckDB's errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEW", "OLD", "Table", "find_table", "literal", "quoted", "refusals"]
 
-#: What the names of the column beside end with, before and after the switch.
+#: Suffixes of the additional column's name: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -32,23 +32,23 @@ _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Return a text as SQL has it, for statements that take no parameters."""
+    """Return a string as an SQL literal, for statements that do not support parameters."""
     return "'" + text.replace("'", "''") + "'"
 
 
 class Table(NamedTuple):
-    """A table and the columns that are meant.
+    """A table and the columns that a migration uses.
 
     Attributes
     ----------
     schema, name : str
     column : str
-        That readers take the vectors from.
+        Column from which readers take the vectors.
     ids, id_type : str
     modalities : str or None
     """
@@ -62,19 +62,19 @@ class Table(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The table's name in SQL."""
+        """The qualified table name in SQL."""
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     @property
     def id_text(self) -> str:
-        """The ids as blocks have them, in SQL: numbers as they are, UUIDs as text."""
+        """SQL expression for the ids as in a block: integers unchanged, UUIDs as text."""
         return f"CAST({quoted(self.ids)} AS VARCHAR)" if self.id_type == "UUID" else quoted(self.ids)
 
 
 def find_table(
     connection: SQLConnection, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> Table:
-    """Return the table that is meant and its columns. Raises ParameterError, DatabaseError."""
+    """Return the table and its columns. Raises ParameterError if a name does not exist or must be specified, DatabaseError if a type is not supported."""
     tables = connection.execute(
         "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = current_database() AND NOT internal AND NOT temporary"
     ).fetchall()
@@ -100,7 +100,7 @@ def find_table(
             )
     if column is None:
         vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
-        # Small whole numbers may be anything: a column of floats goes before one of them.
+        # Small integers need not be vectors, so a column of floats is preferred.
         column = _only_column([one for one in vectors if not columns[one].startswith("TINYINT")] or vectors, name)
     if not _VECTOR.fullmatch(columns[column]):
         raise DatabaseError(
@@ -136,7 +136,7 @@ def _only_column(vectors: list[str], table: str) -> str:
 
 @contextmanager
 def refusals(place: str, rows: str | None) -> Iterator[None]:
-    """Turn the client's errors into ours."""
+    """Translate DuckDB's errors to those of this library."""
     import duckdb
 
     try:
@@ -172,7 +172,9 @@ def _as_ours(duckdb: ModuleType, error: Exception, place: str, rows: str | None)
         )
     if "cannot drop this column" in text.lower():
         return DatabaseError(
-            f"Got {place}, in which DuckDB drops no column before one of a key ({said}); expected a table where it does. Copy the table "
-            "without the column, or leave the old vectors where they are."
+            f"Got {place}, where DuckDB cannot drop a column that stands before one of a key ({said}); expected a table in which it can. Copy the table "
+            "without the column, or keep the old vectors."
         )
-    return DatabaseError(f"Got a refusal from DuckDB for {place} ({said}); expected none. Look at what it says.")
+    return DatabaseError(
+        f"Got a refusal from DuckDB for {place} ({said}); expected the statement to run. Remove the reason that DuckDB gives, and run it again."
+    )

@@ -1,4 +1,4 @@
-"""FAISS indexes that keep the vectors they were given: what they hold, and new ones of the same kind."""
+"""FAISS indexes that store their vectors exactly: read their contents, and build new ones of the same kind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredVectors", "index_like", "read_index", "words_of", "write_index"]
 
-#: Vectors that an inverted file is trained on, for each of its lists; FAISS samples no more itself.
+#: Training vectors per inverted list; FAISS itself uses no more than this.
 _TRAIN = 256
 
 
 def read_index(path: Path) -> faiss.Index:
-    """Read an index; FAISS maps the vectors of some kinds into memory instead. Raises FileError, CorruptFileError."""
+    """Read an index; FAISS memory-maps the vectors of some kinds. Raises FileError, CorruptFileError."""
     faiss = require("faiss", extra="faiss")
     if not path.is_file():
         raise FileError(f"Got no file at {path}; expected a FAISS index. Check the path.")
@@ -36,36 +36,36 @@ def read_index(path: Path) -> faiss.Index:
 
 
 def write_index(index: faiss.Index, path: Path) -> None:
-    """Write an index; a full disk is an OSError here, where FAISS would raise a RuntimeError."""
+    """Write an index, raising OSError if the disk is full, for which FAISS itself would raise a RuntimeError."""
     faiss = require("faiss", extra="faiss")
     with open(path, "wb") as file:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
 
 class StoredVectors:
-    """The vectors of an index by their position, and their ids.
+    """Vectors of an index, by position, with their ids.
 
     Parameters
     ----------
     index : faiss.Index
         ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, or one of these in an ``IndexIDMap`` or ``IndexIDMap2``.
     place : str
-        For messages.
+        Name of the place, for error messages.
 
     Raises
     ------
     DatabaseError
-        An index of another kind, or of another metric than the inner product and L2.
+        If the index is of another kind, or its metric is neither the inner product nor L2.
 
     Attributes
     ----------
     n, dim : int
     ids : ndarray of int64, shape (n,)
-        Those that a search gives: of the map of ids, of the inverted lists, or positions.
+        Ids that a search returns: from the id map or the inverted lists, otherwise the positions.
     inner : faiss.Index
-        Without its map of ids.
+        The index without its id map.
     mapped : str
-        Name of the class of that map; empty where there is none.
+        Class name of the id map; empty if there is none.
     """
 
     def __init__(self, index: faiss.Index, place: str) -> None:
@@ -73,15 +73,14 @@ class StoredVectors:
         index = faiss.downcast_index(index)
         self.mapped, self.n, self.dim = "", int(index.ntotal), int(index.d)
         self._ids: np.ndarray | None = None
-        if isinstance(index, faiss.IndexIDMap):  # IndexIDMap2 is one
+        if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
             self.mapped = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
             self._ids = faiss.vector_to_array(index.id_map).astype(np.int64)
-            self._outer = index  # owns what follows
+            self._outer = index  # keeps the inner index alive
             index = faiss.downcast_index(index.index)
         self.inner = index
-        self._lists: list[tuple[int, int]] | None = (
-            None  # of an inverted file: its lists, and the position of their first
-        )
+        #: For an inverted file: number of each list, and position of its first vector.
+        self._lists: list[tuple[int, int]] | None = None
         if type(index) not in (
             faiss.IndexFlat,
             faiss.IndexFlatIP,
@@ -105,7 +104,7 @@ class StoredVectors:
         self.ids = self._ids
 
     def _read_lists(self, index: faiss.Index) -> None:
-        """Take the ids in the order of the lists, and where each begins."""
+        """Read the ids in the order of the inverted lists, and the position at which each list starts."""
         faiss = require("faiss", extra="faiss")
         self._lists, parts, start = [], [], 0
         for k in range(index.nlist):
@@ -118,7 +117,7 @@ class StoredVectors:
         self._ids = np.concatenate([np.empty(0, np.int64), *parts])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the vectors of a stretch of positions, ndarray of float32, shape (stop - start, dim)."""
+        """Return the vectors of a range of positions, ndarray of float32, shape (stop - start, dim)."""
         if self._lists is None:
             return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
         return np.concatenate([np.empty((0, self.dim), np.float32), *self._of_lists(start, stop)])
@@ -134,7 +133,7 @@ class StoredVectors:
 
 
 def words_of(index: faiss.Index, mapped: str) -> str:
-    """Return an index in a few words, as FAISS's factory has them."""
+    """Return a short description of an index, in the notation of ``faiss.index_factory``."""
     faiss = require("faiss", extra="faiss")
     if isinstance(index, faiss.IndexHNSWFlat):
         words = f"HNSW{_links(index)},Flat"
@@ -152,16 +151,16 @@ def _links(index: faiss.Index) -> int:
 def index_like(
     stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int
 ) -> faiss.Index:
-    """Return an index of the same kind, metric and parameters over other vectors.
+    """Build an index of the same kind, metric and parameters over other vectors.
 
     Parameters
     ----------
     stored : StoredVectors
     dim : int
     blocks : callable
-        From a number of rows, of which a block has at most as many, to the new vectors in the order of positions.
+        Function from the maximum number of rows per block to an iterator over the new vectors, in order of position.
     size : int
-        Rows of a block.
+        Maximum number of rows per block.
 
     Returns
     -------
@@ -171,7 +170,7 @@ def index_like(
     new = _empty_like(stored.inner, dim)
     new.metric_arg, new.verbose = stored.inner.metric_arg, False
     if not new.is_trained:
-        # Lists hold rows that are alike: every so many-th row is a sample of all of them.
+        # Each inverted list holds similar rows, so taking every step-th row samples all lists.
         step = max(1, stored.n // (_TRAIN * new.nlist))
         rows, start = [], 0
         for block in blocks(size):

@@ -1,4 +1,4 @@
-"""Stretches of a file's rows, and what all files need to read and find them."""
+"""Consecutive rows of a file, and functions for reading and finding rows that all file formats share."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Piece", "among", "copy_mode", "cut", "hashes", "only", "path_of", "r
 
 
 class Piece(NamedTuple):
-    """Consecutive rows of the original.
+    """Consecutive rows of the original file.
 
     Attributes
     ----------
     start : int
-        Number of the first.
+        Row number of the first row.
     ids : pyarrow.Array of int64, uint64 or large_string, shape (b,)
     valid : ndarray of bool, shape (b,)
-        Which have a vector; without meaning where no vectors were asked for.
+        Which rows have a vector; undefined if no vectors were requested.
     vectors : ndarray of float32, shape (valid.sum(), dim), or None
     modalities : pyarrow.Array of large_string, shape (b,), or None
     """
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 def cut(pieces: Iterator[Piece], stop: int | None) -> Iterator[Piece]:
-    """Yield pieces up to row number ``stop``, the last one shortened; all of them where it is None."""
+    """Yield pieces up to row number ``stop``, shortening the last one; all pieces if it is None."""
     for piece in pieces:
         rows = len(piece.ids) if stop is None else min(len(piece.ids), stop - piece.start)
         if rows <= 0:
@@ -57,14 +57,14 @@ def cut(pieces: Iterator[Piece], stop: int | None) -> Iterator[Piece]:
 
 
 def path_of(address: Address, schemes: tuple[str, ...]) -> str:
-    """Return an address as a path: what stands behind ``scheme://``, or all of it."""
+    """Return the path in an address: the part after ``scheme://``, or the whole address."""
     text = re.sub(rf"^({'|'.join(schemes)})://", "", address.text, flags=re.IGNORECASE)
     return text.rstrip("/") or text
 
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Turn what is raised inside into FileError, or for types of ``damage`` into CorruptFileError."""
+    """Translate errors to FileError, or to CorruptFileError for the types in ``damage``."""
     try:
         yield
     except damage as error:
@@ -79,30 +79,32 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
 
 
 def copy_mode(source: Path, target: Path) -> None:
-    """Give a new file the permissions of the one it stands for."""
+    """Copy the permissions of a file to the file that replaces it."""
     os.chmod(target, source.stat().st_mode & 0o7777)
 
 
 def only(column: pa.Array | None, there: np.ndarray) -> pa.Array | None:
-    """Return the entries of a column at which a mask is true; None stays None."""
+    """Return the entries of a column for which the mask is true; None if the column is None."""
     if column is None or there.all():
         return column
     return column.filter(pa.array(there))
 
 
 def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
-    """Return the place of each id in ``known``, -1 where it is not there."""
+    """Return the position of each id in ``known``; -1 if it is missing."""
     import pyarrow.compute as pc
 
     try:
         found = pc.index_in(ids.cast(known.type), value_set=known)
     except pa.ArrowInvalid as error:
-        raise IdError(f"Got ids of {ids.type}; expected {known.type}. Pass ids as a scan gives them.") from error
+        raise IdError(
+            f"Got ids of {ids.type}; expected {known.type}. Pass ids in the type that a scan returns."
+        ) from error
     return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
 
 
 def hashes(ids: pa.Array) -> np.ndarray:
-    """Return eight bytes an id: whole numbers themselves, or the hashes of texts."""
+    """Return a 64-bit integer per id: the id itself, or the hash of a string."""
     if pa.types.is_integer(ids.type):
         return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
     return np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ids))

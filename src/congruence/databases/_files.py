@@ -1,4 +1,4 @@
-"""Files of vectors as databases: new vectors beside by the number of their row, and one exchange of names at the switch."""
+"""Files of vectors as databases: new vectors are stored by row number in a folder beside the file, and the switch exchanges two names."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from congruence.errors import MigrationError, ParameterError, StorageError
 
 __all__ = ["FileDatabase"]
 
-#: Blocks whose ids and rows are kept, so that what was read is written without looking for its rows.
+#: Number of recent blocks whose ids and row numbers are kept, so that writing a block that was just read needs no search.
 _RECENT = 64
 
-#: Bytes of vectors that a walk reads at a time where its caller does not say.
+#: Bytes of vectors that :meth:`FileDatabase.fetch` reads at a time.
 _WALK_BYTES = 8 * 2**20
 
 
 class FileDatabase(Database):
-    """What all files share; a subclass reads the original by rows and builds the complete new file.
+    """Base class of files; a subclass reads the original by row and builds the complete new file.
 
     Parameters
     ----------
     path : str
-        What readers open.
+        Path that readers open.
     shown : str
-        The place in messages and journals.
+        Name of the place, for messages and journals.
 
     Attributes
     ----------
     n : int
-        Rows of the original, those without a vector too.
+        Number of rows of the original, including those without a vector.
     dim : int
-        Of the original's vectors.
+        Width of the original's vectors.
     """
 
     n: int
@@ -60,55 +60,55 @@ class FileDatabase(Database):
         self._options: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is open: another process, which sees the same files, opens it anew."""
+        """Leave out open files: another process that sees the same files opens them again."""
         return {**self.__dict__, "_new": None, "_recent": deque(maxlen=_RECENT), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock())
 
     def _remember(self, ids: str | None, modality_column: str | None) -> tuple[str | None, str | None]:
-        """Return these two options, or those with which the migration began where they are left out."""
+        """Return and remember these two options; those that are None are taken from the start of the migration."""
         record = self._place.record()
         known = {} if record is None else record.options
         told = {"ids": ids or known.get("ids"), "modality_column": modality_column or known.get("modality_column")}
         self._options = {name: value for name, value in told.items() if value}
         return told["ids"], told["modality_column"]
 
-    # ---- to be given -------------------------------------------------------------------------------------------------
+    # ---- for subclasses ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
-        """Yield the rows of the original (:meth:`_original`) from number ``after`` on, without vectors where they are not needed."""
+        """Yield the rows of the original (:meth:`_original`) from number ``after`` on, without vectors if they are not needed."""
 
     @abstractmethod
     def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
-        """Write the complete new file to ``self._place.other``, whole or not at all."""
+        """Write the complete new file to ``self._place.other`` atomically."""
 
     @abstractmethod
     def _room(self, dim: int, size: int) -> int:
-        """Return the bytes that all which is written beside takes, of vectors of ``dim`` numbers of ``size`` bytes each."""
+        """Return the bytes that a migration to vectors of ``dim`` numbers of ``size`` bytes each writes to disk."""
 
     def _count_old(self) -> int:
         """Return how many rows of the original have a vector."""
         return self.n
 
     def _moved(self) -> None:
-        """Follow the original to its new name after a switch or rollback, or forget it."""
+        """Update the subclass after the original has moved (switch or rollback) or a migration has ended."""
 
-    # ---- where things are --------------------------------------------------------------------------------------------
+    # ---- paths and state ---------------------------------------------------------------------------------------------
 
     @property
     def _original(self) -> Path:
-        """Where the original is now."""
+        """Current path of the original."""
         return self._place.other if self._stage is Stage.SWITCHED else self._place.path
 
     @property
     def _vectors_path(self) -> Path:
-        """Where the new vectors are."""
+        """Path of the new vectors."""
         return self._place.folder / "vectors.npy"
 
     def _opened(self) -> RowVectors:
-        """Return the new vectors. Raises MigrationError where there are none."""
+        """Return the new vectors. Raises MigrationError if there are none."""
         if self._stage is Stage.UNTOUCHED:
             raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
         if self._new is None:
@@ -123,12 +123,12 @@ class FileDatabase(Database):
         return record
 
     def stage(self) -> Stage:
-        """Return how far it is, by what lies beside; see :meth:`Database.stage`."""
+        """Return the state of the migration, read from the folder beside the file; see :meth:`Database.stage`."""
         self._stage = self._place.stage()
         return self._stage
 
     def note(self) -> Mapping[str, str]:
-        """Return the note from the record beside."""
+        """Return the note from the record in the folder beside the file."""
         record = self._place.record()
         return {} if record is None else record.note
 
@@ -138,7 +138,7 @@ class FileDatabase(Database):
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows in the file's order; the cursor is the number of the next."""
+        """Yield the rows in file order; the cursor is the number of the next row."""
         if side == "new" and self._stage is Stage.UNTOUCHED:
             return
         for piece in self._pieces(int(after or 0), batch, side == "old"):  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ class FileDatabase(Database):
             yield Block(ids, vectors, modalities, stop)
 
     def scan_pairs(self, *, batch: int = BATCH, after: int = 0, stop: int | None = None) -> Iterator[PairedBlock]:
-        """Yield old and new vectors, both read in the file's order, from row number ``after`` to ``stop``."""
+        """Yield old and new vectors in file order, from row number ``after`` to ``stop``."""
         new = self._opened()
         for piece in cut(self._pieces(after, batch, True), stop):
             rows = piece.start + np.flatnonzero(piece.valid)
@@ -173,11 +173,11 @@ class FileDatabase(Database):
             yield PairedBlock(ids, piece.vectors, vectors, there, only(piece.modalities, piece.valid))
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield nothing: rows of a file that is written to meanwhile are refused, not repaired."""
+        """Yield nothing: a file that others have changed is refused, not repaired."""
         return iter(())
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
-        """Return the rows of these ids, found in one walk."""
+        """Return the rows of these ids, found in one pass over the file."""
         blocks = []
         left = len(ids)
         for piece in self._pieces(0, max(64, _WALK_BYTES // (4 * self.dim)), side == "old"):
@@ -216,13 +216,13 @@ class FileDatabase(Database):
         return self._counted
 
     def repeated_ids(self) -> list[str]:
-        """Return some ids that several rows have, found by eight bytes a row."""
+        """Return up to ten ids that several rows have, found by comparing 64-bit hashes."""
         parts = [hashes(piece.ids) for piece in self._pieces(0, 65_536, False)]
         found, counts = np.unique(np.concatenate(parts), return_counts=True)
         twice = found[counts > 1]
         if not len(twice):
             return []
-        seen: dict[int | str, int] = {}  # different ids may have one hash
+        seen: dict[int | str, int] = {}  # different ids may have the same hash
         for piece in self._pieces(0, 65_536, False):
             ids = piece.ids.filter(pa.array(np.isin(hashes(piece.ids), twice[:1000])))
             for one in ids.to_pylist():
@@ -230,7 +230,7 @@ class FileDatabase(Database):
         return [str(one) for one, count in seen.items() if count > 1][:10]
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
-        """Return the number of each id's row, -1 where there is none: those of blocks read lately without looking."""
+        """Return the row number of each id, or -1 if it does not exist; ids of recently read blocks need no search."""
         with self._lock:
             recent = list(self._recent)
         for known, rows in reversed(recent):
@@ -252,7 +252,7 @@ class FileDatabase(Database):
     # ---- writing beside ----------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Make the folder beside, in one step; see :meth:`Database.prepare`."""
+        """Create the folder beside the file atomically; see :meth:`Database.prepare`."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         wanted = (int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
         record = self._place.record()
@@ -269,7 +269,7 @@ class FileDatabase(Database):
         if (free := self._free()) < room:
             raise StorageError(
                 f"Got {free:,} bytes free on the disk of {self._shown} for {room:,}: the new vectors, and the complete new file; expected "
-                "room for both. Free some, or store halves (float16)."
+                "room for both. Free some, or pass element_type='float16'."
             )
         record = Record(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         made = self._place.begin(record)
@@ -283,7 +283,7 @@ class FileDatabase(Database):
         self._stage = Stage.BESIDE
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors by row; see :meth:`Database.write`."""
+        """Store new vectors by row number; see :meth:`Database.write`."""
         new = self._opened()
         if vectors.shape != (len(ids), new.dim):
             raise ParameterError(
@@ -295,14 +295,14 @@ class FileDatabase(Database):
         new.write(rows[known], vectors if known.all() else vectors[known])
 
     def delete(self, ids: pa.Array) -> None:
-        """Count rows as not written; see :meth:`Database.delete`."""
+        """Mark rows as not written; see :meth:`Database.delete`."""
         new = self._opened()
         self._change()
         rows = self._rows_of(ids)
         new.forget(rows[rows >= 0])
 
     def _change(self) -> None:
-        """Note that the complete new file, if there is one, is no longer up to date. Raises MigrationError after the switch."""
+        """Record that the complete new file, if any, is outdated. Raises MigrationError after the switch."""
         if self._stage is Stage.SWITCHED:
             raise MigrationError(f"Got {self._shown} switched; expected it not switched. Roll back first.")
         record = self._record()
@@ -311,12 +311,12 @@ class FileDatabase(Database):
             self._place.keep(record)
 
     def flush(self) -> None:
-        """Push what was written to the disk."""
+        """Make everything written so far durable."""
         if self._new is not None:
             self._new.flush()
 
     def build_index(self) -> str | None:
-        """Write the complete new file beside, so that the switch is one exchange; return the index in it, if there is one."""
+        """Write the complete new file beside the original, so that the switch is a single exchange; return its index, if it has one."""
         if self._stage is Stage.BESIDE:
             record = self._record()
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
@@ -339,7 +339,7 @@ class FileDatabase(Database):
     # ---- switch ------------------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
-        """Let the complete new file and the original change places; see :meth:`Database.switch`."""
+        """Exchange the complete new file and the original; see :meth:`Database.switch`."""
         if self.stage() is Stage.UNTOUCHED:
             raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
         if self._stage is Stage.BESIDE:
@@ -348,12 +348,11 @@ class FileDatabase(Database):
             self._exchange(True)
 
     def rollback(self) -> None:
-        """Let both change places again: the original file itself comes back; see :meth:`Database.rollback`."""
+        """Exchange both files again, which restores the original file itself; see :meth:`Database.rollback`."""
         if self.stage() is Stage.SWITCHED:
             record = self._record()
-            record.built = fingerprint(
-                self._place.path
-            )  # others may have written to it: a second switch shows the same again
+            # Others may have changed the new file: a second switch brings back exactly this one.
+            record.built = fingerprint(self._place.path)
             self._place.keep(record)
             self._exchange(False)
 
@@ -364,13 +363,13 @@ class FileDatabase(Database):
         self._moved()
 
     def drop_old(self) -> None:
-        """Remove the original and all else that lies beside; see :meth:`Database.drop_old`."""
+        """Remove the folder beside the file, with the original; see :meth:`Database.drop_old`."""
         if self.stage() is not Stage.SWITCHED:
             raise MigrationError(f"Got {self._shown} before its switch; expected it switched. Switch it first.")
         self._end()
 
     def discard(self) -> None:
-        """Remove what lies beside; see :meth:`Database.discard`."""
+        """Remove the folder beside the file; see :meth:`Database.discard`."""
         if self.stage() is Stage.SWITCHED:
             raise MigrationError(f"Got {self._shown} switched; expected it not switched. Roll back first.")
         self._end()
@@ -384,7 +383,7 @@ class FileDatabase(Database):
         self._moved()
 
     def close(self) -> None:
-        """Close what is open beside."""
+        """Close the files of the new vectors."""
         if self._new is not None:
             self._new.close()
             self._new = None

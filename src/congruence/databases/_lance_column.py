@@ -1,4 +1,4 @@
-"""Fill a column of a Lance data set with staged vectors: one new data file a fragment, all of them one new version."""
+"""Fill a column of a Lance data set with staged vectors: one new data file per fragment, all committed as one new version."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["commit", "fill", "quoted", "stream"]
 
-#: Rows that are written at a time.
+#: Number of rows written at a time.
 _ROWS = 4096
 
 _OFFSET = np.uint64(2**32 - 1)
 
 
 def quoted(name: str) -> str:
-    """Return the name of a column as paths and conditions of Lance take it; it has no backtick."""
+    """Quote a column name for Lance's paths and conditions; the name must not contain a backtick."""
     return f"`{name}`"
 
 
 def stream(data: lance.LanceDataset, columns: list[str], **options: Any) -> Iterator[pa.RecordBatch]:
-    """Yield columns, named by position, and at the end the rows' addresses; memory stays flat."""
+    """Yield batches of columns, to be accessed by position, with the row addresses as the last one, in bounded memory."""
     scanner = data.scanner(
         columns=[quoted(one) for one in columns],
         with_row_address=True,
         scan_in_order=True,
-        # It would hold up to 2 GB that it has read ahead.
+        # By default, up to 2 GB would be read ahead.
         batch_readahead=2,
         fragment_readahead=1,
         io_buffer_size=32 * 2**20,
@@ -48,7 +48,7 @@ def stream(data: lance.LanceDataset, columns: list[str], **options: Any) -> Iter
 
 
 class _Staged(NamedTuple):
-    """Rows of several parts: where each is to go, and where it is."""
+    """Staged rows of several parts: target address, number of the part, and row in the part."""
 
     addresses: np.ndarray
     part: np.ndarray
@@ -65,27 +65,27 @@ def fill(
     column: str,
     value_type: pa.DataType,
 ) -> None:
-    """Move staged rows into a column.
+    """Write staged rows into a column.
 
     Parameters
     ----------
     data : lance.LanceDataset
-        Its latest version.
+        Latest version of the data set.
     staging : Staging
     fragments : set of int or None
-        Only rows of these, and those whose fragment is gone since a compaction; None for all.
+        Write only rows of these fragments, and rows whose fragment was removed by a compaction; None for all rows.
     id_column, column : str
     as_ids : callable
-        Makes ids, as they are staged, of what the column holds.
+        Function from a column of ids to ids in the form in which they are staged.
     value_type : pyarrow.DataType
-        Of the column: a list of fixed size.
+        Type of the column: a fixed-size list.
 
     Notes
     -----
-    Rows are looked up again in this version: an address counts only if the id that was staged with it still stands there; other
-    rows are searched by their ids, and those that are not found have been deleted. The commit replaces the column's file in each
-    fragment and nothing else, so rows that others add, delete or update meanwhile stay as they are. A kill before it leaves files
-    that no version names; a kill after it, staged rows that the next call writes once more.
+    Rows are located again in this version: an address is valid only if it still holds the id that was staged with it. Other
+    rows are searched by id, and those that are not found have been deleted. The commit replaces only the column's file in each
+    fragment, so rows that others add, delete or update meanwhile are not affected. A kill before the commit leaves files
+    that no version refers to; a kill after it leaves staged rows, which the next call writes again.
     """
     parts = list(staging.parts())
     known = {one.fragment_id: one for one in data.get_fragments()}
@@ -100,7 +100,7 @@ def fill(
         return
     _verify(data, parts, places, taken, known, id_column, as_ids)
     _search(data, parts, places, taken, id_column, as_ids)
-    # Sorted by address, then by age: the last of each address counts.
+    # Sorted by address, then from old to new: the last row of each address is used.
     staged = _Staged(
         np.concatenate([one[mask] for one, mask in zip(places, taken, strict=True)]),
         np.concatenate([np.full(int(mask.sum()), k) for k, mask in enumerate(taken)]),
@@ -118,7 +118,8 @@ def fill(
         files.append((number, _write(data, known[number], parts, some, column, value_type)))
     if files:
         commit(data, files)
-    for file in dict.fromkeys(part.file for part in parts):  # the oldest first: none outlives one that counts more
+    # Oldest first: a kill must not leave a row without the newer one that replaces it.
+    for file in dict.fromkeys(part.file for part in parts):
         staging.keep(
             file, ~np.concatenate([mask for part, mask in zip(parts, taken, strict=True) if part.file == file])
         )
@@ -133,7 +134,7 @@ def _verify(
     id_column: str,
     as_ids: Callable[[pa.Array], pa.Array],
 ) -> None:
-    """Set addresses at which another row stands now, or none, to UNKNOWN."""
+    """Set addresses that now hold another row, or none, to UNKNOWN."""
     wanted = {
         number for one, mask in zip(places, taken, strict=True) for number in np.unique(fragment_of(one[mask])).tolist()
     }
@@ -160,7 +161,7 @@ def _search(
     id_column: str,
     as_ids: Callable[[pa.Array], pa.Array],
 ) -> None:
-    """Find the rows without an address by their ids, in one pass over that column."""
+    """Find the rows with an unknown address by id, in one pass over the column of ids."""
     lost = [np.flatnonzero(mask & (place == UNKNOWN)) for place, mask in zip(places, taken, strict=True)]
     if not any(map(len, lost)):
         return
@@ -180,7 +181,7 @@ def _write(
     column: str,
     value_type: pa.DataType,
 ) -> lance.fragment.DataFile:
-    """Write the column's file of one fragment: what it has, with staged rows in place of it; return its description."""
+    """Write the column's file for one fragment, i.e. the existing vectors overwritten by the staged ones; return its description."""
     from lance.file import LanceFileWriter
     from lance.fragment import DataFile
 
@@ -213,7 +214,7 @@ def _write(
 def _as_it_is(
     loaded: Callable[[int], tuple[np.ndarray, np.ndarray]], staged: _Staged, low: int, high: int, n: int
 ) -> np.ndarray | None:
-    """Return staged vectors without a copy if they are all of a range of rows and stand together, as those of a scan do."""
+    """Return staged vectors without a copy if they fill the whole range of rows and are contiguous, as after a scan; otherwise None."""
     part, row = staged.part[low:high], staged.row[low:high]
     if len(row) != n or (part != part[0]).any() or (np.diff(row) != 1).any():
         return None
@@ -225,7 +226,11 @@ def _as_it_is(
 def _old_rows(
     data: lance.LanceDataset, fragment: lance.LanceFragment, n_staged: int, column: str
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | int, np.ndarray | bool]]:
-    """Cut a fragment's physical rows, deleted ones too, into ranges: start, stop, and in it the rows that have a new vector by now."""
+    """Divide a fragment's physical rows, including deleted ones, into ranges.
+
+    Yields start and stop of each range, and for the rows that are read from the existing column their positions in the range, their vectors, and
+    which of them have a vector.
+    """
     size, done = fragment.physical_rows, 0
     field = data.lance_schema.field(column).id()
     nothing = np.empty(0, np.int64)
@@ -243,7 +248,7 @@ def _old_rows(
 
 
 def commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataFile]]) -> None:
-    """Put files in the place of those that fragments, by their numbers, have for the same columns, in one new version."""
+    """Replace the files of fragments, given by number, for the columns that the new files contain, in one new version."""
     from lance import LanceDataset, LanceOperation
 
     groups = [LanceOperation.DataReplacementGroup(number, file) for number, file in files]

@@ -1,4 +1,4 @@
-"""Vector indices of a Lance table: what one is like, and another of the same kind over another column."""
+"""Vector indexes of a Lance table: describe one, and build one like it over another column."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ class VectorIndex(NamedTuple):
     metric : {"cosine", "dot", "l2", "hamming"}
     partitions : int
     sub_vectors : int or None
-        Of product quantization.
+        Number of sub-vectors of the product quantization.
     bits : int or None
+        Number of bits of the quantization.
     hnsw : tuple of int or None
-        Neighbors of a node, and candidates while it is built.
+        Maximum number of connections per node, and number of candidates during construction.
     dim : int
     unindexed : int
-        Rows that it does not have; a search reads those themselves.
+        Number of rows that are not in the index; a search scans these.
     """
 
     name: str
@@ -66,7 +67,7 @@ def find_index(data: lance.LanceDataset, column: str) -> VectorIndex | None:
 
 
 def describe_index(index: VectorIndex) -> str:
-    """Say in a few words what an index is."""
+    """Return a short description of an index: kind, metric and parameters."""
     words = [index.kind, index.metric, f"{index.partitions} partitions"]
     if index.sub_vectors:
         words.append(f"{index.sub_vectors} sub-vectors")
@@ -76,10 +77,10 @@ def describe_index(index: VectorIndex) -> str:
 
 
 def index_like(data: lance.LanceDataset, like: VectorIndex, column: str, name: str | None) -> None:
-    """Build an index of the same kind and parameters over another column, in place of the one of that name.
+    """Build an index of the same kind and parameters over another column; if ``name`` is given, it replaces the index of that name.
 
-    The length of sub-vectors is kept, or shortened until it divides the width. Bits are indexed as they are (flat) by the Hamming
-    distance, and the floats that come after bits by cosine.
+    The length of the sub-vectors is kept, or reduced until it divides the width. Bits are indexed unquantized (flat) by the Hamming
+    distance. Floats that replace bits are indexed by cosine.
     """
     kind = storage_of(data.schema.field(column).type)
     dim = kind.list_size

@@ -1,4 +1,4 @@
-"""Read a Lance table for a migration: its old vectors, its new ones, and how far it is."""
+"""Read a Lance table for a migration: the old and the new vectors, and the state of the migration."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceReader", "client"]
 
-#: Rows whose addresses are remembered from the last scans, so that writing them does not search for them.
+#: Number of rows whose addresses are remembered from recent scans, so that writing them needs no search.
 _REMEMBERED = 2**18
 
 
 class LanceReader(Database):
-    """The half of :class:`congruence.databases.lancedb.LanceDB` that changes nothing; parameters as there."""
+    """Read-only part of :class:`congruence.databases.lancedb.LanceDB`, with the same parameters."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class LanceReader(Database):
             with self._errors():
                 data.count_rows(rows)
 
-    # ---- what there is -----------------------------------------------------------------------------------------------
+    # ---- description -------------------------------------------------------------------------------------------------
 
     def _open(self) -> lance.LanceDataset:
         """Open the latest version."""
@@ -98,7 +98,7 @@ class LanceReader(Database):
         return refusals(self._place, self._where)
 
     def _names(self, data: lance.LanceDataset) -> tuple[Stage, str, str]:
-        """Return the stage and the names of the old and the new column in a version."""
+        """Return the stage and the names of the old and the new column, according to one version."""
         names = set(data.schema.names)
         new, old = self._column + NEW, self._column + OLD
         if self._column not in names or {new, old} <= names:
@@ -150,11 +150,11 @@ class LanceReader(Database):
             )
 
     def stage(self) -> Stage:
-        """Return how far the migration is; see :meth:`Database.stage`."""
+        """Return the state of the migration; see :meth:`Database.stage`."""
         return self._names(self._open())[0]
 
     def note(self) -> Mapping[str, str]:
-        """Return what :meth:`prepare` was given, kept in the metadata of the new column."""
+        """Return the note that :meth:`prepare` stored in the metadata of the new column."""
         data = self._open()
         stage, _, new = self._names(data)
         return {} if stage is Stage.UNTOUCHED else note_of(data.schema, new)
@@ -168,12 +168,12 @@ class LanceReader(Database):
     def _batches(
         self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield columns, the ids before them and the addresses behind them, of rows behind a cursor in the order of the table."""
+        """Yield the rows after a cursor, in table order: ids, the given columns, modalities if there are any, and addresses."""
         fragments, behind = data.get_fragments(), np.uint64(0)
         if after is not None:
             number, offset = _cursor(after)
             places = [k for k, one in enumerate(fragments) if one.fragment_id == number]
-            if places:  # otherwise it has been compacted: all rows come again
+            if places:  # otherwise a compaction removed the fragment, and all rows are read again
                 fragments = fragments[places[0] :]
                 behind = np.uint64((number << 32) + offset)
         modalities = [self._modalities] if self._modalities else []
@@ -192,11 +192,11 @@ class LanceReader(Database):
                 yield piece.slice(start, batch)
 
     def _told(self, piece: pa.RecordBatch) -> pa.Array | None:
-        """Return the modalities, the last but one of the columns."""
+        """Return the modalities, which are the second-to-last column."""
         return piece.column(piece.num_columns - 2).cast(pa.large_string()) if self._modalities else None
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield rows in the order of the table; see :meth:`Database.scan`. The version is that of the beginning."""
+        """Yield rows in table order, from the version at the start of the scan; see :meth:`Database.scan`."""
         data = self._settled() if side == "new" else self._open()
         column = self._side(data, side)
         with self._errors():
@@ -216,14 +216,14 @@ class LanceReader(Database):
         return Block(ids, numbers_of(vectors), told, cursor)
 
     def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
-        """Return the ids and addresses of rows, and keep them for :meth:`write`."""
+        """Return the ids and addresses of rows, and remember them for :meth:`write`."""
         column = piece.column(0)
         if column.null_count:
             raise DatabaseError(
                 f"Got {column.null_count} rows without {self._ids} in {self._place}; expected an id in each row. Fill them in, or "
                 "leave these rows out by a condition."
             )
-        # Copies: a column that came from Lance keeps all others of its batch in memory, the vectors too.
+        # Copies: a column from Lance would keep its whole batch, with the vectors, in memory.
         ids = owned(as_ids(column))
         addresses = np.array(piece.column(piece.num_columns - 1))
         with self._lock:
@@ -233,7 +233,7 @@ class LanceReader(Database):
         return ids, addresses
 
     def _addresses(self, ids: pa.Array) -> np.ndarray:
-        """Return where rows stood when they were last read, UNKNOWN if that is long ago."""
+        """Return the addresses at which rows were last read; UNKNOWN if they are no longer remembered."""
         with self._lock:
             seen = list(self._seen)
         out = np.full(len(ids), UNKNOWN)
@@ -280,7 +280,7 @@ class LanceReader(Database):
                     yield block
 
     def _paired(self, piece: pa.RecordBatch) -> tuple[PairedBlock, np.ndarray, np.ndarray]:
-        """Return the rows of a read of both columns that have an old vector, which rows these are, and the addresses of all."""
+        """Return the rows of a batch that have an old vector, a mask of these rows, and the addresses of all rows of the batch."""
         (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
         ids, addresses = self._remember(piece)
         told = self._told(piece)
@@ -293,7 +293,7 @@ class LanceReader(Database):
         return PairedBlock(ids, numbers_of(old), new, has_new, told), has_old, addresses
 
     def repeated_ids(self) -> list[str]:
-        """Return some ids that several rows have, at most ten."""
+        """Return up to ten ids that several rows have."""
         with self._errors():
             table = self._open().to_table(columns=[quoted(self._ids)], filter=self._where)
             if not len(table):
@@ -304,7 +304,7 @@ class LanceReader(Database):
 
     @abstractmethod
     def _settled(self) -> Any:
-        """Return the latest version, after all that was written has become part of it."""
+        """Write all pending and staged vectors into the column, and return the version that contains them."""
 
 
 def _cursor(after: Cursor) -> tuple[int, int]:
@@ -316,7 +316,7 @@ def _cursor(after: Cursor) -> tuple[int, int]:
 
 
 def client() -> ModuleType:
-    """Import Lance without its notice, at each commit, that replacing a column's file is new; the tests are there to show that it works."""
+    """Import Lance, suppressing its warning at each commit that replacing a column's file is a new feature; this library's tests cover that it works."""
     if "lance" in sys.modules or "LANCE_LOG" in os.environ:
         return require("lance", extra="lancedb")
     os.environ["LANCE_LOG"] = "warn,lance_table::transaction=error,lance::index=error"

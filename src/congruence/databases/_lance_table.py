@@ -1,4 +1,4 @@
-"""Where a Lance table is, which of its columns are meant, and what its errors say."""
+"""Find a Lance table and its columns, convert between Lance's types and blocks, and translate Lance's errors."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ __all__ = [
     "type_of",
 ]
 
-#: What the names of the column beside end with, before and after the switch.
+#: Suffixes of the additional column's name: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
 
-#: Keys of the new column's metadata.
+#: Keys in the new column's metadata.
 NOTE, TOKEN = "congruence.note", "congruence.staging"
 
 EXTENSION = "ARROW:extension:name"
@@ -66,14 +66,14 @@ _DAMAGE = re.compile(
 
 @dataclass(frozen=True)
 class TablePlace:
-    """Where a table lies.
+    """Location of a table.
 
     Attributes
     ----------
     uri : str
-        The path of its folder, or its URL in an object store without its query.
+        Path of the table's folder, or its URL in an object store, without the query.
     options : dict of str to str, or None
-        Of storage, as Lance takes them. Credentials come from each process's environment.
+        Storage options for Lance. Each process takes credentials from its environment.
     """
 
     uri: str
@@ -81,7 +81,7 @@ class TablePlace:
 
     @property
     def folder(self) -> Path | None:
-        """Its folder, None in an object store."""
+        """Folder of the table; None in an object store."""
         return None if "://" in self.uri else Path(self.uri)
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class TablePlace:
 
 
 def find_table(address: Address, table: str | None) -> TablePlace:
-    """Return where a table is. Raises FileError, ParameterError."""
+    """Return the location of a table. Raises FileError if there is none, ParameterError if the address or name does not determine one."""
     if address.scheme not in ("", "lancedb"):
         uri, options = lance_location(address.text)
         if not uri.rstrip("/").endswith(".lance"):
@@ -121,7 +121,15 @@ def find_table(address: Address, table: str | None) -> TablePlace:
 def find_columns(
     schema: pa.Schema, primary: list[str], place: TablePlace, column: str | None, ids: str | None, modality: str | None
 ) -> tuple[str, str, str | None]:
-    """Return the columns of the vectors, the ids and, if one is meant, the modalities. Raises ParameterError, DatabaseError."""
+    """Return the columns of the vectors, of the ids and, if given, of the modalities.
+
+    Raises
+    ------
+    ParameterError
+        If a column does not exist, must be specified, or cannot be quoted.
+    DatabaseError
+        If the type of the vectors or ids is not supported.
+    """
     for name, option in ((column, "column"), (ids, "ids"), (modality, "modality_column")):
         if name is not None and name not in schema.names:
             shown = ", ".join(schema.names)
@@ -129,7 +137,7 @@ def find_columns(
                 f"Got {option}={name!r} for {place}; expected one of its columns, {shown}. Name one of these."
             )
     vectors = [field.name for field in schema if _is_vector(field.type) and not field.name.endswith((NEW, OLD))]
-    if column is None:  # bytes may be anything: a column of floats goes before one of them
+    if column is None:  # bytes need not be bits of vectors, so a column of floats is preferred
         vectors = [one for one in vectors if not is_bits(schema.field(one).type)] or vectors
         if len(vectors) != 1:
             found = ", ".join(vectors) or "none"
@@ -165,33 +173,33 @@ def _is_vector(kind: pa.DataType) -> bool:
 
 
 def is_bits(kind: pa.DataType) -> bool:
-    """Say whether a type is of lists of bytes, which Lance compares by their bits alone."""
+    """Return whether a type is a fixed-size list of bytes, which Lance compares only by their bits."""
     kind = storage_of(kind)
     return bool(pa.types.is_fixed_size_list(kind) and kind.value_type == pa.uint8())
 
 
 def dim_of(kind: pa.DataType) -> int:
-    """Return the number of components of a vector."""
+    """Return the number of components of the vectors in a column of this type."""
     kind = storage_of(kind)
     return int(kind.list_size) * (8 if is_bits(kind) else 1)
 
 
 def type_of(element_type: str, dim: int) -> pa.DataType:
-    """Return the type of a column of vectors."""
+    """Return the column type for vectors of an element type and width."""
     if element_type == "binary":
         return pa.list_(pa.uint8(), dim // 8)
     return pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
 
 
 def numbers_of(stored: np.ndarray) -> np.ndarray:
-    """Return what a column holds as float32, shape (b, dim), C-contiguous; bits as 1 and -1."""
+    """Convert stored vectors to float32, shape (b, dim), C-contiguous; bits become 1 and -1."""
     if stored.dtype == np.uint8:
         return unpack(stored, 8 * stored.shape[1])
     return np.ascontiguousarray(stored, np.float32)
 
 
 def flat_of(vectors: np.ndarray, kind: pa.DataType) -> np.ndarray:
-    """Return the values of a column of a type, one vector behind the other; a copy."""
+    """Return a flat copy of vectors as the values of a column of this type."""
     if is_bits(kind):
         return pack(vectors).reshape(-1)
     return np.array(vectors, kind.value_type.to_pandas_dtype()).reshape(-1)
@@ -204,7 +212,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def as_ids(column: pa.Array) -> pa.Array:
-    """Return ids as blocks have them: int64, uint64 or large_string; 16 bytes become a UUID's text."""
+    """Convert a column to ids as in a block: int64, uint64 or large_string; 16 bytes become the text of a UUID."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if column.type == pa.binary(16):
@@ -226,12 +234,12 @@ def _uuids(column: pa.Array) -> pa.Array:
 
 
 def storage_of(kind: pa.DataType) -> pa.DataType:
-    """Return the type that an extension type stores, or the type itself."""
+    """Return the storage type of an extension type; other types unchanged."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
-    """Return metadata as texts."""
+    """Decode the keys and values of metadata to strings."""
     told = {}
     for key, value in (metadata or {}).items():
         name = key.decode(errors="replace") if isinstance(key, bytes) else key
@@ -240,13 +248,13 @@ def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 
 
 def mark(kind: pa.DataType) -> dict[str, str]:
-    """Return metadata by which LanceDB's Python client does not take a column of vectors for one that a search may mean."""
+    """Return metadata that exclude a column of vectors from those that LanceDB's Python client considers for a search without a column name."""
     shape = json.dumps({"shape": [kind.list_size]})
     return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
 
 
 def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
-    """Return the note in a column's metadata; empty where it has none that can be read."""
+    """Return the note in a column's metadata; empty if there is none or it cannot be parsed."""
     try:
         note = json.loads(texts(schema.field(column).metadata).get(NOTE, "{}"))
     except (ValueError, RecursionError):
@@ -256,7 +264,7 @@ def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
 
 @contextmanager
 def refusals(place: TablePlace, where: str | None) -> Iterator[None]:
-    """Turn Lance's errors, which tell what they are by their text only, into ours."""
+    """Translate Lance's errors, which differ only in their text, to those of this library."""
     try:
         yield
     except CongruenceError:
@@ -264,7 +272,7 @@ def refusals(place: TablePlace, where: str | None) -> Iterator[None]:
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
         raise _as_ours(error, place, where) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # what a failed assertion in Rust becomes: no Exception
+        if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
         raise CorruptFileError(
             f"Got a damaged table, {place} ({_first_line(error)}); expected an intact one. Restore an older version, or a copy."
@@ -292,10 +300,12 @@ def _as_ours(error: Exception, place: TablePlace, where: str | None) -> Congruen
         return CorruptFileError(
             f"Got a damaged table, {place} ({said}); expected an intact one. Restore an older version, or a copy."
         )
-    return DatabaseError(f"Got a refusal from Lance for {place} ({said}); expected none. Look at what it says.")
+    return DatabaseError(
+        f"Got a refusal from Lance for {place} ({said}); expected the request to be taken. See Lance's message."
+    )
 
 
 def _first_line(error: BaseException) -> str:
-    """Return a message without the places in Lance's own source that it ends with."""
+    """Return the first line of a message, without references to Lance's source files."""
     lines = str(error).splitlines() or [""]
     return re.sub(r",? ?/[^\s,]*\.rs:\d+:\d+", "", lines[0])[:500]

@@ -1,4 +1,4 @@
-"""The description of a space in the metadata of a collection, as files of vectors keep it in theirs."""
+"""The description of a space in a collection's metadata, in the same format as in files of vectors."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
 
-#: Key under which a collection's metadata, like a file's, tells the space of its vectors: JSON, as an object or as text.
+#: Metadata key of the vectors' space, in collections as in files: JSON, as an object or as a string.
 SPACE_KEY = "congruence.space"
 
-#: Key of what a migration keeps in the metadata of the collection that it writes.
+#: Metadata key for the data that a migration stores in the collection it creates.
 MARK_KEY = "congruence.migration"
 
 
 def space_in(metadata: Mapping[str, object] | None, place: str) -> Space:
-    """Read the space in a collection's metadata; none there means an unknown space. Raises CorruptFileError."""
+    """Return the space in a collection's metadata, or an unknown space if there is none. Raises CorruptFileError if it cannot be parsed."""
     facts = (metadata or {}).get(SPACE_KEY)
     if not facts:
         return Space()

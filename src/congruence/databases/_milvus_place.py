@@ -1,4 +1,4 @@
-"""Which of Milvus's collections is which: by an alias, or by the names that two renames leave."""
+"""Find the old and the new collection in Milvus, from an alias or from the names that renames leave, and switch between them."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from congruence.errors import DatabaseError, MigrationError, ParameterError
 
 __all__ = ["Place", "find_place", "mark_of", "only_table", "refuse_readers", "switch_names", "switch_names_back"]
 
-#: What the name of a collection of a migration ends in; a further migration behind an alias writes ``…_new2``, and so on.
+#: Suffix of the collections of a migration; a second migration behind the same alias writes ``…_new2``, and so on.
 _ROLE = re.compile(r"__congruence_(?:old|back|new(\d*))$")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which collection is which.
+    """The collections of a migration.
 
     Attributes
     ----------
     table : str
-        By which readers read.
+        Name that readers use.
     alias : bool
-        That is an alias; else a collection's own name.
+        Whether this name is an alias, not a collection's own name.
     old : str
         Collection with the old vectors.
     made : str or None
-        Collection with the new ones.
+        Collection with the new vectors, if there is one.
     beside : str
-        Name under which new ones are made.
+        Name under which the new collection is created.
     switched : bool
-        Readers see the new ones, or a rollback by renames was cut short.
+        Whether readers see the new vectors, or a rollback by renames was interrupted.
     torn : bool
-        Renames were cut short: there is no collection of the readers' name.
+        Whether renames were interrupted, so that no collection has the name that readers use.
     mark : mapping
-        What was noted with the new ones; empty where there are none.
+        Data stored with the new collection (:func:`mark_of`); empty if there is none.
     """
 
     table: str
@@ -53,7 +53,7 @@ class Place:
 
 
 def mark_of(connection: Connection, collection: str) -> dict[str, Any]:
-    """Return what a migration put into a collection's properties; empty where it did not make the collection."""
+    """Return what a migration stored in a collection's properties; empty if no migration created the collection."""
     try:
         mark = json.loads(connection.ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
     except ValueError:
@@ -62,7 +62,15 @@ def mark_of(connection: Connection, collection: str) -> dict[str, Any]:
 
 
 def find_place(connection: Connection, table: str) -> Place:
-    """Find the collections that a name means. Raises ParameterError if there is none, DatabaseError if they are no migration's."""
+    """Find the collections of a migration by the name that readers use.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such collection or alias, or the name is a collection that readers access through an alias.
+    DatabaseError
+        If a collection with a name reserved for the migration was not created by one.
+    """
     names, aliases = set(connection.ask("list_collections")), connection.aliases()
     place = _by_alias(connection, table, names, aliases) if table in aliases else _by_name(table, names)
     if place is None:
@@ -73,7 +81,7 @@ def find_place(connection: Connection, table: str) -> Place:
     readers = sorted(one for one, target in aliases.items() if target in (place.old, place.made))
     if readers and not place.alias:
         raise ParameterError(
-            f"Got {table!r}, which is read by the alias {readers[0]!r}; expected the alias, since readers are switched by what they read by. "
+            f"Got {table!r}, which is read by the alias {readers[0]!r}; expected the alias, since the switch moves what readers use. "
             f"Pass table={readers[0]!r}."
         )
     if place.made is None:
@@ -110,13 +118,19 @@ def _by_name(table: str, names: set[str]) -> Place | None:
     made = next((one for one in (beside, back) if one in names), None)
     if old == aside and shown:
         made = table
-    # Between the two renames of a rollback the new ones are at "back", between those of a switch at "new".
+    # Between the two renames of a rollback the new vectors are in "back", between those of a switch in "new".
     switched = old == aside and (shown or back in names)
     return Place(table, False, old, made, beside, switched, not shown, {})
 
 
 def only_table(connection: Connection) -> str:
-    """Return the one alias, or the one collection that has none, whatever a migration made of it. Raises ParameterError."""
+    """Return the only alias, or the only collection without one; collections of a migration count as the one being migrated.
+
+    Raises
+    ------
+    ParameterError
+        If there are none or several.
+    """
     aliases = connection.aliases()
     read = {_ROLE.sub("", target) for target in aliases.values()}
     plain = {_ROLE.sub("", name) for name in connection.ask("list_collections")} - read
@@ -130,13 +144,13 @@ def only_table(connection: Connection) -> str:
 
 
 def switch_names(connection: Connection, place: Place) -> None:
-    """Let readers see the new collection: move the alias, or rename the old collection and then the new one."""
+    """Make readers see the new collection: move the alias, or rename the old collection and then the new one."""
     if place.alias:
         connection.ask("alter_alias", collection_name=place.made, alias=place.table)
         return
     made = place.made
     if not place.torn:
-        if made != place.beside:  # the last step of a rollback
+        if made != place.beside:  # left by an interrupted rollback
             connection.ask("rename_collection", made, place.beside)
             made = place.beside
         connection.ask("rename_collection", place.old, f"{place.table}__congruence_old")
@@ -144,7 +158,7 @@ def switch_names(connection: Connection, place: Place) -> None:
 
 
 def switch_names_back(connection: Connection, place: Place) -> None:
-    """Let readers see the old collection again; complete renames that were cut short."""
+    """Make readers see the old collection again; complete interrupted renames."""
     if place.alias:
         if place.switched:
             connection.ask("alter_alias", collection_name=place.old, alias=place.table)
@@ -160,7 +174,7 @@ def switch_names_back(connection: Connection, place: Place) -> None:
 
 
 def refuse_readers(connection: Connection, collection: str) -> None:
-    """Keep a collection that some alias means from being deleted: the alias would go with it."""
+    """Raise MigrationError if an alias points to a collection, since deleting the collection would delete the alias."""
     aliases = [one for one, target in connection.aliases().items() if target == collection]
     if aliases:
         raise MigrationError(

@@ -1,4 +1,4 @@
-"""Rows of Milvus's collections, and their vectors."""
+"""Read and write rows of Milvus collections."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from congruence.databases._milvus_schema import Schema
 
 __all__ = ["Rows", "same_rest"]
 
-#: Ids in one answer of a server, which gives no more; rows in one request that writes; bytes of vectors in either.
+#: Maximum number of ids per response (a server returns no more), of rows per write request, and of bytes of vectors in either.
 _IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
 
-#: Queries in a request.
+#: Number of queries per request.
 _QUERIES = 64
 
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
@@ -28,14 +28,14 @@ Id = int | str
 
 
 class Rows:
-    """Reads and writes the rows of a collection and of the one beside it.
+    """Reads and writes rows of the old and the new collection.
 
     Attributes
     ----------
     rows : str or None
-        Filter of the chosen rows.
+        Filter that selects the rows; None for all.
     modality : str or None
-        Field that tells the modality.
+        Field that holds the modality.
     """
 
     def __init__(self, connection: Connection, schema: Schema, rows: str | None, modality: str | None) -> None:
@@ -44,7 +44,7 @@ class Rows:
         self.type = pa.large_string() if schema.text_key else pa.int64()
 
     def query(self, collection: str, chosen: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
-        """Return rows of a filter as plain data, as they are now."""
+        """Return the current rows that match a filter, as plain data."""
         self.connection.load(collection)
         found: list[dict[str, object]] = self.connection.ask(
             "query", collection, filter=chosen, output_fields=fields, consistency_level="Strong", **options
@@ -52,9 +52,9 @@ class Rows:
         return found
 
     def ids(self, collection: str, *, chosen: str | None = None, after: Cursor | None = None) -> Iterator[list[Id]]:
-        """Yield the ids of rows in their order.
+        """Yield pages of row ids, in ascending order.
 
-        Milvus Lite looks at every row for every question, however few it is to return: it is asked once. A server gives a page at a time.
+        Milvus Lite scans all rows for every query, whatever its limit, so all ids are requested at once. A server returns one page at a time.
         """
         key, chosen = self.schema.key, self.rows if chosen is None else chosen
         if self.connection.lite:
@@ -75,8 +75,8 @@ class Rows:
         return f'"{str(one).translate(_ESCAPES)}"' if self.schema.text_key else str(int(str(one)))
 
     def count(self, collection: str, chosen: str | None = None) -> int:
-        """Count the rows of a filter."""
-        if chosen and self.connection.lite:  # which would make every row, vector and all, to count them
+        """Return the number of rows that match a filter."""
+        if chosen and self.connection.lite:  # Milvus Lite would load every row, with its vector, to count them
             return sum(map(len, self.ids(collection, chosen=chosen)))
         return int(self.query(collection, chosen or "", ["count(*)"])[0]["count(*)"])
 
@@ -92,11 +92,11 @@ class Rows:
 
     @property
     def wanted(self) -> list[str]:
-        """What to ask for so that ids, vectors and modalities come."""
+        """Fields to request for ids, vectors and modalities."""
         return list(dict.fromkeys([self.schema.key, self.schema.column, *([self.modality] if self.modality else [])]))
 
     def block(self, rows: list[dict[str, Any]], width: int) -> Block:
-        """Return rows as a block."""
+        """Convert rows to a block."""
         ids = [one[self.schema.key] for one in rows]
         vectors = np.array([one[self.schema.column] for one in rows], np.float32).reshape(len(rows), width)
         modalities = None
@@ -108,15 +108,15 @@ class Rows:
     def pages(
         self, collection: str, fields: list[str], *, after: Cursor | None = None, batch: int = BATCH
     ) -> Iterator[list[dict[str, object]]]:
-        """Yield the chosen rows in the order of their ids, from behind ``after``, which need not be there any more."""
+        """Yield the selected rows in the order of their ids, starting after the id ``after``, which need not exist anymore."""
         for ids in self.ids(collection, after=after):
             for start in range(0, len(ids), batch):
                 if found := self.get(collection, ids[start : start + batch], fields):
                     yield found
 
     def store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
-        """Store whole rows under their ids in the place of those that are there."""
-        # An upsert of Milvus Lite merges into the old row, so that fields that are gone would stay; its insert replaces the row.
+        """Store complete rows, replacing existing rows with the same ids."""
+        # In Milvus Lite an upsert merges with the existing row, which would keep removed fields; an insert replaces the row.
         verb = "insert" if self.connection.lite else "upsert"
         size = min(_ROWS, max(1, _BYTES // (4 * vectors.shape[1])))
         for start in range(0, len(rows), size):
@@ -129,13 +129,13 @@ class Rows:
             self.connection.ask(verb, collection, some)
 
     def delete(self, collection: str, ids: Sequence[object]) -> None:
-        """Remove rows."""
+        """Delete rows by id."""
         for start in range(0, len(ids), _IDS):
             some = ",".join(map(self._literal, ids[start : start + _IDS]))
             self.connection.ask("delete", collection, filter=f"{self.schema.key} in [{some}]")
 
     def search(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest of the chosen rows of each query, shape (q, dim)."""
+        """Return the ids of the ``k`` nearest selected rows for each query; queries have shape (q, dim)."""
         self.connection.load(collection)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
@@ -153,5 +153,5 @@ class Rows:
 
 
 def same_rest(one: Mapping[str, object], twin: Mapping[str, object]) -> bool:
-    """Say whether a row and its copy are the same but for the vector; NaN is NaN."""
+    """Return whether a row and its copy are equal, not counting the vector; NaN equals NaN."""
     return one == twin or repr(sorted(one.items())) == repr(sorted(twin.items()))

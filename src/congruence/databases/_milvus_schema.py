@@ -1,4 +1,4 @@
-"""What a collection of Milvus holds, and one made like it for other vectors."""
+"""The schema of a Milvus collection, and creating a collection with the same schema for other vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from congruence.errors import DatabaseError, ParameterError
 
 __all__ = ["Schema", "copy_indexes", "create", "index_of", "schema_of"]
 
-#: Of what is told of an index, that which is no parameter.
+#: Keys in Milvus's description of an index that are not parameters.
 _STATE = ("field_name", "index_name", "index_type", "total_rows", "indexed_rows", "pending_index_rows", "state")
 
 
@@ -27,17 +27,17 @@ class Schema:
     Attributes
     ----------
     told : mapping
-        All that Milvus says of the collection.
+        Milvus's description of the collection.
     key, text_key : str, bool
-        Primary key, and whether it is text.
+        Primary key, and whether it is a string.
     column, dim : str, int
         Field of the vectors, and their width.
     fields : tuple of str
-        The other fields, without those that Milvus computes from others.
+        The other fields, except those that Milvus computes from others.
     texts : tuple of str
-        Of the other fields, those of JSON: the client takes a text in them for JSON that was written out.
+        Other fields of type JSON. The client parses a string in such a field as JSON.
     dynamic : bool
-        Rows may have further fields.
+        Whether rows may have further fields.
     """
 
     told: Mapping[str, Any]
@@ -51,19 +51,19 @@ class Schema:
 
     @property
     def rest(self) -> list[str]:
-        """What to ask for to have all of a row but its vector."""
+        """Fields to request for a complete row without its vector."""
         return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
 
 
 def schema_of(connection: Connection, collection: str, column: str | None) -> Schema:
-    """Read what a collection holds, and find its vectors.
+    """Read the schema of a collection, and find its field of vectors.
 
     Raises
     ------
     ParameterError
-        A column that is not there, must be chosen, or has no float32 vectors.
+        If the column does not exist, must be specified, or does not hold float32 vectors.
     DatabaseError
-        A collection that cannot be copied row for row.
+        If the collection cannot be copied row by row.
     """
     told = connection.ask("describe_collection", collection)
     fields = told["fields"]
@@ -95,7 +95,7 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
         (
             own.get("nullable"),
             f"{column!r} nullable",
-            "a vector in every row, since Milvus cannot be asked for the rows without",
+            "a vector in every row, since Milvus cannot be asked for rows without one",
             "Copy the collection into one whose vectors are not nullable",
         ),
         (
@@ -107,7 +107,7 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
         (
             len(partitions) > 1 and not any(one.get("is_partition_key") for one in fields),
             f"{len(partitions)} partitions",
-            "one, or a partition key, since a row does not tell its partition",
+            "one, or a partition key, since a row does not record its partition",
             "Copy the collection into one with a partition key",
         ),
     ):
@@ -120,7 +120,7 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
 
 
 def create(connection: Connection, place: Place, schema: Schema, dim: int, note: Mapping[str, str]) -> None:
-    """Make the collection beside: of the old one's fields, functions and properties, but for the width of one vector."""
+    """Create the new collection with the old one's fields, functions and properties, except for the width of one vector field."""
     told = dict(schema.told)
     told["fields"] = [
         {**one, "params": {**one["params"], "dim": dim}} if one["name"] == schema.column else one
@@ -133,7 +133,7 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
         options["num_partitions"] = told.get("num_partitions")
     if connection.file is not None:
         remnant = connection.file / "collections" / place.beside
-        if remnant.is_dir() and not (remnant / "schema.json").exists():  # a kill left it; the client would trip over it
+        if remnant.is_dir() and not (remnant / "schema.json").exists():  # left by a kill; the client would fail on it
             shutil.rmtree(remnant)
     connection.ask(
         "create_collection",
@@ -146,7 +146,7 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
 
 
 def _indexes(connection: Connection, collection: str) -> dict[str, dict[str, Any]]:
-    """Return what is told of each field's index."""
+    """Return the description of each field's index, by field."""
     names = connection.ask("list_indexes", collection)
     found = [connection.ask("describe_index", collection, name) for name in names]
     return {one["field_name"]: one for one in found if one}
@@ -157,7 +157,7 @@ def _params(index: Mapping[str, object]) -> dict[str, Any]:
 
 
 def index_of(connection: Connection, collection: str, column: str) -> tuple[str | None, str | None]:
-    """Return the metric of the index over a field, and the index in a few words; None where there is none."""
+    """Return the metric and a short description of the index over a field; both None if there is no index."""
     index = _indexes(connection, collection).get(column)
     if index is None:
         return None, None
@@ -169,7 +169,7 @@ def index_of(connection: Connection, collection: str, column: str) -> tuple[str 
 
 
 def copy_indexes(connection: Connection, old: str, new: str) -> None:
-    """Index the fields of the new collection as those of the old; indexes that are there stay. Then load it."""
+    """Index the fields of the new collection like those of the old one, keeping existing indexes, and load the collection."""
     there = _indexes(connection, new)
     wanted = require("pymilvus", extra="milvus").MilvusClient.prepare_index_params()
     for field, index in _indexes(connection, old).items():
@@ -177,6 +177,6 @@ def copy_indexes(connection: Connection, old: str, new: str) -> None:
             params = {key: one for key, one in _params(index).items() if one not in ("", "NONE")}
             wanted.add_index(field, index["index_type"], index["index_name"], params=params)
     if len(wanted):
-        # Its own waiting takes half a second an index; build_index waits for all.
+        # Waiting here would take half a second per index; build_index waits for all of them.
         connection.ask("create_index", new, wanted, sync=False)
     connection.load(new)

@@ -1,4 +1,4 @@
-"""Where the vectors are in PostgreSQL, and how far their migration is: read from the system catalog."""
+"""Find the vectors in PostgreSQL and the state of their migration, from the system catalog."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ID_TYPES", "State", "Table", "find_table", "read_state", "side_comment"]
 
-#: Words of :class:`congruence.databases.DatabaseInfo` for the types of ids.
+#: ``id_type`` of :class:`congruence.databases.DatabaseInfo`, by PostgreSQL type.
 ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varchar": "text", "uuid": "uuid"}
 
-#: The comment on a side table is JSON under this key.
+#: Key in the comment on a side table, which is JSON.
 MIGRATION_KEY = "congruence.migration"
 
 _COLUMNS = """
@@ -58,7 +58,7 @@ _STATE = """
 
 
 def _beside(*names: str, suffix: str) -> str:
-    """Return a name for what stands beside a table; PostgreSQL cuts names at 63 bytes, which could make two of them one."""
+    """Return a name for an object that belongs to a table, unique within PostgreSQL's limit of 63 bytes, to which longer names are truncated."""
     whole = "__".join([*names, suffix])
     if len(whole.encode()) <= 63:
         return whole
@@ -69,24 +69,25 @@ def _beside(*names: str, suffix: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """The user's table, and the names of what stands beside it.
+    """The user's table, and the names of the objects that a migration creates for it.
 
     Attributes
     ----------
     schema, name, column, ids : str
-        As the user knows them.
+        Names before the migration.
     modality : str or None
     oid, attnum : int
-        The table and its column of vectors; a renamed table keeps them.
+        Object id of the table and number of its column of vectors; both survive a rename.
     kind : str
         vector, halfvec or bit.
     dim : int or None
-        None where the column is declared without one.
+        None if the column is declared without a width.
     id_kind : str
+        PostgreSQL type of the ids.
     others : tuple of str
-        Its other columns.
+        Other columns of the table.
     extension : str
-        The schema that pgvector is installed in.
+        Schema in which pgvector is installed.
     """
 
     schema: str
@@ -104,30 +105,30 @@ class Table:
 
     @property
     def renamed(self) -> str:
-        """What the table is called while a view has its name."""
+        """Name of the table while a view has its original name."""
         return _beside(self.name, suffix="congruence_old")
 
     @property
     def side(self) -> str:
-        """The table of new vectors: id, vector, and own, which says that the application wrote the vector after the switch."""
+        """Name of the table of new vectors, with columns id, vector, and own: whether the application wrote the vector after the switch."""
         return _beside(self.name, self.column, suffix="congruence_new")
 
     @property
     def writer(self) -> str:
-        """The function behind the view's triggers."""
+        """Name of the view's trigger function."""
         return _beside(self.name, self.column, suffix="congruence_write")
 
     @property
     def finder(self) -> str:
-        """The function that finds a row's new vector while the column is rewritten."""
+        """Name of the function that returns a row's new vector while the column is rewritten."""
         return _beside(self.name, self.column, suffix="congruence_find")
 
     def identifier(self, name: str) -> Identifier:
-        """Quote the name of something in the table's schema."""
+        """Return the quoted name of an object in the table's schema."""
         return require("psycopg.sql", extra="pgvector").Identifier(self.schema, name)
 
     def vector_type(self, kind: str, dim: int) -> Composed:
-        """Return a type of vectors as SQL."""
+        """Return a vector type as SQL."""
         sql = require("psycopg.sql", extra="pgvector")
         name = sql.Identifier("pg_catalog" if kind == "bit" else self.extension, kind)
         return sql.SQL("{}({})").format(name, sql.SQL(str(int(dim))))
@@ -135,18 +136,18 @@ class Table:
 
 @dataclass(frozen=True)
 class State:
-    """How far a migration is.
+    """State of a migration.
 
     Attributes
     ----------
     stage : Stage
     rows : str
-        What the table with the user's rows is called now.
+        Current name of the table with the user's rows.
     kind, dim : str and int, or None
-        Of the new vectors.
+        PostgreSQL type and width of the new vectors.
     note : mapping
     required : bool
-        The column of vectors took no NULL before the switch.
+        Whether the column of vectors was NOT NULL before the switch.
     """
 
     stage: Stage
@@ -158,7 +159,7 @@ class State:
 
 
 def side_comment(table: Table, note: Mapping[str, str], required: bool = False) -> str:
-    """Return what the side table says about itself."""
+    """Return the comment for the side table."""
     facts = {
         "table": table.name,
         "column": table.column,
@@ -180,7 +181,7 @@ def _facts(comment: str | None) -> dict[str, Any]:
 def find_table(
     cursor: Cursor, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> Table:
-    """Find the column of vectors that is meant. Raises ParameterError."""
+    """Find the table and its columns. Raises ParameterError if a name does not exist or must be specified, or the type of the ids is not supported."""
     sides = cursor.execute(_SIDES, [f'{{"{MIGRATION_KEY}"%']).fetchall()
     own = {oid for oid, _, _ in sides}
     names = {
@@ -190,7 +191,7 @@ def find_table(
     for schema, name, oid, visible, *rest in cursor.execute(_COLUMNS).fetchall():
         if oid not in own:
             found.append((schema, names.get((schema, name), name), oid, visible, *rest))
-    # Bits may be anything: they are vectors where the column is named, or where a table has no others.
+    # A column of bits need not hold vectors: it counts if it is named, or if the table has no other vectors.
     floats = {one[2] for one in found if one[6] != "bit"}
     found = [one for one in found if one[6] != "bit" or one[4] == column or (column is None and not floats)]
     there = sorted({f"{one[0]}.{one[1]}" for one in found})
@@ -246,14 +247,14 @@ def _find_ids(cursor: Cursor, oid: int, ids: str | None, types: Mapping[str, str
 
 
 def read_state(cursor: Cursor, table: Table) -> State:
-    """Return how far the migration is, from the catalog alone. Raises DatabaseError."""
+    """Return the state of the migration, from the catalog only. Raises DatabaseError if the table no longer exists under its name."""
     row = cursor.execute(_STATE, [table.schema, table.name, table.renamed, table.side]).fetchone()
     relation, renamed, comment, made = row or (None, None, None, None)
     facts = _facts(comment)
     switched = relation == "v" and renamed == table.oid and bool(facts)
     if not switched and relation not in ("r", "p"):
         raise DatabaseError(
-            f"Got no table {table.schema}.{table.name}; expected the one that was opened. Open the database again with its name of today."
+            f"Got no table {table.schema}.{table.name}; expected the one that was opened. Open the database again with the table's current name."
         )
     if not facts or made is None:
         return State(Stage.UNTOUCHED, table.name)

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: one that only reads and one that writes; the client's errors as ours, without secrets."""
+"""Connections to PostgreSQL, one read-only and one for writing, and translation of the client's errors, without secrets."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "one_row"]
 
-#: How long the locks of a switch may be waited for: readers that come later queue up behind them.
+#: Seconds to wait for the locks of a switch; meanwhile, new readers queue behind it.
 LOCK_SECONDS = 5
 
-#: What a refused connection says where waiting does not help; its error has no code.
+#: Messages of failed connections for which a retry does not help; these errors have no code.
 _REFUSED = re.compile(
     r"authentication failed|no pg_hba\.conf entry|(database|role) \".*\" does not exist|no password supplied|invalid (URI|connection)"
     r"|missing \"=\"|invalid percent-encoded",
     re.IGNORECASE,
 )
 
-#: Codes of errors after which the same may succeed: connections, too many of them, memory, locks, shutdown, a cancelled statement.
+#: Codes of errors after which a retry may succeed: connections, too many of them, memory, locks, shutdown, a canceled statement.
 _TRANSIENT = re.compile(r"08...|53[23]00|40...|55P03|57...|25P0[34]")
 
 
 class Client:
-    """Two connections that open when needed, and again after they were lost.
+    """Two connections that are opened on demand, and reopened after they were lost.
 
     Parameters
     ----------
@@ -52,18 +52,18 @@ class Client:
 
     @contextmanager
     def reading(self) -> Iterator[Cursor]:
-        """Give a cursor in a transaction that cannot write, and whose results are binary."""
+        """Yield a cursor in a read-only transaction, with results in binary format."""
         with self._locks[True], self._transaction(True) as cursor:
             yield cursor
 
     @contextmanager
     def writing(self, *, lock: bool = False) -> Iterator[Cursor]:
-        """Give a cursor in a transaction: all of it happens, or nothing.
+        """Yield a cursor in a transaction, which is committed at the end and rolled back after an error.
 
         Parameters
         ----------
         lock : bool, default=False
-            The transaction locks tables that others use: it gives up after some seconds.
+            Set a timeout for locks, for a transaction that locks tables that others use.
         """
         with self._locks[False], self._transaction(False) as cursor:
             if lock:
@@ -85,9 +85,9 @@ class Client:
                 autocommit=True,
                 application_name="congruence",
                 connect_timeout=10,
-                # Behind a pooler the next transaction may have another server process, which does not know the statement.
+                # Behind a connection pooler, the next transaction may run in another server process, without the prepared statement.
                 prepare_threshold=None,
-                # Placeholders are $1: a percent sign in a name or in the user's condition has no meaning.
+                # Placeholders are $1, so that a percent sign in a name or in the user's condition has no special meaning.
                 cursor_factory=self._psycopg.RawCursor,
             )
             connection.read_only = reads
@@ -104,7 +104,8 @@ class Client:
             if connection is not None and lost:
                 connection.close()
                 del self._open[reads]
-            raise self._translate(error, lost) from None  # the client's own text may show what is struck out here
+            # Without the cause: the client's own message may contain the secrets that are removed here.
+            raise self._translate(error, lost) from None
 
     def _translate(self, error: psycopg.Error, lost: bool) -> CongruenceError:
         text = " ".join(str(error).split()) or type(error).__name__
@@ -113,8 +114,8 @@ class Client:
         place = self.address.shown
         if code == "55P03":
             return DatabaseUnavailableError(
-                f"Got no lock within {LOCK_SECONDS} s from {place} ({text}); expected that no long query holds the table. "
-                "Try again when none runs."
+                f"Got no lock within {LOCK_SECONDS} s from {place} ({text}); expected that no long query locks the table. "
+                "Try again when none is running."
             )
         if _TRANSIENT.fullmatch(code) or (not code and lost and not _REFUSED.search(text)):
             return DatabaseUnavailableError(
@@ -126,7 +127,7 @@ class Client:
             )
         if not code and lost:
             return DatabaseError(
-                f"Got a connection refused by {place} ({text}); expected that it lets this user in. "
+                f"Got a connection refused by {place} ({text}); expected the server to accept this user. "
                 "Pass an address with the right host, user, password and database."
             )
         hint = {
@@ -143,10 +144,10 @@ class Client:
 
 
 def one_row(cursor: Cursor, query: object, values: Sequence[object] | None = None) -> Row:
-    """Return the row of a query that has one as long as the table is there. Raises DatabaseError."""
+    """Return the row of a query that always has one. Raises DatabaseError if there is none, because the table no longer exists."""
     found = cursor.execute(query, values).fetchone()
     if found is None:
         raise DatabaseError(
-            "Got nothing from the catalog about a table that is being migrated; expected it to be there as when it was opened. Open the database again."
+            "Got nothing from the catalog about a table that is being migrated; expected the table to still exist. Open the database again."
         )
     return found

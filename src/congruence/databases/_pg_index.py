@@ -1,4 +1,4 @@
-"""pgvector's indexes: those over the old vectors, and their like over the new ones."""
+"""pgvector's indexes: read those over the old vectors, and build the same over the new ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorIndex", "read_indexes"]
 
-#: Widest rows that an index takes, by type. A wider vector is indexed as halfvec, a wider halfvec not at all.
+#: Maximum width that an index supports, by type. A wider vector is indexed as halfvec, a wider halfvec not at all.
 WIDEST = {"vector": 2000, "halfvec": 4000, "bit": 64_000}
 
 DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
@@ -44,15 +44,15 @@ class VectorIndex:
     method : str
         hnsw or ivfflat.
     kind : str
-        The type of what is indexed: vector, halfvec or bit.
+        Type of the indexed values: vector, halfvec or bit.
     metric : str
-        As in the operator class: cosine, ip, l2, l1, …
+        Metric as in the operator class: cosine, ip, l2, l1, …
     options : tuple of str
-        As ``m=16``.
+        Storage parameters, such as ``m=16``.
     cast : bool
-        The index is over the vectors cast to ``kind``; a query must cast likewise to use it.
+        Whether the index is over the vectors cast to ``kind``; a query uses it only with the same cast.
     partial : bool
-        The index has a condition; the side table's has none, since it lacks the other columns.
+        Whether the index has a condition. The index over the side table has none, since that table lacks the other columns.
     """
 
     name: str
@@ -65,7 +65,7 @@ class VectorIndex:
 
     @property
     def distance(self) -> str | None:
-        """As :class:`congruence.databases.DatabaseInfo` names it."""
+        """Distance in the terms of :class:`congruence.databases.DatabaseInfo`; None if it has no such name."""
         return DISTANCES.get(self.metric)
 
     def __str__(self) -> str:
@@ -74,8 +74,9 @@ class VectorIndex:
         return f"{self.method} ({', '.join(words)}){cast}"
 
     def like(self, kind: str, dim: int) -> VectorIndex | None:
-        """Return the index over vectors of another type and width; None where pgvector has none."""
-        if self.kind not in WIDEST or (self.kind == "bit" and self.cast):  # over bits that the index makes of vectors
+        """Return the same index for vectors of another type and width; None if pgvector does not support it."""
+        # A bit index with a cast is over bits computed from the vectors.
+        if self.kind not in WIDEST or (self.kind == "bit" and self.cast):
             return None
         if "bit" in (kind, self.kind):
             both = kind == self.kind
@@ -89,7 +90,7 @@ class VectorIndex:
         return VectorIndex(self.name, self.method, target, self.metric, self.options, target != kind, False)
 
     def create(self, cursor: Cursor, table: Table, on: str, column: str, dim: int, name: str | None = None) -> None:
-        """Build it."""
+        """Create the index over a column of the table ``on``."""
         sql = require("psycopg.sql", extra="pgvector")
         what = sql.Identifier(column)
         if self.cast:
@@ -110,7 +111,7 @@ class VectorIndex:
         )
 
     def order(self, table: Table, column: Composable, dim: int) -> Composed:
-        """Return the expression that a query orders by to use it, up to the query's vector ``$1``."""
+        """Return the ORDER BY expression with which a query for the vector ``$1`` uses this index."""
         sql = require("psycopg.sql", extra="pgvector")
         return order_by(table, column, table.vector_type(self.kind, dim), self.distance or "cosine", self.cast, sql)
 
@@ -118,14 +119,14 @@ class VectorIndex:
 def order_by(
     table: Table, column: Composable, type_: Composable, distance: str, cast: bool, sql: ModuleType
 ) -> Composed:
-    """Return ``column <=> $1`` with the operator of a distance."""
+    """Return ``column <=> $1``, with the operator of the given distance."""
     what = sql.SQL("({}::{})").format(column, type_) if cast else column
     operator = sql.SQL("OPERATOR({}.{})").format(sql.Identifier(table.extension), sql.SQL(OPERATORS[distance]))
     return sql.SQL("{} {} $1::{}").format(what, operator, type_)
 
 
 def read_indexes(cursor: Cursor, oid: int, attnum: int) -> list[VectorIndex]:
-    """Return the valid indexes of pgvector over a column or an expression of it."""
+    """Return the valid pgvector indexes over a column, or over an expression of it."""
     found = []
     for name, method, operators, options, expression, partial in cursor.execute(_INDEXES, [oid, attnum]).fetchall():
         kind, _, metric = re.sub(r"_ops$", "", operators).partition("_")

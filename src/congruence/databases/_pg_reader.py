@@ -1,4 +1,4 @@
-"""What is read of a migration in PostgreSQL: the user's table, the side table, and both together."""
+"""Read a PostgreSQL table for a migration: the user's table, the side table of new vectors, and both joined."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 __all__ = ["VECTOR_TYPES", "PgReader"]
 
-#: pgvector's types by element type.
+#: Column type by element type.
 VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class PgReader(Database):
-    """All of :class:`congruence.databases.pgvector.PgVector` that only reads."""
+    """Read-only part of :class:`congruence.databases.pgvector.PgVector`, with the same parameters."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PgReader(Database):
     # ---- statements --------------------------------------------------------------------------------------------------
 
     def _source(self, state: State, *, all_rows: bool = False, empty: bool = False) -> Composed:
-        """Return a subquery of id, vector and modality of the user's rows, named t."""
+        """Return a subquery t of id, vector and modality, from the user's rows."""
         sql, table = self._sql, self._table
         conditions = [] if empty else [sql.SQL("{} IS NOT NULL").format(sql.Identifier(table.column))]
         if self._rows is not None and not all_rows:
@@ -80,7 +80,7 @@ class PgReader(Database):
         )
 
     def _new(self, state: State) -> Composed:
-        """Return a subquery of the new vectors, named t; the modality is a column of the user's rows."""
+        """Return a subquery t of id, vector and modality, from the new vectors; the modality comes from the user's rows."""
         sql, table = self._sql, self._table
         if not table.modality:
             what = sql.SQL("SELECT id, vector, NULL AS modality FROM {} WHERE vector IS NOT NULL")
@@ -99,12 +99,12 @@ class PgReader(Database):
 
     @property
     def _id(self) -> SQL:
-        """The id as the client is to get it."""
+        """SQL expression for the id as the client receives it."""
         return self._sql.SQL("t.id::text" if self._table.id_kind == "uuid" else "t.id")
 
     @property
     def _id_type(self) -> str:
-        """The type that a parameter with ids has."""
+        """SQL type of ids in query parameters."""
         kind = self._table.id_kind
         return "int8" if kind in INT_TYPES else "uuid" if kind == "uuid" else "text"
 
@@ -112,7 +112,7 @@ class PgReader(Database):
         return pa.array(values, pa.int64() if self._table.id_kind in INT_TYPES else pa.large_string())
 
     def _parameter(self, ids: pa.Array) -> list[int | str]:
-        """Return ids as a parameter; text that is no UUID is no row's id."""
+        """Convert ids to a query parameter; for a UUID column, strings that are not UUIDs are dropped, since no row has them."""
         values: list[int | str] = ids.to_pylist()
         if self._table.id_kind == "uuid":
             values = [one for one in values if _UUID.fullmatch(str(one).lower())]
@@ -257,7 +257,7 @@ class PgReader(Database):
         yield from super().scan_pairs(batch=batch)
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows are gone, or have lost their old vector; vectors that the application wrote stay."""
+        """Yield the ids of new vectors whose row no longer exists or, unless the application wrote the new vector, has lost its old one."""
         sql, after = self._sql, None
         while True:
             with self._client.reading() as cursor:
@@ -278,7 +278,7 @@ class PgReader(Database):
             yield self._ids([one for (one,) in found])
 
     def _orphaned(self, side: str, state: State) -> Composed:
-        """Return the condition that a row of the side table has no row to belong to."""
+        """Return the SQL condition that selects these rows of the side table."""
         sql, table = self._sql, self._table
         return sql.SQL(
             "{s}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE u.{ids} = {s}.id AND ({s}.own OR u.{column} IS NOT NULL))"
@@ -294,7 +294,7 @@ class PgReader(Database):
 
 
 def _space(comment: str | None) -> Space:
-    """Read a space from the comment on a column: JSON with the key that files of vectors use. Any other text says nothing."""
+    """Return the space in the comment on a column, which is JSON with the key that files of vectors use; an unknown space for any other comment."""
     try:
         facts = json.loads(comment or "")["congruence.space"]
         return Space.from_dict(json.loads(facts) if isinstance(facts, str) else facts)

@@ -1,9 +1,9 @@
-"""The switch in PostgreSQL: the table is renamed, and a view over it and the side table takes its name, in one transaction.
+"""The switch in PostgreSQL: in one transaction, the table is renamed, and a view over it and the side table takes its name.
 
-The table itself is not written: it keeps its rows, indexes, constraints, foreign keys from and to it, triggers, sequences and grants under its
-new name. The application's SELECT, INSERT, UPDATE, DELETE and COPY … FROM work on the view as on the table, the first by
-the side table's index, the others by a trigger; INSERT … ON CONFLICT, TRUNCATE, new foreign keys and new indexes need a table, and are
-refused by the server until :func:`make_table` has made it one again.
+The rows of the table are not rewritten. It keeps its indexes, constraints, foreign keys from and to it, triggers, sequences and grants under its
+new name. The application's SELECT, INSERT, UPDATE, DELETE and COPY … FROM work on the view as on the table: SELECT uses
+the side table's index, the others a trigger. INSERT … ON CONFLICT, TRUNCATE, new foreign keys and new indexes require a table, and are
+refused by the server until :func:`restore_table` has replaced the view by the table again.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ class _Column:
 
 
 def obstacles(cursor: Cursor, table: Table) -> list[str]:
-    """Return what would make readers see something else than the new vectors, or more than they may; each a phrase."""
+    """Return the reasons why a view would show readers something other than the new vectors, or more than they may see; each is a phrase."""
     found = []
     views = sorted(name for (name,) in cursor.execute(_VIEWS, [table.oid, table.attnum]).fetchall() if name is not None)
     if views:
         found.append(
-            f"views that would go on showing the old vectors: {', '.join(views)} (drop them, and make them again after the switch)"
+            f"views that would still show the old vectors: {', '.join(views)} (drop them, and create them again after the switch)"
         )
     rows, columns, unique = one_row(cursor, _SECURITY, [table.oid, table.ids])
     if rows:
-        found.append("row-level security, which a view goes around")
+        found.append("row-level security, which a view bypasses")
     if columns:
-        found.append("grants of single columns, which a view has not")
+        found.append("grants of single columns, which a view would not keep")
     if not unique:
         found.append(f"no unique index on {table.ids!r}")
     return found
@@ -106,12 +106,12 @@ def _columns(cursor: Cursor, table: Table, rows: str) -> list[_Column]:
 
 
 def make_view(cursor: Cursor, table: Table) -> bool:
-    """Rename the table, and put a view of all its columns in its place that has the new vectors; the table must be locked.
+    """Rename the table, and create a view under its name with all its columns and the new vectors; the table must be locked.
 
     Returns
     -------
     bool
-        The column of old vectors took no NULL; now it does, since rows of the time after the switch have none.
+        Whether the column of old vectors was NOT NULL. The constraint is dropped, since rows added after the switch have no old vector.
     """
     sql = require("psycopg.sql", extra="pgvector")
     name = sql.Identifier
@@ -119,7 +119,7 @@ def make_view(cursor: Cursor, table: Table) -> bool:
     rows, side, view = (table.identifier(one) for one in (table.renamed, table.side, table.name))
     owner = one_row(cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid])
     grants = cursor.execute(_GRANTS, [table.oid]).fetchall()
-    # A reader that was given a row without a side row would not see it.
+    # The view joins both tables, so a row without a row in the side table would not be visible.
     cursor.execute(
         sql.SQL("INSERT INTO {} (id, own) SELECT {}, true FROM {} ON CONFLICT (id) DO NOTHING").format(
             side, name(table.ids), view
@@ -216,12 +216,12 @@ def _writer_body(table: Table, columns: list[_Column]) -> Composed:
 
 
 def restore_table(cursor: Cursor, table: Table, *, required: bool) -> None:
-    """Remove the view, and give the table its name again.
+    """Drop the view, and give the table its original name.
 
     Parameters
     ----------
     required : bool
-        The column of vectors took no NULL before the switch. It takes them from now on where rows of the time after it have no old vector.
+        Whether the column of vectors was NOT NULL before the switch. The constraint is restored unless rows added after the switch have no old vector.
     """
     sql = require("psycopg.sql", extra="pgvector")
     view, rows = table.identifier(table.name), table.identifier(table.renamed)
@@ -233,7 +233,7 @@ def restore_table(cursor: Cursor, table: Table, *, required: bool) -> None:
 
 
 def _require(cursor: Cursor, table: Table) -> None:
-    """Refuse NULL in the column again, if there is none."""
+    """Make the column of vectors NOT NULL again, unless it contains NULL."""
     sql = require("psycopg.sql", extra="pgvector")
     rows, column = table.identifier(table.name), sql.Identifier(table.column)
     if not one_row(cursor, sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)").format(rows, column))[0]:
@@ -241,9 +241,10 @@ def _require(cursor: Cursor, table: Table) -> None:
 
 
 def make_table(cursor: Cursor, table: Table, kind: str, dim: int, *, required: bool) -> None:
-    """Rewrite the column of old vectors as that of the new ones, in its place; the indexes over it must be gone.
+    """Replace the old vectors in the table by the new ones, by rewriting the column; the indexes over it must have been dropped.
 
-    A rewrite fires no trigger, leaves no dead rows, and keeps the column's place, grants and constraints.
+    A rewrite fires no trigger, leaves no dead rows, and keeps the column's position, grants and constraints. If ``required``, the column
+    becomes NOT NULL again unless it contains NULL.
     """
     sql = require("psycopg.sql", extra="pgvector")
     type_ = table.vector_type(kind, dim)

@@ -1,4 +1,4 @@
-"""Vectors in PostgreSQL's binary format: what COPY takes, and what a binary cursor gives."""
+"""Vectors in PostgreSQL's binary format, as COPY reads and binary cursors return them."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from congruence.errors import DatabaseError
 
 __all__ = ["INT_TYPES", "copy_stream", "decode_vectors"]
 
-#: Widths of the types of integer ids.
+#: NumPy types of integer ids (big-endian), by PostgreSQL type.
 INT_TYPES = {"int2": ">i2", "int4": ">i4", "int8": ">i8"}
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _TRAILER = b"\xff\xff"
 
-#: The numbers of a vector and of a halfvec, big-endian, behind two 16-bit integers: the width, and zero.
+#: NumPy types of the components of a vector and of a halfvec; they follow two 16-bit integers, the width and zero.
 _NUMBERS = {"vector": ">f4", "halfvec": ">f2"}
 
 
 def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray:
-    """Read vectors as a binary cursor gives them.
+    """Decode vectors from a binary cursor.
 
     Parameters
     ----------
     values : sequence of bytes, length b
-        One a row, none of them NULL.
+        One value per row; no NULL.
     kind : {"vector", "halfvec", "bit"}
     place : str
-        For messages.
+        Name of the place, for error messages.
 
     Returns
     -------
     ndarray of float32, shape (b, dim)
-        Bits as 1 and -1.
+        Bits become 1 and -1.
 
     Raises
     ------
     DatabaseError
-        The rows have several widths, which a column declared without one may hold.
+        If the rows differ in width, as is possible in a column declared without a width.
     """
-    if kind == "bit":  # the number of bits, which a column's type fixes, then the bits
+    if kind == "bit":  # the number of bits, which is the same in all rows of a column, then the bits
         rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
         return unpack(rows[:, 4:], int.from_bytes(values[0][:4], "big"))
     number = np.dtype(_NUMBERS[kind])
@@ -58,7 +58,7 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
 
 
 def copy_stream(ids: pa.Array, vectors: np.ndarray, id_kind: str, kind: str) -> bytes:
-    """Write rows of an id and a vector as COPY … FROM STDIN (FORMAT BINARY) reads them.
+    """Encode rows of an id and a vector for COPY … FROM STDIN (FORMAT BINARY).
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def copy_stream(ids: pa.Array, vectors: np.ndarray, id_kind: str, kind: str) -> 
     vectors : ndarray of float32, shape (b, dim)
     id_kind : {"int2", "int4", "int8", "uuid", "text", "varchar"}
     kind : {"vector", "halfvec", "bit"}
-        A bit is 1 where a number is above 0.
+        A bit is 1 if the component is above 0.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def copy_stream(ids: pa.Array, vectors: np.ndarray, id_kind: str, kind: str) -> 
         tail = [("bytes", ">i4"), ("dim", ">u2"), ("zero", ">u2"), ("vector", number, (dim,))]
         rows = np.empty(b, np.dtype([*head, *tail]))
         rows["bytes"], rows["dim"], rows["zero"] = 4 + dim * number.itemsize, dim, 0
-        with np.errstate(over="ignore"):  # what does not fit a half is infinite, and refused by the server
+        with np.errstate(over="ignore"):  # values beyond the range of float16 become infinite, which the server refuses
             rows["vector"] = vectors
     if fixed is not None:
         rows["n"], rows["id_bytes"], rows["id"] = 2, fixed.shape[1], fixed

@@ -1,4 +1,4 @@
-"""Which of Qdrant's collections is which, and how the one beside is made."""
+"""Find the old and the new collection in Qdrant, and create the new one."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "copy_payload_indexes", "create", "find_place", "index_words", "only_table"]
 
-#: What the name of a collection beside ends in; a migration of that collection writes ``…_new2``, and so on.
+#: Suffix of a new collection; a later migration of that collection writes ``…_new2``, and so on.
 _BESIDE = re.compile(r"__congruence_new(\d*)$")
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which collection is which.
+    """The collections of a migration.
 
     Attributes
     ----------
     alias : str or None
-        By which readers read; None where they read a collection by its own name.
+        Alias that readers use; None if the database was opened by a collection's own name.
     old, new : str
-        Collections.
+        Names of the old and the new collection.
     exists : bool
-        There is a new one.
+        Whether the new collection exists.
     switched : bool
-        Readers by the alias see the new one.
+        Whether the alias (any alias, if ``alias`` is None) points to the new collection.
     mark : mapping
-        What :func:`create` put into the metadata of the new one; empty where there is none.
+        Data that :func:`create` stored in the metadata of the new collection; empty if there is none.
     old_info, new_info : CollectionInfo
-        What the server tells of them, None for a new one that is not there.
+        The server's descriptions of both; None if the new collection does not exist.
     """
 
     alias: str | None
@@ -52,7 +52,15 @@ class Place:
 
 
 def find_place(connection: Connection, table: str) -> Place:
-    """Find the collections that a name means. Raises ParameterError if there is none of this name."""
+    """Find the collections of a migration by the name that readers use.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such collection or alias, or the name is the collection that a migration writes.
+    DatabaseError
+        If the collection with the reserved name was not created by a migration.
+    """
     aliases = {one.alias_name: one.collection_name for one in connection.ask("get_aliases").aliases}
     names = {one.name for one in connection.ask("get_collections").collections}
     target = aliases.get(table, table)
@@ -79,17 +87,17 @@ def find_place(connection: Connection, table: str) -> Place:
         raise DatabaseError(
             f"Got a collection {new!r} that is no migration's; expected this name to be free. Rename or delete that collection."
         )
-    # Whoever asks by the collection's name does not say which alias it is about: any that has moved counts.
+    # If the database was opened by the collection's name, its alias is unknown: any alias that points to the new collection counts.
     moved = alias is None and new in aliases.values()
     return Place(alias, target, new, True, moved, mark, info, new_info)
 
 
 def only_table(connection: Connection) -> str:
-    """Return the one alias, or the one collection that has none. Raises ParameterError if there are others."""
+    """Return the only alias, or the only collection without one. Raises ParameterError if there are none or several."""
     aliases = {one.alias_name: one.collection_name for one in connection.ask("get_aliases").aliases}
     names: dict[str, str] = {}
     for name in sorted(one.name for one in connection.ask("get_collections").collections):
-        names.setdefault(_BESIDE.sub("", name), name)  # of a collection and the one beside it, the older
+        names.setdefault(_BESIDE.sub("", name), name)  # of an old collection and its new one, keep the old one
     for target in aliases.values():
         names.pop(_BESIDE.sub("", target), None)
     found = sorted([*aliases, *names.values()])
@@ -116,7 +124,7 @@ def _mark_of(name: str, info: CollectionInfo) -> Mapping[str, object]:
 def create(
     connection: Connection, place: Place, column: str, dim: int, element_type: str, note: Mapping[str, str]
 ) -> None:
-    """Make the collection beside: configured as the old one, but for the width and the element type of one vector."""
+    """Create the new collection, configured like the old one except for the width and the element type of one vector."""
     models = require("qdrant_client.models", extra="qdrant")
     config = place.old_info.config
     params = config.params
@@ -164,7 +172,7 @@ def create(
 
 
 def _copied(model: Any, value: Any) -> Any:
-    """Return what a collection says of itself as what its creation takes; the two differ by some fields."""
+    """Convert a part of a collection's description to the model that its creation accepts, which lacks some of the fields."""
     if value is None:
         return None
     facts = value.model_dump(exclude_none=True)
@@ -172,7 +180,7 @@ def _copied(model: Any, value: Any) -> Any:
 
 
 def copy_payload_indexes(connection: Connection, place: Place) -> None:
-    """Index the payload of the new collection as that of the old; those that are there stay."""
+    """Index the payload of the new collection like that of the old one, keeping existing indexes."""
     indexed = place.old_info.payload_schema
     there: Iterable[str] = connection.ask("get_collection", place.new).payload_schema if indexed else ()
     for field, index in indexed.items():
@@ -182,7 +190,7 @@ def copy_payload_indexes(connection: Connection, place: Place) -> None:
 
 
 def index_words(config: Any, params: Any) -> str:
-    """Return the index over a vector, and its quantization, in a few words."""
+    """Return a short description of the index over a vector, and of its quantization."""
     own, general = params.hnsw_config, config.hnsw_config
     m = general.m if own is None or own.m is None else own.m
     ef = general.ef_construct if own is None or own.ef_construct is None else own.ef_construct

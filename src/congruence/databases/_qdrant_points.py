@@ -1,4 +1,4 @@
-"""Points of Qdrant's collections as rows with one vector, and back."""
+"""Read and write points of Qdrant collections as rows with one vector."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
 
-#: Bytes of a request that writes points; servers refuse more than 32 MiB by default.
+#: Maximum bytes of a request that writes points; servers refuse more than 32 MiB by default.
 _REQUEST_BYTES = 8 * 2**20
 
-#: Bytes of a number in it, at most: a float32 as the shortest text of a float64.
+#: Maximum bytes of a number in a request: a float32, written as the shortest text of a float64.
 _NUMBER_BYTES = 22
 
-#: Queries in a request.
+#: Number of queries per request.
 _QUERIES = 64
 
-#: Points looked at for the names of payload fields.
+#: Number of points from which the names of payload fields are determined.
 _SAMPLE = 100
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -38,7 +38,10 @@ _FIRST_UUID = "00000000-0000-0000-0000-000000000000"
 
 
 def dense_column(info: CollectionInfo, collection: str, column: str | None) -> str:
-    """Return the name of a collection's dense vector; ``""`` is the one without a name. Raises ParameterError."""
+    """Return the name of a collection's dense vector, ``""`` for the unnamed one.
+
+    Raises ParameterError if it does not exist, must be specified, or is stored in another type than float32 or float16.
+    """
     found = {name: one for name, one in _configs(info).items() if one.multivector_config is None}
     if column is None and len(found) == 1:
         column = next(iter(found))
@@ -52,7 +55,7 @@ def dense_column(info: CollectionInfo, collection: str, column: str | None) -> s
     if datatype not in (None, "float32", "float16"):
         raise ParameterError(
             f"Got {collection!r}, whose vectors are stored as {datatype}; expected float32 or float16. "
-            "Migrate a collection that has them unrounded."
+            "Migrate a collection that stores them unquantized."
         )
     return str(column)
 
@@ -63,18 +66,18 @@ def _configs(info: CollectionInfo) -> dict[str, VectorParams]:
 
 
 class Points:
-    """Reads and writes the points of any collection with a vector of this name.
+    """Reads and writes points of collections that have a vector of this name.
 
     Attributes
     ----------
     column : str
-        Name of the vector; empty for the one without.
+        Name of the vector; empty for the unnamed one.
     rows : Filter or None
-        Of the chosen rows.
+        Filter that selects the rows; None for all.
     modality : str or None
-        Field of the payload; a dot leads into nested ones.
+        Payload field that holds the modality; dots separate nested fields.
     id_type : str
-        "int", "uuid", or "text" where there are both.
+        "int", "uuid", or "text" if there are both.
     """
 
     def __init__(
@@ -89,14 +92,14 @@ class Points:
         if modality is not None:
             self._check_field(place, modality)
 
-    # ---- what a collection has ---------------------------------------------------------------------------------------
+    # ---- description -------------------------------------------------------------------------------------------------
 
     def params(self, info: CollectionInfo) -> VectorParams:
         """Return the parameters of the vector, such as size, distance and datatype."""
         return _configs(info)[self.column]
 
     def element_type(self, info: CollectionInfo) -> str:
-        """Return as what the vector is stored."""
+        """Return the type in which the vector is stored."""
         return getattr(self.params(info).datatype, "value", None) or "float32"
 
     def others(self, info: CollectionInfo) -> list[str]:
@@ -105,14 +108,14 @@ class Points:
         return [name for name in names if name != self.column]
 
     def fields(self, place: Place) -> tuple[str, ...]:
-        """Return the fields of the payload: those of some points, and those with an index."""
+        """Return the payload fields of the first points, and those with an index."""
         records = self.scroll(place.old, limit=_SAMPLE, with_payload=True)[0]
         return tuple(
             dict.fromkeys([*(key for one in records for key in one.payload or {}), *place.old_info.payload_schema])
         )
 
     def _find_id_type(self, collection: str) -> str:
-        """Look at the first point and the first UUID: numbers come before UUIDs."""
+        """Return the type of the ids, from the first point and the first UUID; numbers are sorted before UUIDs."""
         first = self.scroll(collection, limit=1)[0]
         if not first or isinstance(first[0].id, str):
             return "uuid" if first else "int"
@@ -131,20 +134,20 @@ class Points:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def having(self, *, all_rows: bool = False) -> Filter:
-        """Return the filter of points that have the vector, among the chosen rows unless told otherwise."""
+        """Return a filter for points that have the vector, among the selected rows or, if ``all_rows``, among all."""
         has = self.models.HasVectorCondition(has_vector=self.column)
         return self.models.Filter(must=[has] if self.rows is None or all_rows else [self.rows, has])
 
     def lacking(self) -> Filter:
-        """Return the filter of all points without the vector."""
+        """Return a filter for all points without the vector."""
         return self.models.Filter(must_not=[self.models.HasVectorCondition(has_vector=self.column)])
 
     def count(self, collection: str, chosen: object) -> int:
-        """Count points, exactly."""
+        """Return the exact number of points that match a filter."""
         return int(self.connection.ask("count", collection, count_filter=chosen, exact=True).count)
 
     def scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
-        """Return a page of points, and the id that the next begins with."""
+        """Return a page of points, and the first id of the next page, or None."""
         found: tuple[list[Record], int | str | None] = self.connection.ask(
             "scroll", collection, **{"with_payload": False, "with_vectors": False, **options}
         )
@@ -153,10 +156,10 @@ class Points:
     def pages(
         self, collection: str, chosen: object, *, after: Cursor | None = None, batch: int = BATCH, **what: object
     ) -> Iterator[list[Record]]:
-        """Yield points in the order of their ids, from behind ``after``, which need not be there any more."""
+        """Yield pages of points in the order of their ids, starting after the id ``after``, which need not exist anymore."""
         more = True
         while more:
-            limit = batch if after is None else batch + 1  # the offset itself comes, too, if it is there
+            limit = batch if after is None else batch + 1  # the result includes the point at the offset, if it exists
             records, following = self.scroll(collection, scroll_filter=chosen, limit=limit, offset=after, **what)
             if records and records[0].id == after:
                 del records[0]
@@ -167,25 +170,25 @@ class Points:
                 yield records
 
     def retrieve(self, collection: str, ids: Iterable[object], **what: object) -> list[Record]:
-        """Return the points of these ids that exist; None is passed over."""
+        """Return the points of these ids that exist, ignoring None."""
         wanted = [one for one in ids if one is not None]
         found: list[Record] = self.connection.ask("retrieve", collection, ids=wanted, **what) if wanted else []
         return found
 
     def wanted(self) -> dict[str, object]:
-        """Return what to ask for so that the vector and the modality come; the vector without a name is not asked for by one."""
+        """Return the options that request the vector and the modality; the unnamed vector cannot be requested by name."""
         return {
             "with_payload": [self.modality] if self.modality else False,
             "with_vectors": [self.column] if self.column else True,
         }
 
     def vector(self, record: Record) -> object:
-        """Return the vector of a point, or None."""
+        """Return the vector of a point, or None if it has none."""
         vector = record.vector
         return (vector.get(self.column) if isinstance(vector, dict) else vector) or None
 
     def block(self, records: list[Record], width: int) -> Block:
-        """Return points that have the vector as a block."""
+        """Convert points that all have the vector to a block."""
         vectors = np.array([self.vector(one) for one in records], np.float32).reshape(len(records), width)
         modalities = None
         if self.modality is not None:
@@ -195,7 +198,7 @@ class Points:
         return Block(self.arrow_ids([one.id for one in records]), vectors, modalities, cursor)
 
     def arrow_ids(self, ids: list[int | str]) -> pa.Array:
-        """Return the ids of points as Arrow's."""
+        """Convert point ids to an Arrow array."""
         try:
             if self.id_type == "text":
                 return pa.array([str(one) for one in ids], pa.large_string())
@@ -206,13 +209,13 @@ class Points:
             ) from error
 
     def point_ids(self, ids: pa.Array) -> list[int | str | None]:
-        """Return ids as Qdrant knows them; None for a text that is no id of a point."""
+        """Convert ids to point ids; None for strings that cannot be one."""
         if not pa.types.is_integer(ids.type):
             return [int(one) if one.isdecimal() else one if _UUID.fullmatch(one) else None for one in ids.to_pylist()]
         return list(ids.to_pylist())
 
     def search(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest of the chosen rows of each query, shape (q, dim)."""
+        """Return the ids of the ``k`` nearest selected rows for each query; queries have shape (q, dim)."""
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
             requests = [
@@ -224,7 +227,7 @@ class Points:
         return found
 
     def same_rest(self, one: Record, twin: Record) -> bool:
-        """Say whether a point and its copy have the same payload and other vectors."""
+        """Return whether a point and its copy have the same payload and the same other vectors."""
         if (one.payload or {}) != (twin.payload or {}):
             return False
         ours, theirs = (
@@ -238,7 +241,7 @@ class Points:
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def upsert(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
-        """Store points: payloads and other vectors of records, and new vectors, shape (b, dim), unless they are None."""
+        """Store points with the payloads and other vectors of ``records`` and, unless None, the new vectors, shape (b, dim)."""
         start = 0
         for some in _requests(records, 0 if vectors is None else vectors.shape[1]):
             rows = None if vectors is None else vectors[start : start + len(some)].tolist()
@@ -246,7 +249,7 @@ class Points:
             start += len(some)
 
     def replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
-        """Put other vectors, shape (b, dim), in points that there are; their payloads and other vectors stay."""
+        """Replace the vector of existing points by the new ones, shape (b, dim), keeping payloads and other vectors."""
         models, start = self.models, 0
         for some in _requests(records, vectors.shape[1]):
             rows = vectors[start : start + len(some)].tolist()
@@ -263,7 +266,7 @@ class Points:
         others = [one.vector if isinstance(one.vector, dict) else {} for one in records]
         if vectors is not None and not any(others):
             rows = {self.column: vectors} if self.column else vectors
-            # Validation would look at every number once more.
+            # Without validation, which would visit every number again.
             return models.Batch.model_construct(ids=ids, vectors=rows, payloads=payloads)
         own: list[dict[str, object]] = [{} for _ in ids] if vectors is None else [{self.column: one} for one in vectors]
         return [
@@ -289,7 +292,7 @@ def _text_at(payload: object, path: list[str]) -> str | None:
 
 
 def _same_vector(one: Any, other: Any) -> bool:
-    """Compare dense, multi- or sparse vectors of a point and its copy; a normalized one may be rounded anew."""
+    """Return whether the dense, multi- or sparse vectors of a point and its copy are equal, up to rounding by a second normalization."""
     if hasattr(one, "indices"):
         ours, theirs = (dict(zip(v.indices, v.values, strict=True)) for v in (one, other))
         return ours.keys() == theirs.keys() and all(np.isclose(ours[key], theirs[key], atol=1e-6) for key in ours)
@@ -298,7 +301,7 @@ def _same_vector(one: Any, other: Any) -> bool:
 
 
 def _requests(records: list[Record], width: int) -> Iterator[list[Record]]:
-    """Divide points into requests that a server takes."""
+    """Divide points into requests of a size that a server accepts."""
     some: list[Record] = []
     size = 0
     for one in records:

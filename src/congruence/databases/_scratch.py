@@ -1,4 +1,4 @@
-"""Time what writing takes on a database of the same kind in a folder that is removed."""
+"""Measure the time to write to a database, on a temporary one of the same kind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["time_scratch"]
 def time_scratch(
     beside: Path, make: Callable[[Path, int], Database], vectors: np.ndarray, element_type: str
 ) -> float | None:
-    """Return the seconds that writing and flushing vectors takes; None where there is no room for such a folder.
+    """Return the seconds that writing and flushing vectors takes; None if the temporary database cannot be created or written (OSError).
 
     Parameters
     ----------
     beside : Path
-        On the same disk: a folder that takes a hidden one for the time of this call.
+        Folder on the same disk, in which a hidden temporary folder is created.
     make : callable
-        Given a folder and a number of rows, makes a database of so many rows with the ids 0, 1, … and opens it.
+        Function that, given a folder and a number of rows, creates and opens a database with that many rows and the ids 0, 1, …
     vectors : ndarray of float32, shape (b, dim)
     element_type : str
     """
@@ -35,7 +35,7 @@ def time_scratch(
             make(Path(folder), len(vectors)) as scratch,
         ):
             scratch.prepare(vectors.shape[1], element_type)
-            for _ in scratch.scan():  # as in a migration, rows have been read before they are written
+            for _ in scratch.scan():  # as in a migration, rows are read before they are written
                 pass
             started = time.perf_counter()
             scratch.write(pa.array(np.arange(len(vectors))), vectors)

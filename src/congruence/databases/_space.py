@@ -1,4 +1,4 @@
-"""What a database's own metadata says of the model that made its vectors."""
+"""Read the space of vectors, i.e. the model that computed them, from a database's metadata."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from congruence.errors import CorruptFileError
 
 __all__ = ["SPACE_KEY", "told_space"]
 
-#: Key under which files and tables that can hold metadata keep their space; the same as in :mod:`congruence.stores`.
+#: Metadata key of the space in files and tables; the same as in :mod:`congruence.stores`.
 SPACE_KEY = "congruence.space"
 
 
 def told_space(metadata: Mapping[str, str], place: str) -> Space:
-    """Read the space from metadata; nothing there means an unknown space. Raises CorruptFileError."""
+    """Return the space in metadata, or an unknown space if there is none. Raises CorruptFileError if it cannot be parsed."""
     text = metadata.get(SPACE_KEY)
     if not text:
         return Space()

@@ -1,4 +1,4 @@
-"""Databases whose rows several processes read and write at a time, each a stretch of them."""
+"""Interface of databases that several processes read and write at the same time, each a range of rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from congruence.databases._base import Database, PairedBlock
 
 __all__ = ["Change", "Stretched", "WrittenFile"]
 
-#: From rows with both vectors to those that are to be written, a mask of shape (b,), and their new vectors, as many rows; None if nothing is.
+#: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of these rows; None if there are none.
 Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
 
 
 class WrittenFile(TypedDict):
-    """A file with new vectors that is not yet part of the database, as plain data."""
+    """Description, as plain data, of a file with new vectors that is not yet part of the database."""
 
     fragment: int
     rows: int
@@ -27,44 +27,44 @@ class WrittenFile(TypedDict):
 
 
 class Stretched(Database):
-    """A database that can be pickled, and is then the same one in another process that sees its files."""
+    """A database that can be pickled and used in another process that sees the same files."""
 
-    #: What the numbers of a stretch count.
+    #: Unit of the numbers that delimit a range, for messages.
     unit: ClassVar[str]
 
     @property
     def whole_files_only(self) -> bool:
-        """Whether new vectors can be written by :meth:`revise` and :meth:`take` only, and not row by row."""
+        """Whether new vectors can be written only by :meth:`revise` and :meth:`take`, not row by row."""
         return False
 
     @abstractmethod
     def stretches(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield the first number and the number behind the last of stretches that together are all rows as they are now.
+        """Yield ranges (start, stop), excluding stop, that together cover all current rows.
 
         Parameters
         ----------
         most : int
-            Rows from which a stretch is divided, as far as it can be.
+            Target number of rows per range; ranges that cannot be divided, such as a fragment, may be larger.
         """
 
     @abstractmethod
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Go over a stretch, and write the new vectors that a function gives; may be called again for the same stretch.
+        """Read a range, and write the new vectors that a function returns; may be called again for the same range.
 
         Parameters
         ----------
         start, stop : int
-            Of :meth:`stretches`.
+            A range from :meth:`stretches`.
         batch : int
-            The most rows of a block.
+            Maximum number of rows per block.
         change : callable
 
         Returns
         -------
         list of WrittenFile
-            What :meth:`take` has to make part of the database.
+            Files that :meth:`take` must make part of the database.
         """
 
     @abstractmethod
     def take(self, files: Sequence[WrittenFile]) -> int:
-        """Make files part of the database, in one process; return how many no longer fit, because others have changed the rows meanwhile."""
+        """Make files part of the database, from one process; return how many no longer fit, because others have changed the rows."""

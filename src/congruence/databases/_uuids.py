@@ -1,4 +1,4 @@
-"""UUIDs as Arrow holds them, as text."""
+"""Convert UUIDs in Arrow arrays to text."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ __all__ = ["is_uuids", "uuid_texts"]
 
 _DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
-#: Where the 32 digits stand among the 36 characters; the rest are dashes.
+#: Positions of the 32 digits among the 36 characters; the others are dashes.
 _PLACES = np.array([k for k in range(36) if k not in (8, 13, 18, 23)])
 
 
 def is_uuids(kind: pa.DataType) -> bool:
-    """Say whether a column is of UUIDs: Arrow's extension type, or sixteen bytes."""
+    """Return whether a type holds UUIDs: Arrow's extension type, or 16 bytes of fixed size."""
     return bool(kind == pa.uuid() or (pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16))
 
 
 def uuid_texts(column: pa.Array) -> pa.Array:
-    """Return UUIDs as text.
+    """Convert UUIDs to text.
 
     Parameters
     ----------
     column : pyarrow.Array, shape (b,)
-        None of it null.
+        UUIDs, without nulls.
 
     Returns
     -------

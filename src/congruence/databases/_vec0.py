@@ -1,4 +1,4 @@
-"""vec0, the table of sqlite-vec: what its CREATE statement declares, and how it is renamed."""
+"""vec0 tables of sqlite-vec: parse and write their CREATE statement, encode their vectors, and rename them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ _OTHER = re.compile(r"\+?\s*(\w+)\s+\w+(\s+partition\s+key)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Vec0:
-    """A vec0 table as its CREATE statement declares it.
+    """A vec0 table, as declared by its CREATE statement.
 
     Attributes
     ----------
     arguments : tuple of str
+        Arguments of ``vec0(…)``.
     at : int
-        The argument of the vectors' column.
+        Position of the vectors' column among the arguments.
     column, type, metric : str
     dim : int
     ids : str
-        The primary key, or rowid.
+        Name of the primary key, or ``rowid``.
     id_type : {"int", "text"}
     others : tuple of str
-        Metadata, partition keys, auxiliary columns, and other columns of vectors.
+        Names of metadata columns, partition keys, auxiliary columns, and other columns of vectors.
     """
 
     arguments: tuple[str, ...]
@@ -54,7 +55,7 @@ class Vec0:
 
     @classmethod
     def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
-        """Read a CREATE statement. Raises ParameterError for a column that is not there or must be chosen."""
+        """Parse a CREATE statement. Raises ParameterError if the column does not exist or must be specified."""
         body = statement[statement.index("(") + 1 : statement.rindex(")")]
         arguments = tuple(" ".join(one.split()) for one in body.split(",") if one.strip())
         vectors = {found[1]: (k, found) for k, one in enumerate(arguments) if (found := _VECTOR.fullmatch(one))}
@@ -89,22 +90,22 @@ class Vec0:
 
     @property
     def element_type(self) -> str:
-        """As :class:`congruence.databases.DatabaseInfo` names it."""
+        """Element type in the terms of :class:`congruence.databases.DatabaseInfo`."""
         return {"int8": "int8", "i8": "int8", "bit": "binary"}.get(self.type, "float32")
 
     @property
     def value(self) -> str:
-        """The placeholder of a vector: a blob is of floats unless a function says otherwise."""
+        """SQL placeholder for a vector; sqlite-vec takes a blob for float32 unless it is wrapped in a function."""
         return {"float32": "?", "int8": "vec_int8(?)", "binary": "vec_bit(?)"}[self.element_type]
 
     def blobs(self, vectors: np.ndarray) -> np.ndarray:
-        """Return vectors as their blobs, a row each; the lowest bit of a byte is the first, as ``vec_quantize_binary`` has it."""
+        """Encode vectors as blobs, one per row; the lowest bit of a byte is the first component, as in ``vec_quantize_binary``."""
         if self.element_type == "binary":
             return pack(vectors, "little")
         return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
 
     def numbers(self, blobs: Sequence[bytes]) -> np.ndarray:
-        """Return what blobs hold, shape (b, dim) in float32; bits as 1 and -1."""
+        """Decode blobs to vectors, ndarray of float32, shape (b, dim); bits become 1 and -1."""
         joined = b"".join(blobs)
         if self.element_type == "binary":
             return unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
@@ -112,10 +113,10 @@ class Vec0:
         return np.frombuffer(joined, kind).reshape(len(blobs), self.dim).astype(np.float32)
 
     def create(self, name: str, dim: int, element_type: str) -> str:
-        """Return the statement that makes the same table with vectors of another width and type."""
+        """Return the statement that creates the same table with vectors of another width and type."""
         found = _VECTOR.fullmatch(self.arguments[self.at])
         options = found[4] if found else ""
-        if element_type == "binary":  # which are compared by the Hamming distance, and take no other
+        if element_type == "binary":  # bits are compared by the Hamming distance, and accept no other metric
             options = _METRIC.sub("", options).rstrip()
         type_ = {"float32": "float", "int8": "int8", "binary": "bit"}[element_type]
         vector = f"{self.column} {type_}[{int(dim)}]{options}"
@@ -124,7 +125,7 @@ class Vec0:
 
 
 def rename(connection: SQLConnection, old: str, new: str) -> None:
-    """Rename a vec0 table and the tables that hold its data, which vec0 finds by its own name and leaves behind."""
+    """Rename a vec0 table and its shadow tables, which vec0 locates by its own name but does not rename."""
     connection.execute(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")
     shadow = re.compile(
         re.escape(old) + r"(_(info|chunks|rowids|auxiliary|(vector_chunks|metadatachunks|metadatatext)\d+))"

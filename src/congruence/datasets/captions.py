@@ -1,4 +1,4 @@
-"""Captions of images or of classes, from a file."""
+"""Read captions of images or of classes from a file."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["read_captions"]
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str]]:
-    """Read captions of images or of classes.
+    """Return the captions in a file, each with the id of its image or the name of its class.
 
     Parameters
     ----------
     path : path-like
-        A table ``.csv`` or ``.tsv`` with the columns ``id`` and ``caption``, a line for each caption; or ``.json``: a mapping of ids to a
-        caption or a list of captions. An id is that of an image, or the name of a class.
+        A ``.csv`` or ``.tsv`` file with the columns ``id`` and ``caption`` and one caption per row, or a ``.json`` file that maps each id to a
+        caption or a list of captions. An id is the id of an image or the name of a class.
 
     Returns
     -------
     list of (str, str)
-        Id and caption, in the order of the file.
+        Pairs of id and caption, in the order of the file.
 
     Raises
     ------
     FileError
-        No file there, or of another kind.
+        If the file does not exist, or has another suffix.
     CorruptFileError
-        Not UTF-8, not JSON, or other columns.
+        If the file is not UTF-8 or not valid JSON, or lacks a column.
     InputError
-        No caption in it, or an empty one.
+        If the file has no captions, or an id or a caption is empty.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -43,17 +43,21 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
         raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json. Save them as one of these.")
     try:
         found = readers[path.suffix.lower()](path)
-    except (ValueError, RecursionError, csv.Error) as error:  # of the text, of its JSON, of a number too long to be one
+    except (
+        ValueError,
+        RecursionError,
+        csv.Error,
+    ) as error:  # not UTF-8, invalid JSON (or an integer too long to parse), invalid CSV
         raise CorruptFileError(
-            f"Got {path} that cannot be read ({error}); expected captions in UTF-8. Check the file."
+            f"Got {path}, which cannot be read ({error}); expected captions in UTF-8. Check the file."
         ) from error
     found = [(i.strip(), caption.strip()) for i, caption in found]
     if not found:
-        raise InputError(f"Got no caption in {path}; expected one at least. Check the file.")
+        raise InputError(f"Got no caption in {path}; expected at least one. Check the file.")
     for i, caption in found:
         if not i or not caption:
             raise InputError(
-                f"Got an empty {'caption' if i else 'id'} in {path} (beside {short(i or caption)!r}); expected both. Fill it in."
+                f"Got an empty {'caption' if i else 'id'} in {path} (next to {short(i or caption)!r}); expected both. Fill it in."
             )
     return found
 
@@ -76,6 +80,6 @@ def _mapping(path: Path) -> list[tuple[str, str]]:
         isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
     ):
         raise CorruptFileError(
-            f"Got {path} that is no mapping of ids to captions; expected {{id: caption}} or {{id: [captions]}}. Write the file in one of these forms."
+            f"Got {path}, which does not map ids to captions; expected {{id: caption}} or {{id: [captions]}}. Write the file in one of these forms."
         )
     return [(i, caption) for i, own in lists.items() for caption in own]

@@ -1,4 +1,4 @@
-"""The splits of the CoOp repository: ``{"train": [[path, label, class name], …], "val": …, "test": …}``."""
+"""Split files of the CoOp repository: ``{"train": [[path, label, class name], …], "val": …, "test": …}``."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from congruence.errors import CorruptFileError, FileError
 
 __all__ = ["SPLITS", "CoopSplits", "coop_resource", "open_coop", "read_coop"]
 
-#: The three splits of every such file.
+#: The splits that every split file contains.
 SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
 class CoopSplits:
-    """A split file, read and checked.
+    """The contents of a CoOp split file, validated.
 
     Attributes
     ----------
     classes : tuple of str
-        By label; underscores are spaces, as CoOp writes them in prompts.
+        Class names by label. Underscores are replaced by spaces, as CoOp does in its prompts.
     items : dict of str to list of (str, int)
-        By split: path below the image folder, and label.
+        Images by split: path relative to the image folder, and label.
     """
 
     classes: tuple[str, ...]
@@ -34,7 +34,7 @@ class CoopSplits:
 
 
 def coop_resource(file: str, drive_id: str, folder: str) -> Resource:
-    """Describe a split file: it lies on Google Drive, and nobody publishes its checksum."""
+    """Return the download of a split file; it is hosted on Google Drive, without a published checksum."""
     return Resource(
         url=f"https://drive.google.com/uc?export=download&id={drive_id}",
         path=f"{folder}/{file}",
@@ -44,7 +44,7 @@ def coop_resource(file: str, drive_id: str, folder: str) -> Resource:
 
 
 def read_coop(path: str | Path) -> CoopSplits:
-    """Read a split file of CoOp.
+    """Read and validate a CoOp split file.
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ def read_coop(path: str | Path) -> CoopSplits:
     Raises
     ------
     CorruptFileError
-        No such JSON, a path that leaves its folder, an image in two splits, labels that do not run from 0 without
-        gaps, or a label with two names.
+        If the file is not JSON of this form, a path leads outside the image folder, an image occurs twice, the
+        labels are not 0, 1, …, k − 1, or a label has two names.
 
     References
     ----------
-    Zhou et al. (2022), "Learning to Prompt for Vision-Language Models", whose repository draws and distributes them.
+    Zhou et al. (2022), "Learning to Prompt for Vision-Language Models"; the authors' repository defines and distributes the splits.
     """
 
     def damaged(what: str) -> CorruptFileError:
@@ -74,7 +74,7 @@ def read_coop(path: str | Path) -> CoopSplits:
     try:
         data: object = json.loads(Path(path).read_bytes())
     except (ValueError, RecursionError) as error:
-        raise damaged(f"no JSON ({error})") from error
+        raise damaged(f"invalid JSON ({error})") from error
     if not isinstance(data, dict) or not all(isinstance(data.get(split), list) for split in SPLITS):
         raise damaged("no lists train, val and test")
     names: dict[int, str] = {}
@@ -101,7 +101,7 @@ def read_coop(path: str | Path) -> CoopSplits:
 
 
 def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> ImageFiles:
-    """Open one split of a CoOp split file.
+    """Open one split of a data set as listed in a CoOp split file.
 
     Parameters
     ----------
@@ -109,9 +109,9 @@ def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> 
     file : Path
         The split file.
     images : Path
-        The folder its paths begin in.
+        The folder that the listed paths are relative to.
     instead : str
-        What to ask for without a split file, for the message.
+        Splits that need no split file, for the error message.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> 
     Raises
     ------
     FileError, CorruptFileError
-        The split file or images are missing, or it changed since it was downloaded.
+        If the split file or an image is missing, or the split file is malformed or has changed since it was downloaded.
     """
     if not file.is_file():
         raise FileError(

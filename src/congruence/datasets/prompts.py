@@ -1,4 +1,4 @@
-"""The paper's prompt templates, Table 2 of Gupta et al. (2026), with ``{}`` for the class name."""
+"""Prompt templates from Table 2 of Gupta et al. (2026), with ``{}`` for the class name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOTS = (
     "a photo of {a} big {}.",
 )
 
-# The CLIP repository has "a embroidered" and "a origami"; Table 2 does not.
+# The CLIP repository writes "a embroidered" and "a origami"; Table 2 does not.
 _CALTECH101 = (
     "a photo of a {}.",
     "a painting of a {}.",
@@ -54,7 +54,7 @@ _CALTECH101 = (
     "a doodle of the {}.",
 )
 
-#: Templates by data set, in the order of Table 2. ``folder`` has the one that CLIP and its successors begin with.
+#: Templates by data set, in the order of Table 2. ``folder`` uses CLIP's basic template.
 TEMPLATES: dict[str, tuple[str, ...]] = {
     "pets": ("a photo of a {}, a type of pet.",),
     "cifar100": tuple(shot.replace("{a}", article) for article in ("a", "the") for shot in _SHOTS),

@@ -1,4 +1,4 @@
-"""The bundled samples: pairs of small dual encoders, trained apart, on pictures that neither was trained on."""
+"""The bundled samples: embeddings by pairs of small, independently trained dual encoders, of images that neither was trained on."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample's file in an installed package, and the SHA-256 of it."""
+    """Path and SHA-256 of a sample's file in the installed package."""
 
     path: Path
     sha256: str
 
 
-#: The samples by name, the main one first.
+#: The samples by name; the first one is the default.
 SAMPLES: Mapping[str, Sample] = MappingProxyType(
     {
         "photos": Sample(_DATA / "photos.parquet", "0e375fab3423f02b87ff7e2fc683aeddeacb59fcec496eae5a7ab27a53c4be95"),
@@ -34,31 +34,33 @@ SAMPLES: Mapping[str, Sample] = MappingProxyType(
     }
 )
 
-#: What ``open_bundle`` also knows the emoji as: there was one sample before there were two.
+#: Aliases accepted by ``open_bundle``: the emoji sample was called ``sample`` when it was the only one.
 _OTHER_NAMES = {"sample": "emoji"}
 
 
 def load_sample(name: str = "photos") -> Bundle:
-    """Load a bundled sample: both models' embeddings of the same pictures and texts.
+    """Load a bundled sample: embeddings of the same images and texts by two models.
 
     Parameters
     ----------
     name : {"photos", "emoji"}, default="photos"
-        ``"photos"``: 1,500 photos of Caltech-101 in an old and a new model of a photo library, searched by the names of 100 classes
-        (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions, a fine-grained pair of small models (``examples/train_pair``).
+        ``"photos"``: 1,500 photos of Caltech-101, embedded by the old and the new model of a photo library and searched by the names of 100
+        classes (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions, embedded by two small models; each emoji is a class
+        (``examples/train_pair``).
 
     Returns
     -------
     Bundle
-        ``source`` is the old model. Both have the kinds ``"image"``, ``"text"`` (one row a class) and ``"prompt"`` (single wordings), the emoji
-        also ``"edit"`` (captions in which only the class was edited). ``info`` holds provenance, each model's own scores, licences and attributions.
+        ``source`` is the old model. Both samples have the kinds ``"image"``, ``"text"`` (one row per class) and ``"prompt"`` (several texts per
+        class); the emoji also have ``"edit"`` (captions in which only the class was edited). ``info`` holds the provenance, the scores of each
+        model alone, licenses and attributions.
 
     Raises
     ------
     ParameterError
-        Unknown name.
+        If the name is unknown.
     FileError, CorruptFileError
-        The installation is incomplete or damaged.
+        If the installation is incomplete or damaged.
 
     Examples
     --------
@@ -73,7 +75,7 @@ def load_sample(name: str = "photos") -> Bundle:
 
 
 def open_bundle(data: str | Path) -> Bundle:
-    """Load a sample by its name, or read a bundle from a file.
+    """Load a sample by name, or read a bundle from a file.
 
     Parameters
     ----------
@@ -87,7 +89,7 @@ def open_bundle(data: str | Path) -> Bundle:
     Raises
     ------
     FileError, CorruptFileError, InputError
-        As :func:`load_sample` and :func:`read_bundle`.
+        If the sample or the file cannot be read; see :func:`load_sample` and :func:`read_bundle`.
     """
     name = _OTHER_NAMES.get(str(data), str(data))
     if name in SAMPLES:

@@ -1,4 +1,4 @@
-"""Fit a map on any number of rows: moments of fragments, merged in a tree."""
+"""Fit a map on any number of rows, from the moments of fragments merged in a tree."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from congruence.maps import LinearMap, Map, OrthogonalMap
 
 __all__ = ["fit_dataset"]
 
-#: Pairs of the first fragment by which pairing is checked.
+#: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
 _CHECKED = 2000
 
-#: Methods that are fitted from moments.
+#: Methods that can be fitted from moments.
 METHODS = ("auto", "orthogonal", "linear")
 
 
@@ -38,24 +38,24 @@ def fit_dataset(
 ) -> Map:
     """Fit a map in one pass over two data sets.
 
-    Each task sums the moments of a fragment in float64, and sums are merged in a tree whose shape depends on the number of fragments alone, so that a second run
-    gives the same numbers. They differ from those of one fit on all rows by rounding: at most about n · 1.1e-16 of the sums of absolute products, in
-    practice 1e-13 (tests/engines).
+    Each task sums the moments of a fragment in float64. The sums are merged in a tree whose shape depends only on the number of fragments, so that a second
+    run gives the same numbers. Rounding makes them differ from those of one fit on all rows: by at most about n · 1.1e-16 relative to the sums of absolute
+    products, in practice by 1e-13 (tests/engines).
 
     Parameters
     ----------
     pairs : PairedData
         See :func:`congruence.engines.open_pairs`.
     method : {"auto", "orthogonal", "linear"}, default="auto"
-        "auto" is a rotation about the means: what it is chosen by in :func:`congruence.fit` needs the rows.
+        "auto" fits a rotation about the means, since the choice that :func:`congruence.fit` makes needs the rows.
     engine : Engine
     modality : str, optional
     check : bool, default=True
-        Compare the alignment of the first pairs with random re-pairing.
+        Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing.
     strict : bool, default=False
-        Raise instead of warning when the check fails.
+        Raise an error instead of a warning if the check fails.
     **parameters
-        The map's own.
+        Parameters of the map.
 
     Returns
     -------
@@ -64,17 +64,20 @@ def fit_dataset(
     Raises
     ------
     ParameterError
-        A method that needs more than moments.
+        If ``method`` cannot be fitted from moments.
+    UnpairedError
+        If the check fails, with ``strict``.
     InputError
-        Rows that cannot be used, with the name of their fragment; anchors that do not vary together.
+        If rows cannot be used (the message names their fragment), or source and target rows do not vary together.
 
     Warns
     -----
     PairingWarning
+        If the check fails, without ``strict``.
     """
     if method not in METHODS:
         raise ParameterError(
-            f"Got method={method!r} for an engine; expected one of {', '.join(METHODS)}, which moments suffice for. Pass one of these, or fit on a sample without engine=…."
+            f"Got method={method!r} for an engine; expected one of {', '.join(METHODS)}, which can be fitted from moments. Pass one of these, or fit on a sample without engine=…."
         )
     scores: dict[str, object] = {"n_pairs": pairs.source.rows}
     if check:
@@ -101,17 +104,17 @@ def fit_dataset(
 
 @dataclass(frozen=True)
 class _MomentsWork:
-    """Sums the moments of one fragment: what is sent to the workers."""
+    """The function sent to workers: it sums the moments of one fragment."""
 
     pairs: PairedData
     gram: bool
 
     def __call__(self, fragment: Fragment) -> bytes:
-        """Return the moments of a fragment, and whether its rows have unit norm."""
+        """Return the moments of a fragment, and whether source and target rows have unit norm, as bytes."""
         moments = CrossMoments(self.pairs.source.dim, self.pairs.target.dim, gram=self.gram)
         unit = np.ones(2)
         for x, y in self.pairs.blocks(fragment):
-            kept = x.any(axis=1) & y.any(axis=1)  # rows of zeros come this far only where they are allowed
+            kept = x.any(axis=1) & y.any(axis=1)  # rows of zeros get here only if they are allowed
             x, y = (x, y) if kept.all() else (x[kept], y[kept])
             if len(x):
                 moments.update(x, y)
@@ -120,7 +123,7 @@ class _MomentsWork:
 
 
 def _merge_moments(states: Sequence[bytes]) -> bytes:
-    """Return the moments of several fragments together."""
+    """Return the moments of several fragments merged into one."""
     first, *others = (_unpack(one) for one in states)
     moments, unit = CrossMoments.from_state(first), first["unit"]
     for one in others:

@@ -1,4 +1,4 @@
-"""The calling process as an engine: one fragment after the other."""
+"""An engine that processes one fragment after the other in the calling process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from congruence.engines.dataset import Fragment
 
 __all__ = ["LocalEngine"]
 
-#: Results that are merged at a time.
+#: Number of results merged at a time.
 FAN_IN = 16
 
 
 class LocalEngine(Engine):
-    """Runs everything in this process, which needs no other package: for data sets on object stores, and for trying a job."""
+    """Runs everything in this process, without any other package: for data sets in object storage, and for trying out a job."""
 
     name = "local"
 
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
-        """Yield what the work returns of each fragment; see :meth:`Engine.run`."""
+        """Yield the result for each fragment, in order; see :meth:`Engine.run`."""
         guarded = Guarded(work)
         for one in fragments:
             yield dict(unwrap(guarded(one.to_dict())))
@@ -31,7 +31,9 @@ class LocalEngine(Engine):
         level: list[list[bytes]] = [[]]
         for one in fragments:
             level[0].append(unwrap(guarded(one.to_dict())))
-            for k in range(len(level)):  # like a counter: a full place is merged into the next
+            for k in range(
+                len(level)
+            ):  # like the digits of a counter: a full level is merged into one result of the next
                 if len(level[k]) == FAN_IN:
                     if k + 1 == len(level):
                         level.append([])

@@ -1,4 +1,4 @@
-"""Canonical correlations from the singular value decompositions of both sides: what the map and the metrics share."""
+"""Canonical correlations from the singular value decompositions of both sides, shared by the maps and the metrics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Canonical(NamedTuple):
     Attributes
     ----------
     x_directions : ndarray of float64, shape (d_x, k)
-        As columns; rows times these are the variates, whitened.
+        Directions as columns; the rows times these are the whitened variates.
     y_directions : ndarray of float64, shape (d_y, k)
     correlations : ndarray of float64, shape (k,)
-        Descending, at most 1.
+        In descending order, at most 1.
     rank : int
-        How many of them are above rounding.
+        Number of correlations above rounding error.
     """
 
     x_directions: np.ndarray
@@ -39,16 +39,16 @@ def gains(xp: ModuleType, s: np.ndarray, ridge: float) -> np.ndarray: ...
 @overload
 def gains(xp: ArrayNamespace, s: Array, ridge: Array | float) -> Array: ...
 def gains(xp: ArrayNamespace | ModuleType, s: Array, ridge: Array | float) -> Array:
-    """Return what a ridge leaves of each singular direction: s / √(s² + λ).
+    """Return the factor by which a ridge shrinks each singular direction: s / √(s² + λ).
 
     Parameters
     ----------
     xp : module
-        Of the array's library.
+        Array namespace of ``s``.
     s : array, shape (r,)
-        Singular values of a side's rows, above 0.
+        Singular values of a side's rows, all positive.
     ridge : float or 0-d array
-        λ, added to the squares.
+        λ, added to the squared singular values.
 
     Returns
     -------
@@ -58,9 +58,9 @@ def gains(xp: ArrayNamespace | ModuleType, s: Array, ridge: Array | float) -> Ar
 
 
 def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the whitened rows of A = U diag(s) Vᵀ, and the matrix that whitens: (AᵀA + λI)^(−1/2) in the basis of the rows' span.
+    """Return the whitened rows of A = U diag(s) Vᵀ, and the whitening matrix: (AᵀA + λI)^(−1/2) in the basis of the row space.
 
-    From the singular values of the rows themselves: those of the Gram matrix would lose half the digits.
+    Uses the singular values of the rows themselves: those of the Gram matrix would lose half the digits.
 
     Parameters
     ----------
@@ -73,19 +73,20 @@ def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[
     Returns
     -------
     basis : ndarray of float64, shape (n, r)
-        A times the matrix; orthonormal columns without a ridge.
+        A times the whitening matrix; its columns are orthonormal if ``ridge`` is 0.
     projection : ndarray of float64, shape (d, r)
+        The whitening matrix.
     """
     return U * gains(NUMPY, s, ridge), Vt.T / np.sqrt(s * s + ridge)
 
 
 def canonical_correlations(xp: ArrayNamespace, x_basis: Array, y_basis: Array) -> Array:
-    """Return the canonical correlations of two whitened sides, descending, in [0, 1].
+    """Return the canonical correlations of two whitened sides, in descending order, in [0, 1].
 
     Parameters
     ----------
     xp : module
-        Of the arrays' library; gradients pass through.
+        Array namespace of the bases. Gradients propagate through the result.
     x_basis, y_basis : array, shape (n, r_x) and (n, r_y)
 
     Returns
@@ -100,12 +101,12 @@ def canonical_correlations(xp: ArrayNamespace, x_basis: Array, y_basis: Array) -
 
 
 def canonical_directions(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray]) -> Canonical:
-    """Return the canonical directions of two sides, each given as :func:`whiten` returns it.
+    """Return the canonical directions of two whitened sides.
 
     Parameters
     ----------
     x, y : tuple of two ndarray
-        Basis and projection of a side.
+        Basis and projection of a side, as returned by :func:`whiten`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Kernels without their n × n arrays: the sums that independence criteria need, from features, block by block."""
+"""Sums over kernel matrices for independence criteria, computed from features in blocks, without the n × n matrices."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class KernelSums(NamedTuple):
     rows, rows_off : float
         Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ Lᵢⱼ), with and without the diagonal in the inner sums.
     first, first_off, second, second_off : float
-        Σᵢⱼ of K and of L, with and without the diagonal.
+        Σᵢⱼ Kᵢⱼ and Σᵢⱼ Lᵢⱼ, with and without the diagonal.
     n : int
+        Number of items.
     """
 
     product: Array
@@ -71,7 +72,7 @@ def hsic_unbiased(sums: KernelSums) -> Array:
     Parameters
     ----------
     sums : KernelSums
-        Of n ≥ 4 items.
+        Sums over n ≥ 4 items.
 
     Returns
     -------
@@ -87,16 +88,16 @@ def hsic_unbiased(sums: KernelSums) -> Array:
 
 
 def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
-    """Return sums over the linear kernels of centered rows, K = XXᵀ and L = YYᵀ, in one pass and without either.
+    """Return sums over the linear kernels K = XXᵀ and L = YYᵀ of centered rows, without K and L where that is cheaper.
 
-    Centering changes neither HSIC, and makes sums over whole rows of K and L vanish.
+    Centering does not change HSIC, biased or unbiased, and makes the row sums of K and L zero.
 
     Parameters
     ----------
     X : array, shape (n, d)
     Y : array, shape (n, e)
     x_mean, y_mean : array, shape (d,) and (e,)
-        Column means, in the precision to compute in.
+        Column means; their dtype is the precision of the computation.
 
     Returns
     -------
@@ -104,8 +105,8 @@ def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
 
     Notes
     -----
-    ‖XᵀY‖² costs n·d·e operations, the Gram form n²·(d + e); the cheaper one is taken. With n < d the Gram matrices
-    are smaller than the data.
+    ‖XᵀY‖² costs n·d·e operations and is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used. If n < d, the
+    Gram matrices are smaller than the data.
     """
     xp = namespace(X, Y)
     n, d, e = X.shape[0], X.shape[1], Y.shape[1]
@@ -127,20 +128,20 @@ def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
 
 
 def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n: int) -> KernelSums:
-    """Complete the sums of centered linear kernels, whose rows sum to zero."""
+    """Fill in the sums of centered linear kernels, whose rows sum to zero."""
     zero = 0.0 * product
     return KernelSums(product, product - diagonal, zero, diagonal, zero, -first, zero, -second, n)
 
 
 def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
-    """Return sums over Gaussian kernels exp(−‖xᵢ − xⱼ‖² / 2σ²), a block of rows at a time.
+    """Return sums over Gaussian kernels exp(−‖xᵢ − xⱼ‖² / 2σ²), computed in blocks of rows.
 
     Parameters
     ----------
     X : array, shape (n, d)
     Y : array, shape (n, e)
     x_scale, y_scale : float
-        2σ² of each.
+        2σ² of each side.
 
     Returns
     -------
@@ -156,7 +157,7 @@ def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
         for k, value in enumerate((xp.sum(K * L), xp.sum(r * s), xp.sum(r), xp.sum(s))):
             totals[k] = totals[k] + value
     product, rows, first, second = totals
-    # The diagonal of a Gaussian kernel is one, whatever rounding makes of the distance of a row from itself.
+    # The diagonal of a Gaussian kernel is exactly 1, even if rounding makes a row's distance from itself nonzero.
     return KernelSums(product, product - n, rows, rows - first - second + n, first, first - n, second, second - n, n)
 
 
@@ -165,7 +166,7 @@ def squared_distances(A: np.ndarray, B: np.ndarray) -> np.ndarray: ...
 @overload
 def squared_distances(A: Array, B: Array) -> Array: ...
 def squared_distances(A: Array, B: Array) -> Array:
-    """Squared Euclidean distances between rows.
+    """Return the squared Euclidean distances between rows.
 
     Parameters
     ----------
@@ -183,29 +184,30 @@ def squared_distances(A: Array, B: Array) -> Array:
 
 
 def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) -> float:
-    """Median of the non-zero squared distances between rows.
+    """Return the median of the nonzero squared distances between rows.
 
     Parameters
     ----------
     X : array, shape (n, d)
     most : int, default=4000
-        Rows looked at; beyond that, a random subset of this size.
+        Maximum number of rows to use; of more rows, a random subset of this size is used.
     random_state : int, default=0
+        Seed of the random subset.
 
     Returns
     -------
     float
-        0 when all rows are equal.
+        0 if all rows are equal.
     """
     check_seed(random_state)
-    X = X if is_remote(X) else to_numpy(X)  # NumPy's median need not sort
+    X = X if is_remote(X) else to_numpy(X)  # NumPy's median does not need to sort
     xp, place = namespace(X), device(X)
     if len(X) > most:
         chosen = np.random.default_rng(random_state).choice(len(X), most, replace=False)
         X = xp.take(X, xp.asarray(chosen, device=place), axis=0)
     rows = xp.arange(len(X), device=place)
     square = squared_distances(X, X)[rows[:, None] < rows]
-    # Rounding leaves tiny distances between equal rows: below this they are zero.
+    # Rounding leaves tiny distances between equal rows: treat anything below this threshold as zero.
     square = square[square > 1e-14 * max(float(xp.max(square)), 1e-300)] if len(X) > 1 else square
     if not len(square):
         return 0.0

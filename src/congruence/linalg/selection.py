@@ -1,7 +1,7 @@
-"""Which rows of a matrix to take first: greedy and random orders whose prefixes stand for all rows.
+"""Selection of representative rows: greedy and random orders whose prefixes represent all rows.
 
-Every function takes rows about their mean, ``X`` of shape (m, d), and returns ``n`` ≤ m different row numbers, the first to be taken
-first. Time is O(m d n) and memory O(m d), but for facility location, which compares every row with every row once, in blocks.
+Every selection function takes centered rows ``X`` of shape (m, d) and returns ``n`` ≤ m distinct row numbers in the order of selection.
+Time is O(m d n) and memory O(m d), except for facility location, which compares all pairs of rows once, in blocks.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from congruence._utils.arrays import blocks
 
 __all__ = ["covered_share", "facility_location", "greedy_variance", "greedy_volume", "kmeans_plus_plus", "leverage"]
 
-#: Rows whose gain facility location computes anew at a time.
+#: Number of rows whose gain facility location recomputes at a time.
 _LAZY = 64
 
 
 def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Take the row that most reduces what ridge regression on the rows taken cannot predict, summed over all rows.
+    """Select greedily the row that most reduces the expected error of ridge regression on the selected rows, summed over all rows.
 
     Parameters
     ----------
     X : ndarray of float64, shape (m, d)
-        About their mean, not all zero.
+        Centered rows, not all zero.
     n : int
+        Number of rows to select.
     ridge : float
-        λ, as a multiple of the rows' mean squared norm: noise of the values to be learned, against what a row tells of them.
+        λ, as a multiple of the rows' mean squared norm: the noise in the values to predict, relative to the signal.
 
     Returns
     -------
@@ -33,9 +34,9 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
     Notes
     -----
-    With M = (λI + Σ_taken x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m, and row x lowers it by
-    xᵀMCMx / (1 + xᵀMx). Both forms are updated by rank-one formulas. As λ → 0 it is greedy column subset selection: the row that
-    leaves the least variance outside the span.
+    With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m, and row x lowers it by
+    xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this becomes greedy column subset selection:
+    each step selects the row that leaves the least variance outside the span.
 
     References
     ----------
@@ -63,15 +64,17 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Take the row farthest from the span of those taken: pivoted Cholesky of XXᵀ + λI, or D-optimal design.
+    """Select greedily the row farthest from the span of the selected rows: pivoted Cholesky of XXᵀ + λI, or D-optimal design.
 
     Parameters
     ----------
     X : ndarray of float64, shape (m, d)
-        About their mean, not all zero.
+        Centered rows, not all zero.
     n : int
+        Number of rows to select.
     ridge : float
-        λ, as a multiple of the rows' mean squared norm. With it the order goes on, by how thinly a direction is covered, when all are.
+        λ, as a multiple of the rows' mean squared norm. It extends the order beyond the point where all directions are covered: the
+        least covered directions come first.
 
     Returns
     -------
@@ -97,13 +100,14 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def facility_location(X: np.ndarray, n: int) -> np.ndarray:
-    """Take the row that brings all rows nearest to one that is taken, by squared distance; the mean counts as taken.
+    """Select greedily the row that most reduces the sum of squared distances to the nearest selected row; the mean counts as selected.
 
     Parameters
     ----------
     X : ndarray of float64, shape (m, d)
-        About their mean.
+        Centered rows.
     n : int
+        Number of rows to select.
 
     Returns
     -------
@@ -111,7 +115,7 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
 
     Notes
     -----
-    What a row gains can only shrink as others are taken, so a gain that is out of date is a bound, and only the largest are computed anew.
+    The gain of a row can only shrink as others are selected, so an outdated gain is an upper bound, and only the largest are recomputed.
 
     References
     ----------
@@ -136,7 +140,7 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
             top = np.argpartition(-stale, width - 1)[:width]
             top = top[~fresh[top]]
             bound[top], fresh[top] = gains(top), True
-            bound[order[:k]] = -1  # what is taken gains nothing, but must not be taken where nothing gains
+            bound[order[:k]] = -1  # never select a row twice, even if no row has a positive gain
         order[k] = pick
         np.minimum(nearest, squared + squared[pick] - 2 * (X @ X[pick]), out=nearest)
         bound[pick] = -1
@@ -144,13 +148,14 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
 
 
 def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw rows with probability proportional to the squared distance from the nearest row drawn.
+    """Draw rows with probability proportional to the squared distance from the nearest row already drawn.
 
     Parameters
     ----------
     X : ndarray of float64, shape (m, d)
-        No two of them equal.
+        Centered rows, all distinct.
     n : int
+        Number of rows to draw.
     rng : numpy.random.Generator
 
     Returns
@@ -167,7 +172,7 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
     pick = int(rng.integers(len(X)))
     for k in range(n):
         order[k] = pick
-        # Rounding must leave no row at zero that was not drawn, and no drawn row above it.
+        # Despite rounding, rows not drawn must keep a positive distance, and drawn rows must have distance 0.
         apart = np.maximum(squared + squared[pick] - 2 * (X @ X[pick]), np.finfo(np.float64).tiny)
         np.minimum(nearest, apart, out=nearest)
         nearest[order[: k + 1]] = 0
@@ -183,10 +188,12 @@ def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> n
     Parameters
     ----------
     X : ndarray of float64, shape (m, d)
+        Centered rows.
     n : int
+        Number of rows to draw.
     rng : numpy.random.Generator
     ridge : float
-        λ, as a multiple of the rows' mean squared norm, beside the sums over all rows: it keeps directions of rounding from counting.
+        λ, as a multiple of the rows' mean squared norm; added to the diagonal of XᵀX, so that directions of rounding error do not count.
 
     Returns
     -------
@@ -199,24 +206,25 @@ def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> n
     C = X.T @ X
     C.flat[:: len(C) + 1] += ridge * np.trace(C) / len(X)
     scores = np.einsum("ij,ij->i", np.linalg.solve(C, X.T).T, X)
-    # Gumbel noise on logarithms: the n largest are a draw without replacement (Efraimidis and Spirakis 2006).
+    # With Gumbel noise on the log scores, the n largest are a weighted draw without replacement (Efraimidis and Spirakis 2006).
     keys = np.log(np.maximum(scores, np.finfo(np.float64).tiny)) + rng.gumbel(size=len(X))
     return np.argsort(-keys, kind="stable")[:n]
 
 
 def covered_share(X: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return how much of the rows' variance lies in the span of the first rows of an order, for each number of them.
+    """Return the share of the rows' variance in the span of the first k rows of an order, for each k.
 
     Parameters
     ----------
     X : ndarray of float64, shape (m, d)
-        About their mean.
+        Centered rows.
     order : ndarray of int, shape (n,)
+        Row numbers.
 
     Returns
     -------
     ndarray, shape (n,)
-        From 0 to 1, never falling.
+        Shares in [0, 1], nondecreasing.
     """
     C = X.T @ X
     whole = max(float(np.trace(C)), np.finfo(np.float64).tiny)
@@ -226,7 +234,7 @@ def covered_share(X: np.ndarray, order: np.ndarray) -> np.ndarray:
     for k, row in enumerate(X[order]):
         if r < len(basis):
             rest = row
-            for _ in range(2):  # once leaves rounding of the size of what it takes away
+            for _ in range(2):  # one projection leaves rounding error of the size of what it removes
                 rest = rest - (basis[:r] @ rest) @ basis[:r]
             norm = float(np.linalg.norm(rest))
             if norm > 1e-9 * float(np.linalg.norm(row)):

@@ -1,4 +1,4 @@
-"""Which singular directions of a cross-covariance to trust, and how far."""
+"""Spectral filters: gains that shrink the unreliable singular directions of a cross-covariance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "wiener_gains",
 ]
 
-#: What :class:`~congruence.OrthogonalMap` accepts as ``shrinkage``.
+#: Values of ``shrinkage`` that :class:`~congruence.OrthogonalMap` accepts.
 SHRINKAGES = ("auto", "full", "probed", "wiener", "soft", "cv")
 
 #: Default strength of each filter, chosen by measurement (docs/few_anchors.md).
@@ -33,7 +33,7 @@ DEFAULT_STRENGTH = {"wiener": 0.1, "soft": 0.003}
 #: Strengths of the Wiener filter tried by cross-validation; 0 is the partial isometry.
 CV_STRENGTHS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 
-#: Fewest pairs that can be cut into folds.
+#: Minimum number of pairs for cross-validation.
 _CV_FEWEST = 10
 
 
@@ -49,23 +49,24 @@ class Group:
 def choose_gains(
     shrinkage: str, svd: CrossSVD, alignment: float, strength: float | None
 ) -> tuple[str, float | None, np.ndarray]:
-    """Return one gain a singular direction.
+    """Return the gain of each singular direction.
 
     Parameters
     ----------
     shrinkage : {"full", "probed", "wiener", "soft"}
     svd : CrossSVD
-        Of the anchors' mean cross-covariance.
+        SVD of the anchors' mean cross-covariance.
     alignment : float
-        Procrustes correlation of the anchors, see :func:`wiener_gains`.
+        Procrustes correlation of the anchors; see :func:`wiener_gains`.
     strength : float or None
-        Of the filter; its default when None.
+        Strength of the filter; None uses the filter's default.
 
     Returns
     -------
     shrinkage : str
+        The argument of the same name.
     strength : float or None
-        What was used.
+        The strength used; None for "full" and "probed".
     gains : ndarray, shape (k,)
     """
     probed = (np.arange(len(svd.s)) < svd.rank).astype(float)
@@ -80,14 +81,14 @@ def choose_gains(
 
 
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
-    """Return the soft spectral filter s / (s + strength · s₁), which fades directions with little evidence.
+    """Return the gains of the soft spectral filter s / (s + strength · s₁), which shrinks directions with little evidence.
 
     Parameters
     ----------
     s : ndarray, shape (k,)
-        Singular values, descending.
+        Singular values in descending order.
     strength : float
-        0 keeps every probed direction whole.
+        Strength of the filter; 0 gives every direction with a positive singular value a gain of 1.
 
     Returns
     -------
@@ -99,20 +100,20 @@ def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
 
 
 def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray:
-    """Return the noise-aware spectral filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
+    """Return the gains of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
 
-    The noise level is read off the anchors themselves: with ``a`` the Procrustes correlation, 1 − a² is the share
-    of variance that no rotation explains. Exact data have a = 1 and keep every direction whole; the noisier the
-    data, the more a direction must stand out to be kept.
+    The noise level is estimated from the anchors themselves: with ``a`` the Procrustes correlation, 1 − a² is the share
+    of variance that no rotation explains. Exact data have a = 1, and every gain is 1; the noisier the
+    data, the larger a singular value must be to be kept.
 
     Parameters
     ----------
     s : ndarray, shape (k,)
-        Singular values, descending.
+        Singular values in descending order.
     alignment : float
         Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1].
     strength : float
-        Scale of the noise level; 0 keeps every direction with a positive singular value whole.
+        Scale of the noise level; 0 gives every direction with a positive singular value a gain of 1.
 
     Returns
     -------
@@ -120,7 +121,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
         Gains in [0, 1]; 0 where s is 0.
     """
     a = min(max(alignment, np.finfo(float).tiny), 1.0)
-    # 1 − a² of exact data is rounding noise; it must not shade directions whose own size is near it.
+    # For exact data 1 − a² is rounding noise; it must not shrink directions whose singular values are of that size.
     unexplained = 1.0 - a * a
     level = strength * (unexplained if unexplained > 1e-13 else 0.0) / a * s.mean()
     denominator = s**2 + level**2
@@ -128,27 +129,27 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 
 
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
-    """Extend a partial isometry by the directions of the means, where the anchors say that means correspond.
+    """Return an extension of a partial isometry by the directions of the means, if the anchors indicate that the means correspond.
 
-    Centering throws one correspondence away: the source mean belongs to the target mean. With fewer anchors than
-    dimensions the larger part of both lies where no anchor probed, and there it is evidence. It is right if the models differ by
-    a rotation about the origin, wrong if they differ by arbitrary offsets; so it is used only when the part of the means
-    that *was* probed corresponds already: cosine of the two above 0.5 and above what chance gives in
-    ``rank`` dimensions in one case of a hundred.
+    Centering discards one correspondence: the source mean belongs to the target mean. With fewer anchors than
+    dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using it is right if the models
+    differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So it is used only if the parts of the means
+    inside the covered directions correspond already: their cosine must be above 0.5 and above the 1 % level of chance in
+    ``rank`` dimensions.
 
     Parameters
     ----------
     svd : CrossSVD
-        Of the anchors' mean cross-covariance.
+        SVD of the anchors' mean cross-covariance.
     means : sequence of (ndarray, ndarray)
         Source and target mean of each modality's anchors.
 
     Returns
     -------
     matrix : ndarray, shape (d_source, d_target)
-        Partial isometry between the complements of the probed directions; zero where nothing is to be added.
+        Partial isometry between the complements of the covered directions; zero if there is nothing to add.
     count : int
-        Its rank: at most the number of modalities.
+        Rank of ``matrix``: at most the number of modalities.
     """
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
     rests = []
@@ -166,7 +167,7 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     A, B = (np.array(side) for side in zip(*rests, strict=True))
     import scipy.linalg
 
-    # The product AᵀB has as many columns as there are dimensions, but only a direction or two: decompose it in their span.
+    # AᵀB is as large as the dimensions of the models, but its rank is at most the number of modalities: decompose it in that small span.
     (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(rests))
     return (qa @ inner.U[:, : inner.rank]) @ (inner.Vt[: inner.rank] @ qb.T), inner.rank
@@ -175,28 +176,30 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
 def cross_validate(
     groups: Sequence[Group], *, center: bool, random_state: int, folds: int = 5
 ) -> tuple[float, np.ndarray]:
-    """Choose the strength of the Wiener filter under which pairs of left-out folds are likeliest.
+    """Choose the strength of the Wiener filter that maximizes the likelihood of held-out pairs.
 
     Parameters
     ----------
     groups : sequence of Group
         Anchors by modality.
     center : bool
+        Whether to center the rows of each modality.
     random_state : int
-        Fixes the folds.
+        Seed of the assignment to folds.
     folds : int, default=5
+        Number of folds.
 
     Returns
     -------
     strength : float
-        One of :data:`CV_STRENGTHS`.
+        The best of :data:`CV_STRENGTHS`.
     scores : ndarray
-        Mean log-probability of held-out pairs for each of them.
+        Mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`.
 
     Raises
     ------
     ParameterError
-        Fewer than ten pairs.
+        If there are fewer than ten pairs.
     """
     n = sum(len(group.X) for group in groups)
     if n < _CV_FEWEST:
@@ -205,7 +208,7 @@ def cross_validate(
             'Pass shrinkage="auto".'
         )
     rng = np.random.default_rng(random_state)
-    # Identical pairs share a fold: a strength is not to be praised for pairs it was fitted on.
+    # Identical pairs share a fold, so that no strength is scored on pairs it was fitted on.
     same = [duplicate_groups(group.X, group.Y) for group in groups]
     same = [np.arange(len(label)) if label.max() + 1 < folds else label for label in same]
     labels = [rng.permutation(np.arange(label.max() + 1) % folds)[label] for label in same]
@@ -235,9 +238,9 @@ def cross_validate(
 
 
 def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.ndarray:
-    """Log-probability of each row's own partner among all rows of the fold, by softmax over cosines.
+    """Return the log-probability of each row's own partner among all rows of the fold, by a softmax over cosines.
 
-    Retrieval itself saturates on small folds; this keeps telling a clear winner from a narrow one.
+    Retrieval accuracy saturates on small folds; the log-probability still distinguishes a clear winner from a narrow one.
     """
     from scipy.special import logsumexp
 

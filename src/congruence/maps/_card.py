@@ -1,4 +1,4 @@
-"""The model card of a saved map: what it maps, how to call it, on what evidence it was made, and its facts with their meaning."""
+"""The model card of a saved map: what it maps, how to call it, the evidence for it, and its facts with their meaning."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from congruence._utils.display import as_markdown
 from congruence.maps._front import front_matter
 from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
 
-#: What a fact or score says, where its name does not.
+#: Meanings of facts and scores whose names do not explain themselves.
 _MEANING = {
     "n_pairs": "pairs in the fit",
     "rank": "directions that the pairs cover",
-    "directions": "directions there are: the width of the narrower model",
+    "directions": "number of directions: the width of the narrower model",
     "mean_directions": "directions added because the means of both models correspond",
-    "mean_gain": "how much of a direction is kept, mean over all directions; 1 is all",
-    "is_isometry": "distances stay as they are",
+    "mean_gain": "mean gain over all directions; 1 if none is damped",
+    "is_isometry": "distances are preserved",
     "is_projection": "the target is narrower, so directions are lost",
     "alignment": "Procrustes correlation of the pairs the map was fitted on",
-    "cross_validated_alignment": "mean cosine of known pairs left out, both sides centered, by maps of the others",
-    "modality": "of vectors for which none is named",
-    "center": "each model's mean is sent to the other's",
-    "shrinkage_used": "how directions with weak evidence are faded",
+    "cross_validated_alignment": "mean cosine of held-out known pairs, both sides centered, with maps fitted on the other pairs",
+    "modality": "modality of vectors if none is given",
+    "center": "the means of both models are mapped to each other",
+    "shrinkage_used": "how directions with weak evidence are damped",
     "ridge_used": "penalty added to the sums of squares",
     "random_state": "seed",
-    "unpaired_source": "ids only among the source's rows, left out",
-    "unpaired_target": "ids only among the target's rows, left out",
-    "zero_rows_left_out": "pairs with a row of zeros",
-    "identical_rows": "pairs with a vector that another pair has too: of such all or none are held out",
-    "identical_groups": "groups of these",
+    "unpaired_source": "ids that only the source has, left out",
+    "unpaired_target": "ids that only the target has, left out",
+    "zero_rows_left_out": "pairs with a row of zeros, left out",
+    "identical_rows": "pairs that share a vector with another pair; they are held out together or not at all",
+    "identical_groups": "groups of these pairs",
 }
 
-#: A name in which nothing marks up or links, such as ``test_mean@1``.
+#: A name without Markdown markup or links, such as ``test_mean@1``.
 _PLAIN = re.compile("[A-Za-z](?:[A-Za-z0-9_@]*[A-Za-z0-9])?")
 
-#: Raised where a record of a fit is not of the form that congruence writes: loading does not check it, since it decides no vector.
+#: Exceptions raised for a malformed record of a fit. Loading does not check records, since they do not affect mapped vectors.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-_UNREADABLE = "The record of this is not of the form that congruence writes."
+_UNREADABLE = "This record is not of the form that congruence writes."
 
 
 def one_sided_text(source: Space, target: Space, facts: Mapping[str, object]) -> tuple[str, list[str]]:
-    """Return the title of the card of a map into its target's space, and what the map does and how to call it.
+    """Return the title of the card of a map into its target's space, and the text on what it does and how to call it.
 
     Parameters
     ----------
@@ -85,23 +85,24 @@ def write_card(
     plain: str,
     tag: str,
 ) -> str:
-    """Write the card as Markdown; whatever comes from a file is escaped.
+    """Return the card in Markdown, with all values from files escaped.
 
     Parameters
     ----------
     kind : str
-        Name of the class.
+        Class name of the map.
     title : str
-        In Markdown.
+        Title in Markdown.
     text : list of str
-        What the map does and how to call it, in Markdown.
+        Lines on what the map does and how to call it, in Markdown.
     shown : callable
-        Returns the map's own display.
+        Returns the map's display.
     facts, scores : mapping
+        Facts and scores of the map.
     plain : str
-        The title without markup, for the front matter.
+        Title without markup, for the front matter.
     tag : str
-        The map's name in ``MAPS``.
+        Name of the map in ``MAPS``.
 
     Returns
     -------
@@ -131,7 +132,7 @@ def write_card(
 
 
 def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
-    """Write what a record of the fit says; nothing where there is none."""
+    """Return the lines for a record of the fit; none if there is no record."""
     if record is None:
         return []
     try:
@@ -142,13 +143,13 @@ def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
 
 
 def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
-    """Say what the map was fitted on, and how it does on pairs held out."""
+    """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
     said = shown()
     return [f"Fitted on: {as_markdown(said['fitted on'])}.  ", f"Held out: {as_markdown(said['held out'])}."]
 
 
 def _means(facts: Mapping[str, Any]) -> list[str]:
-    """Say which modalities a rotation has means for, and where these are from."""
+    """Return a line on the modalities for which a rotation has means, and on the origin of these means."""
     fitted, known = facts.get("modality"), facts.get("modalities")
     if not known:
         return []
@@ -163,14 +164,14 @@ def _means(facts: Mapping[str, Any]) -> list[str]:
     more = (
         ""
         if len(known) > 1 or not facts.get("center", True)
-        else " Vectors of another one need theirs first: see recenter."
+        else " Vectors of another modality need their own means first: see recenter."
     )
-    active = f" Without a modality {fitted} is meant." if len(known) > 1 and fitted else ""
+    active = f" The default modality is {fitted}." if len(known) > 1 and fitted else ""
     return [as_markdown(f"Modalities with means: {', '.join(words)}.{active}{more}")]
 
 
 def _pairing(report: Mapping[str, Any]) -> list[str]:
-    """Say whether the pairs look paired, beside what pairs drawn at random give."""
+    """Return a line on whether the pairs look paired, with the result for random pairs as a control."""
     if report["state"] == "too few":
         return ["Pairing: too few pairs to tell whether they belong together."]
     said = {"paired": "the pairs belong together", "not paired": "THE PAIRS DO NOT LOOK PAIRED"}.get(
@@ -184,7 +185,7 @@ def _pairing(report: Mapping[str, Any]) -> list[str]:
 
 
 def _choice(choice: Mapping[str, Any]) -> list[str]:
-    """Say what was chosen and by how much, above the scores of all that was tried."""
+    """Return a section on the chosen map and its margin, with a table of the scores of all candidates."""
     lines = ["## Choice of the map", "", as_markdown(choice_sentence(choice))]
     tried = choice["tried"]
     if not tried:
@@ -208,7 +209,7 @@ def _choice(choice: Mapping[str, Any]) -> list[str]:
 
 
 def _refinement(found: Mapping[str, Any]) -> list[str]:
-    """Say whether unpaired rows are part of the map, and by what evidence."""
+    """Return a section on whether unpaired rows are part of the map, with the evidence."""
     sizes = " and ".join(f"{size:,}" for size in found["pool_sizes"])
     used = (
         f"The map is fitted on {found['n_pairs']:,} pairs and {found['matches']:,} matches found between pools of {sizes} unpaired rows."
@@ -219,7 +220,7 @@ def _refinement(found: Mapping[str, Any]) -> list[str]:
 
 
 def _alignment(found: Mapping[str, object]) -> list[str]:
-    """Say how far restarts without a known pair agree."""
+    """Return a section on the agreement of restarts of a fit without known pairs."""
     return ["## Alignment without known pairs", "", *_table([["evidence", "value"], *alignment_rows(found)])]
 
 
@@ -242,14 +243,14 @@ def _scores(scores: Mapping[str, object]) -> list[str]:
     if "held_out_cosine_constant" in flat:
         lines += [
             "",
-            "Read the cosine beside its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
-            "random rotation about the right means. Only what is above both is the map's doing.",
+            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
+            "random rotation about the right means. Only the part above both is due to the map.",
         ]
     return lines
 
 
 def _table(rows: list[list[str]]) -> list[str]:
-    """Write a table whose first row is the header; what could mark up a cell is escaped, names of facts stay as they are."""
+    """Return the lines of a table whose first row is the header; cells are escaped, except plain names."""
     cells = ([cell if _PLAIN.fullmatch(cell) else as_markdown(cell) for cell in row] for row in rows)
     lines = [f"|{''.join(f' {cell} |' if cell else ' |' for cell in row)}" for row in cells]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]

@@ -1,7 +1,7 @@
-"""scikit-learn's part of a map; in a process that runs one command, the little of it that commands use.
+"""The scikit-learn base classes of maps; in a process that runs a single command, minimal replacements for them.
 
 Importing scikit-learn takes four times as long as fitting a rotation on 1,000 pairs: it imports SciPy's statistics and optimizers, and
-pandas where that is installed. A command calls no pipeline, so its process does without. Everywhere else maps are scikit-learn's estimators.
+pandas if that is installed. Commands use no pipelines, so their process avoids the import. Everywhere else maps are scikit-learn estimators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parameters and checks of a map without scikit-learn, under scikit-learn's names: all that commands use of it."""
+"""Replacements for the parts of scikit-learn that commands use, under the same names: parameters and checks of a map."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 
 
 class NotFittedError(ValueError, AttributeError):
-    """An estimator is used before it was fitted."""
+    """An estimator is used before it is fitted."""
 
 
 class BaseEstimator:
-    """Parameters are the arguments of ``__init__``, kept as they were given."""
+    """Base class of estimators whose parameters are the arguments of ``__init__``, stored unchanged."""
 
     @classmethod
     def _get_param_names(cls) -> list[str]:
@@ -36,7 +36,7 @@ class BaseEstimator:
         return sorted(set(inspect.signature(cls).parameters))
 
     def get_params(self, deep: bool = True) -> dict[str, object]:
-        """Return the parameters by name; no parameter of a map is an estimator, so ``deep`` changes nothing."""
+        """Return the parameters by name; ``deep`` has no effect, since no parameter of a map is an estimator."""
         return {name: getattr(self, name) for name in self._get_param_names()}
 
     def set_params(self, **params: object) -> Self:
@@ -53,13 +53,13 @@ class BaseEstimator:
         return call[:N_CHAR_MAX]
 
     def __sklearn_tags__(self) -> Tags:
-        from sklearn.base import BaseEstimator as Real  # only scikit-learn asks, so it is there already
+        from sklearn.base import BaseEstimator as Real  # only scikit-learn calls this, so it is imported already
 
         return Real().__sklearn_tags__()
 
 
 class TransformerMixin:
-    """A map that can be fitted and applied at once."""
+    """Mixin that adds :meth:`fit_transform`."""
 
     def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: object) -> Array:
         """Fit the map, and return the mapped rows."""
@@ -67,11 +67,11 @@ class TransformerMixin:
 
 
 class ClassNamePrefixFeaturesOutMixin:
-    """Named columns exist in frames only, and commands read matrices."""
+    """Empty mixin: commands read matrices, which have no named columns."""
 
 
 def validate_data(estimator: Any, X: np.ndarray, *, reset: bool = True, skip_check_array: bool = True) -> None:
-    """Remember the number of columns; maps have compared it before they call this."""
+    """Store the number of columns; maps check it themselves before they call this."""
     if reset:
         estimator.n_features_in_ = X.shape[1]
 

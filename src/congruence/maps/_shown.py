@@ -1,4 +1,4 @@
-"""How a map shows itself: unfitted as any estimator, fitted with its models and held-out scores."""
+"""Display of a map: like any estimator before the fit, with its models and held-out scores after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from congruence.maps._estimator import BaseEstimator
 
 
 class Shown(BaseEstimator):
-    """Displays of a map in a terminal and in a notebook, in place of scikit-learn's once it is fitted."""
+    """Base class of maps that replaces scikit-learn's display, in a terminal and in a notebook, once the map is fitted."""
 
     source_space_: Space
     target_space_: Space
@@ -22,7 +22,7 @@ class Shown(BaseEstimator):
         call = super().__repr__(N_CHAR_MAX)
         return as_text(" ".join(call.split()), self._shown()) if self._solved() else call
 
-    def _repr_html_inner(self) -> str:  # what scikit-learn's _repr_html_ returns, if its display is "diagram"
+    def _repr_html_inner(self) -> str:  # scikit-learn's _repr_html_ returns this if its display option is "diagram"
         return self._html() if self._solved() else super()._repr_html_inner()
 
     def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
@@ -32,14 +32,14 @@ class Shown(BaseEstimator):
         return bundle
 
     def _solved(self) -> bool:
-        # Looks past __getattr__: a display must not start the solve that follows partial_fit.
+        # Bypass __getattr__: a display must not trigger the solve that follows partial_fit.
         return "facts_" in vars(self)
 
     def _html(self) -> str:
         return as_html(type(self).__name__, self._shown())
 
     def _shown(self) -> dict[str, str]:
-        """Return what a fitted map shows of itself: its models, its pairs and its held-out scores."""
+        """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
         facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
         pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "pairs that are not on record"
         pairs += self._found()
@@ -53,7 +53,7 @@ class Shown(BaseEstimator):
             "held_out_retrieval_back_at_1": "target to source @1",
             "held_out_recall_at_10": "recall@10",
         }
-        # No cosine here: it means little without its controls, which ``scores_`` has room for.
+        # No cosine here: it means little without its controls, which are in ``scores_``.
         heldout = [
             f"{word} {self.scores_[key]:.3f}" for key, word in shown.items() if self.scores_.get(key) is not None
         ]
@@ -65,7 +65,7 @@ class Shown(BaseEstimator):
         return facts
 
     def _found(self) -> str:
-        """Say which of the pairs were found by a search, as ``n_pairs_`` counts them too."""
+        """Return a note on how many pairs are matches found among unpaired rows, since ``n_pairs_`` counts them too; empty if none."""
         for name in ("refinement", "alignment"):
             record = self.scores_.get(name)
             if not isinstance(record, dict):

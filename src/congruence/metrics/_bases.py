@@ -1,4 +1,4 @@
-"""Orthonormal bases of what the rows of a side vary in, from which canonical correlations are computed."""
+"""Orthonormal bases of each side's centered rows, from which canonical correlations are computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPONENTS = ("mean", "first", "all")
 def check_options(
     components: str, rank: object, reduce: str | None, ridge: object, reductions: tuple[str | None, ...]
 ) -> None:
-    """Refuse options that do not exist. Raises ParameterError."""
+    """Raise ParameterError if an option has an invalid value."""
     check_choice(components, COMPONENTS, "components")
     if reduce not in reductions:
         raise ParameterError(
@@ -31,33 +31,34 @@ def check_options(
 
 
 def equal_rows(name: str, n: int) -> InputError:
-    """Make the error for a side whose rows are all equal."""
+    """Return the error for a side whose rows are all equal."""
     return InputError(
         f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance. Drop repeated items, or look at the encoder's outputs."
     )
 
 
 def contrasts(xp: ArrayNamespace, A: Array, name: str) -> Array:
-    """Return n − 1 orthonormal contrasts of A's rows, columns without variance dropped, largest entry 1.
+    """Return n − 1 orthonormal contrasts of A's rows, without constant columns, scaled to a largest absolute entry of 1.
 
-    Inner products of columns are those of the centered columns, but no direction is lost: with fewer rows than columns
-    a centered matrix has a singular value of 0, which spoils the gradient of its decomposition.
+    Up to that scale, inner products of columns are those of the centered columns, but without the zero singular value of the centered matrix:
+    with fewer rows than columns, that zero breaks the gradient of its decomposition.
     """
     n = A.shape[0]
-    # Subtracting the first row leaves exact zeros in constant columns. What follows is Householder's reflection that
-    # turns the mean into the first axis, without that axis.
+    # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that
+    # maps the vector of ones to the first axis, with that axis dropped.
     C = A[1:, :] - A[:1, :]
     C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
     size = xp.max(xp.abs(C), axis=0)
-    varies = size > 4 * EPS * xp.max(xp.abs(A), axis=0)  # else: rounding of the caller's own arithmetic
+    # Differences below this threshold are rounding errors of the caller's own arithmetic.
+    varies = size > 4 * EPS * xp.max(xp.abs(A), axis=0)
     if not bool(xp.any(varies)):
         raise equal_rows(name, n)
     C = C[:, varies]
-    return C / xp.max(size)  # keeps squares from overflowing or vanishing
+    return C / xp.max(size)  # avoids overflow and underflow of squares
 
 
 def _number(value: Array) -> float:
-    return float(value.detach() if is_tensor(value) else value)  # torch warns of leaving the graph
+    return float(value.detach() if is_tensor(value) else value)  # torch warns about converting a tensor with a graph
 
 
 @overload
@@ -65,14 +66,14 @@ def spectrum(xp: ModuleType, C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 @overload
 def spectrum(xp: ArrayNamespace, C: Array) -> tuple[Array, Array, Array]: ...
 def spectrum(xp: ArrayNamespace | ModuleType, C: Array) -> tuple[Array, Array, Array]:
-    """Return U, s and Vᵀ of C without the directions that are only rounding."""
+    """Return U, s and Vᵀ of C without the directions that are only rounding error."""
     U, s, Vt = xp.linalg.svd(C, full_matrices=False)
     r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
     return U[:, :r], s[:r], Vt[:r, :]
 
 
 def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Array]:
-    """Return basis and singular values of A's centered RBF features; see :func:`cca` for the bandwidth."""
+    """Return the basis and singular values of A's centered RBF features; see :func:`cca` for the bandwidth."""
     n = A.shape[0]
     C = A - A[:1, :]
     C = C - xp.mean(C, axis=0, keepdims=True)
@@ -100,20 +101,20 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
 
 
 def ridge_gains(xp: ArrayNamespace, s: Array, ridge: float) -> Array:
-    """Return what a ridge leaves of each basis direction; λ is a share of the mean variance."""
+    """Return the factor by which a ridge shrinks each basis direction; ``ridge`` is λ as a share of the mean variance."""
     return gains(xp, s, ridge * xp.mean(s * s))
 
 
 def whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | None, ridge: float) -> Array:
-    """Return the whitened side: orthonormal columns, or shorter ones where a ridge damps them."""
+    """Return the whitened side: a matrix of orthonormal columns, or of shorter ones if a ridge shrinks them."""
     if reduce == "kernel":
         U, s = _kernel_spectrum(xp, A, name)
         U, s = U[:, :rank], s[:rank]
         return U if ridge == 0 else U * ridge_gains(xp, s, ridge)
     C = contrasts(xp, A, name)
     if reduce is None and ridge == 0:
-        # The span is all that counts: columns of one length make a column in other units no rank question. QR keeps
-        # the gradient where singular values repeat, for example on whitened data, but needs full rank.
+        # Only the span matters: with columns of unit length, a column in other units does not affect the numerical rank. QR stays
+        # differentiable if singular values repeat, for example on whitened data, but needs full rank.
         C = C / xp.max(xp.abs(C), axis=0)
         C = C / xp.sqrt(xp.sum(C * C, axis=0))
         if C.shape[0] >= C.shape[1]:
@@ -132,7 +133,7 @@ def summarize(xp: ModuleType, correlations: np.ndarray, components: str) -> floa
 @overload
 def summarize(xp: ArrayNamespace, correlations: Array, components: str) -> float | Array: ...
 def summarize(xp: ArrayNamespace | ModuleType, correlations: Array, components: str) -> float | Array:
-    """Return the correlations asked for: a float of NumPy's, a tensor of torch's."""
+    """Return the mean, the first or all correlations; a single value is a float for NumPy and a tensor for torch."""
     if components == "all":
         return correlations
     value = correlations[0] if components == "first" else xp.mean(correlations)

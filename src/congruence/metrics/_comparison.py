@@ -1,4 +1,4 @@
-"""Which rows a product in the input's precision leaves in question, and their comparison by sums in float64."""
+"""Comparison of rows: products in the input's precision with a bound on their error, and exact values by sums in float64."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array, Device
 from congruence.metrics._base import unit
 
-# Pairs compared again at once: their rows should stay in the processor's cache.
+# Bytes of the rows that are compared at a time: they should stay in the processor's cache.
 _PAIR_BYTES = 2**20
 
 
 def courier(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
-    """Return a function that sends arrays to a device, and the share of a factor that products there may drop.
+    """Return a function that sends arrays to a device, and the relative error from reduced-precision products there.
 
     Parameters
     ----------
     place : torch.device or None
     dtype : dtype
-        Of the factors: float32 or float64.
+        Data type of the factors: float32 or float64.
 
     Returns
     -------
     callable
-        From an ndarray to the array or tensor to compute with.
+        Takes an ndarray, and returns the array or tensor to compute with.
     float
-        Beyond the rounding of arithmetic in ``dtype``.
+        Relative error of a factor when products truncate it, beyond the rounding of arithmetic in ``dtype``.
     """
     if place is None or (place.type == "mps" and dtype == np.float64):  # Apple's GPUs have no float64
         return lambda array: array, 0.0
@@ -38,9 +38,9 @@ def courier(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray
     if dtype == np.float32:
         try:
             precision = torch.get_float32_matmul_precision()
-        except RuntimeError:  # set through the options a device has of its own, which may mean any of these
+        except RuntimeError:  # set through options specific to the device, which may mean any of these
             precision = "medium"
-        # Factors may be cut to TF32's 10 bits behind the point, or to bfloat16's 7, where the caller has allowed it.
+        # Factors may be truncated to the 10 fraction bits of TF32, or to the 7 of bfloat16, if the caller has allowed it.
         dropped = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
     return lambda array: torch.from_numpy(array).to(place), dropped
 
@@ -48,26 +48,30 @@ def courier(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray
 def quick_form(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], dropped: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
-    """Prepare rows whose inner products, less a shift of each column, order the gallery for a query up to rounding.
+    """Return rows whose inner products, minus a shift per gallery row, rank the gallery for each query, up to rounding error.
 
     Parameters
     ----------
     Q : ndarray, shape (m, d)
-        Queries; G itself where a gallery is searched for its own rows.
+        Queries; the same object as ``G`` if a gallery is searched for its own rows.
     G : ndarray, shape (n, d)
+        Gallery.
     metric : {"inner", "cosine", "euclidean"}
     names : tuple of str
-        Of queries and gallery, for messages.
+        Names of the queries and the gallery, for error messages.
     dropped : float
-        The share of a factor that the product may drop.
+        Relative error of a factor in the product, as returned by :func:`courier`.
 
     Returns
     -------
     ndarray, shape (m, d)
+        Rows for the queries.
     ndarray, shape (n, d)
+        Rows for the gallery.
     ndarray or None, shape (n,)
+        Shift of each gallery row; None if there is none.
     ndarray of float64, shape (m,)
-        A bound, not an estimate, of what rounding does to an entry of a row: structured data reach it.
+        Upper bound, for each query, on the rounding error of its values. A bound, not an estimate: structured data reach it.
     """
     n, d = G.shape
     norms = _norms(G)
@@ -78,8 +82,8 @@ def quick_form(
     precision, double = np.finfo(G.dtype), float(np.finfo(np.float64).eps)
     shift: np.ndarray | None = None
     asked, offered = Q, G
-    # With c = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (what is the same for all y). Where the mean
-    # dominates, the centered products are small and their rounding is too. An inner product without such a mean needs no copy.
+    # With c_x = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (terms that are the same for all y). If the mean
+    # dominates, the centered products are small, and so is their rounding error. An inner product without such a mean needs no copy.
     centered = metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2))
     if centered:
         offered, shift = np.empty_like(G), np.empty(n)
@@ -95,13 +99,12 @@ def quick_form(
     lengths = sizes if Q is G else _norms(asked)
     longest = float(sizes.max())
     slack = ((d + 8) * float(precision.eps) + dropped * (2 + dropped)) * longest * lengths
-    slack += (
-        d * float(precision.tiny) * (1 + longest + max(longest, float(lengths.max())))
-    )  # too small for normal numbers may count as 0
+    # Subnormal numbers may be flushed to 0.
+    slack += d * float(precision.tiny) * (1 + longest + max(longest, float(lengths.max())))
     if shift is not None:
         slack += 4 * float(precision.eps) * float(np.abs(shift).max())
         shift = shift.astype(G.dtype)
-    # The float64 sums that decide are rounded as well.
+    # The float64 sums that decide the ranking are rounded as well.
     if metric == "inner":
         slack += (d + 8) * double * (norms if Q is G else _norms(Q)) * float(norms.max())
     elif metric == "cosine":
@@ -112,14 +115,14 @@ def quick_form(
 
 
 def _centered(A: np.ndarray, metric: str, name: str, mean: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield blocks of rows in float64, scaled to unit norm for the cosine, less a mean."""
+    """Yield blocks of rows in float64, scaled to unit norm for the cosine, minus ``mean``."""
     for part in blocks(len(A), 32 * A.shape[1], budget=8 * 2**20):
         rows = A[part].astype(np.float64)
         yield part, (unit(rows, name) if metric == "cosine" else rows) - mean
 
 
 def _norms(A: np.ndarray) -> np.ndarray:
-    """Return row norms in float64, shape (n,)."""
+    """Return the row norms in float64, shape (n,)."""
     out = np.empty(len(A))
     for part in blocks(len(A), 16 * A.shape[1], budget=8 * 2**20):
         block = A[part].astype(np.float64)
@@ -134,16 +137,17 @@ def pair_values(
     form: Callable[[np.ndarray], np.ndarray],
     B: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Inner products of chosen pairs of rows in float64; equal rows give equal values, wherever they stand.
+    """Return inner products of chosen pairs of rows in float64; equal rows give equal values, at any position.
 
     Parameters
     ----------
     A : ndarray, shape (n, d)
     i, j : ndarray of int, shape (m,)
+        Row numbers of each pair.
     form : callable
-        What is done to rows (in float64) before.
+        Applied to the rows, in float64, before the product.
     B : ndarray, shape (n', d), optional
-        Where the rows j are; A by default.
+        Array that ``j`` indexes; by default ``A``.
 
     Returns
     -------
@@ -160,7 +164,7 @@ def pair_values(
 def exact_similarity(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str]
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function that compares queries with gallery rows by sums in float64, copies of a row only once."""
+    """Return a function that compares queries with gallery rows by sums in float64; over many pairs, duplicate rows are computed once."""
     n, d = G.shape
     told = 0
     known: tuple[np.ndarray, np.ndarray, bool] | None = None
@@ -184,14 +188,15 @@ def exact_similarity(
     def exact(i: np.ndarray, j: np.ndarray) -> np.ndarray:
         nonlocal told, known
         told += len(i)
-        if known is None and told <= len(Q) + n:  # as many products as looking for copies takes, without the sort
+        # The search for duplicates costs len(Q) + n products and a sort, so it does not pay for fewer pairs.
+        if known is None and told <= len(Q) + n:
             return compute(i, j)
         if known is None:
             known = look_for_copies()
         asked, first, copies = known
         if not copies:
             return compute(i, j)
-        # A row repeated a thousand times makes a million pairs of one value.
+        # A row repeated a thousand times gives a million pairs of equal value.
         pairs, which = np.unique(asked[i] * n + first[j], return_inverse=True)
         return compute(*np.divmod(pairs, n))[which]
 
@@ -199,7 +204,7 @@ def exact_similarity(
 
 
 def _first_copies(A: np.ndarray) -> np.ndarray:
-    """Return for each row the number of the first row equal to it, shape (n,), in O(n) memory."""
+    """Return the number of the first row equal to each row, shape (n,), in O(n) memory."""
     n, d = A.shape
     # Equal rows have equal projections. The converse is checked below.
     direction = np.random.default_rng(0).standard_normal(d)

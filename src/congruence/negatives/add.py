@@ -1,4 +1,4 @@
-"""Add: a thing or an adjective that the caption does not mention."""
+"""Rules that add a thing or an adjective that the caption does not mention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOLDERS = word_set("beside") | {"with", "holding", "carrying"}
 
 
 def add_obj(c: Caption) -> Spots:
-    """Add something that the caption does not mention."""
+    """Yield edits that add a thing, animal or person that the caption does not mention."""
     words = c.sentence.lower
     kinds: tuple[str, ...]
     for phrase in c.phrases:
@@ -23,7 +23,7 @@ def add_obj(c: Caption) -> Spots:
         before, after = c.before(phrase.start), c.after(phrase.stop)
         if after in ("and", "or", "of", "that", "who", "which") or c.sentence.gaps[phrase.stop].strip() == ",":
             continue
-        if before in _HOLDERS and not after.endswith("ing"):  # what is done would be done by both
+        if before in _HOLDERS and not after.endswith("ing"):  # "with a dog running": the verb would apply to both
             kinds = ("thing",) if before in ("holding", "carrying") else _ALL
         elif (
             phrase.start == 0
@@ -41,7 +41,7 @@ def add_obj(c: Caption) -> Spots:
         ]
     if words and "background" not in words and words[-1] not in DETERMINERS | PREPOSITIONS | AUXILIARIES:
         frames = [("with", "nearby"), ("with", "in the background")]
-        if "with" in words[-5:]:  # one after another reads badly
+        if "with" in words[-5:]:  # a second "with" so soon reads badly
             frames = [("next to", "")]
         yield [
             (Edit(len(words), len(words), (*lead.split(), article(term.one[0]), *term.one, *tail.split()), after=True),)
@@ -56,7 +56,7 @@ def _absent(c: Caption, kind: str) -> list[Term]:
 
 
 def add_att(c: Caption) -> Spots:
-    """Add an adjective that the caption does not mention."""
+    """Yield edits that add an adjective that the caption does not mention."""
     for phrase in c.phrases:
         if not (phrase.closed and phrase.clean):
             continue

@@ -1,4 +1,4 @@
-"""A caption looked at once, for all kinds of edit."""
+"""A caption analyzed once, for all kinds of edits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from congruence.negatives.words import Edit, Sentence
 
 __all__ = ["Caption", "Spots", "among", "look_at"]
 
-#: Edits by the place they are made at; one of a place is as good as another.
+#: For each place in a caption, the alternative changes there, each a tuple of edits made together; all alternatives are equally sound.
 Spots = Iterator[Sequence[tuple[Edit, ...]]]
 
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption, and what it and the other captions of its item mention: nothing of that may come in.
+    """An analyzed caption, with everything that it and the other captions of its item mention, none of which an edit may introduce.
 
     Attributes
     ----------
     sentence : Sentence
     phrases : list of Phrase
     nouns, adjectives : frozenset of int
-        Families mentioned.
+        Families of terms mentioned in any of the item's captions.
     words : frozenset of str
-        All words, in lower case.
+        All words of the item's captions, in lower case.
     lexicon : Lexicon
     """
 
@@ -40,31 +40,31 @@ class Caption:
     lexicon: Lexicon
 
     def before(self, place: int) -> str:
-        """Return the word before a place, in lower case; empty if punctuation, or nothing, stands there."""
+        """Return the word before the one at ``place``, in lower case; empty if there is none, or punctuation in between."""
         return self.sentence.lower[place - 1] if self.sentence.joined(place) else ""
 
     def after(self, place: int) -> str:
-        """Return the word at a place, in lower case; empty if punctuation stands before it, or it is the end."""
+        """Return the word at ``place``, in lower case; empty at the start or end of the caption, or after punctuation."""
         return self.sentence.lower[place] if self.sentence.joined(place) else ""
 
     @cached_property
     def families(self) -> Counter[int]:
-        """How many phrases there are of each family of nouns."""
+        """Number of phrases of each noun family."""
         return Counter(phrase.term.family for phrase in self.phrases)
 
     def only_one(self, phrase: Phrase) -> bool:
-        """Tell whether nothing else of a noun's family is in the caption, which would be meant as well."""
+        """Return whether a phrase is the only one of its noun's family; another one could refer to the same thing."""
         return self.families[phrase.term.family] == 1
 
 
 def look_at(text: str, others: Collection[str], lexicon: Lexicon) -> Caption:
-    """Prepare a caption.
+    """Analyze a caption, together with the other captions of its item.
 
     Parameters
     ----------
     text : str
     others : collection of str
-        Other captions of its item.
+        Other captions of the same item.
     lexicon : Lexicon
 
     Returns
@@ -89,5 +89,5 @@ def look_at(text: str, others: Collection[str], lexicon: Lexicon) -> Caption:
 
 
 def among(phrase: Phrase, names: frozenset[str]) -> bool:
-    """Tell whether a phrase's noun, its section or its class is one of ``names``."""
+    """Return whether ``names`` contains a phrase's noun, its section, its class, or "any"."""
     return bool(names & {"any", phrase.kind, phrase.term.section, "_".join(phrase.term.one)})

@@ -1,4 +1,4 @@
-"""The words that the rules know: a small English lexicon of what is seen in photographs, in files under ``data``."""
+"""The lexicon of the rules: English words for what is seen in photographs, read from files under ``data``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Term:
     Attributes
     ----------
     section : str
-        The set of terms that exclude one another.
+        Name of its section. Terms of one section exclude each other, unless they belong to the same family.
     family : int
-        Terms of one family do not: synonyms, a kind and its kinds.
+        Number of its family: synonyms, or a general term and its special cases.
     lead : bool
-        Whether it replaces others.
+        Whether it may replace other terms.
     one, many : tuple of str
-        Singular and plural; an adjective has one form.
+        Singular and plural of a noun; the form of an adjective is ``one``.
     count, mass : bool
-        How a noun is used: *a* pizza, pizza.
+        Whether a noun is used as a count noun (*a* pizza), and as a mass noun (pizza).
     """
 
     section: str
@@ -43,7 +43,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Section:
-    """The facts in a section's header."""
+    """The header of a section: its name and the facts that follow it."""
 
     name: str
     facts: tuple[str, ...]
@@ -51,7 +51,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Preposition:
-    """A phrase, what contradicts it, and the nouns after which it is replaced."""
+    """A preposition, those that contradict it, and the nouns before which it is replaced (by name, section or class)."""
 
     phrase: Words
     others: tuple[Words, ...]
@@ -60,7 +60,10 @@ class Preposition:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb by its forms (base, third person, -ing), what excludes it, and what follows it."""
+    """A verb, and verbs that exclude it, in three forms (base, third person, -ing).
+
+    ``before`` names the objects with which it is replaced; "in" means that a preposition or an adverb follows instead.
+    """
 
     forms: tuple[Words, Words, Words]
     others: tuple[tuple[Words, Words, Words], ...]
@@ -69,7 +72,27 @@ class Verb:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Everything in the files; terms by their words, in lower case."""
+    """The contents of all files.
+
+    Attributes
+    ----------
+    nouns, adjectives : dict
+        Terms by their words, in lower case; an adjective may belong to several sections.
+    classes : dict of str to str
+        Class of each section of nouns: person, animal, thing and so on.
+    ranks : dict of str to int
+        Position of each section of adjectives in a sequence of adjectives.
+    fitting : dict of str to frozenset of str
+        For each section of adjectives, the nouns before which they are changed (by name, section or class).
+    prepositions : tuple of Preposition
+    verbs : tuple of Verb
+    added : dict of str to tuple of Term
+        Nouns that may be added, by kind: thing, animal or person.
+    added_adjectives : dict of str to tuple of (int, tuple of str)
+        Adjectives that may be added, with their rank, by class or section of the noun.
+    leads, leads_adjectives : dict of str to tuple of Term
+        Nouns and adjectives that may replace others, by section.
+    """
 
     nouns: dict[Words, Term]
     classes: dict[str, str]
@@ -85,7 +108,7 @@ class Lexicon:
 
     @cached_property
     def incoming(self) -> frozenset[Words]:
-        """What may replace something."""
+        """All words and phrases that may replace others."""
         terms = [term for group in (self.leads, self.leads_adjectives) for many in group.values() for term in many]
         phrases = [phrase for term in terms for phrase in (term.one, term.many)]
         phrases += [other for preposition in self.prepositions for other in preposition.others]
@@ -94,7 +117,7 @@ class Lexicon:
 
 
 def _leads(terms: Iterable[Term]) -> dict[str, tuple[Term, ...]]:
-    """Those that replace others, by section."""
+    """Return the terms that may replace others, by section."""
     found: dict[str, tuple[Term, ...]] = {}
     for term in dict.fromkeys(terms):
         if term.lead:
@@ -116,11 +139,12 @@ def _lines(name: str) -> Iterator[tuple[Section, str]]:
 
 @cache
 def word_set(name: str) -> frozenset[str]:
-    """Return the words that do one thing in a sentence: a section of ``function_words.txt``.
+    """Return the words in a section of ``function_words.txt``, which have one function in a sentence.
 
     Parameters
     ----------
     name : str
+        Name of the section.
 
     Returns
     -------
@@ -132,7 +156,7 @@ def word_set(name: str) -> frozenset[str]:
 
 
 def _families() -> Iterator[tuple[Section, str]]:
-    """Nouns, a family a line."""
+    """Yield the families of nouns with their sections, each as one line of text."""
     for section, line in _lines("objects.txt"):
         for family in [f"- {entry}" for entry in line.split()] if "single" in section.facts else [line]:
             yield section, family
@@ -176,7 +200,7 @@ def _verbs(text: str) -> list[tuple[Words, Words, Words]]:
 
 @cache
 def lexicon() -> Lexicon:
-    """Read the files, once.
+    """Return the lexicon; its files are read once.
 
     Returns
     -------

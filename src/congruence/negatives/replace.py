@@ -1,4 +1,4 @@
-"""Replace: a noun, an adjective or a relation gives way to one that excludes it."""
+"""Rules that replace a noun, an adjective or a relation by one that excludes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEASURES = word_set("measures")
 _STATIC = word_set("static")
 _MOVING = word_set("moving")
 _PORTIONS = frozenset(("slice", "slices", "piece", "pieces"))
-#: Adjectives that few other nouns could have.
+#: Sections of adjectives that fit few other nouns.
 _BOUND = frozenset(("openness", "wholeness", "cooking", "fullness"))
 _AFTER_POSTURE = PREPOSITIONS - frozenset(("of", "to", "as", "like", "while", "about", "for", "before", "after")) | {
     "",
@@ -25,7 +25,7 @@ _AFTER_POSTURE = PREPOSITIONS - frozenset(("of", "to", "as", "like", "while", "a
 
 
 def replace_obj(c: Caption) -> Spots:
-    """Replace a noun by another of its section."""
+    """Yield edits that replace a noun by another of its section."""
     gendered = bool(c.words & GENDERED)
     for phrase in c.phrases:
         term = phrase.term
@@ -35,7 +35,7 @@ def replace_obj(c: Caption) -> Spots:
         if not c.only_one(phrase) or sections & _BOUND:
             continue
         if term.section == "meals" and c.before(phrase.start) == "of" and c.before(phrase.start - 1) in _PORTIONS:
-            continue  # not every meal comes in slices
+            continue  # other meals may not come in slices
         if phrase.kind in ("person", "child") and gendered and term.section in ("adults", "children", "relatives"):
             continue
         others = [
@@ -49,18 +49,18 @@ def replace_obj(c: Caption) -> Spots:
 
 
 def _fits(phrase: Phrase, other: Term) -> bool:
-    """Tell whether a noun can take the place of a phrase's in its number and with its determiner."""
+    """Return whether a noun can replace that of a phrase, given the phrase's number and determiner."""
     if phrase.number == "many":
         return other.count
     if phrase.determiner in SINGULAR:
         return other.count
-    if phrase.determiner in ("", "some"):  # bare nouns are masses, or those of telegrams: "man riding horse"
+    if phrase.determiner in ("", "some"):  # a bare noun is a mass noun, or articles are omitted ("man riding horse")
         return other.mass if phrase.term.mass else other.count
     return other.count if phrase.term.count else other.mass
 
 
 def replace_att(c: Caption) -> Spots:
-    """Replace an adjective, or a number, by another of its section."""
+    """Yield edits that replace an adjective or a number by another of its section."""
     for phrase in c.phrases:
         if not phrase.closed:
             continue
@@ -77,16 +77,16 @@ def replace_att(c: Caption) -> Spots:
                     (Edit(adjective.start, adjective.stop, other.one),)
                     for other in c.lexicon.leads_adjectives.get(term.section, ())
                     if other.family not in c.adjectives
-                    # "many" may be five, but not two
+                    # "many" can mean five, but not two
                     and (term.section != "number" or term.lead or other.one == ("two",))
                 ]
             yield changes
 
 
 def replace_rel(c: Caption) -> Spots:
-    """Replace a preposition or a verb by one that excludes it."""
+    """Yield edits that replace a preposition or a verb by one that excludes it."""
     found = [changes for changes in (*_prepositions(c), *_verbs(c)) if changes]
-    # "without" gives a negative away, and so serves only where nothing else does.
+    # "without" gives a negative away, so it is used only if there is no other replacement.
     strong = [changes for changes in found if changes[0][0].words != ("without",)]
     yield from strong or found
 
@@ -146,7 +146,7 @@ def _verbs(c: Caption) -> Spots:
                 if k == 1 and not _single_subject(c, place):
                     continue
                 if form[0].startswith("hold") and c.words & {"hand", "hands"}:
-                    continue  # what is dropped is not in a hand
+                    continue  # "dropping" would contradict the hand that the caption mentions
                 if not _object_fits(c, place, stop, verb.before):
                     continue
                 changes += [
@@ -168,7 +168,7 @@ def _plural_subject(c: Caption, place: int) -> bool:
 
 
 def _object_fits(c: Caption, place: int, stop: int, before: frozenset[str]) -> bool:
-    if "in" in before:  # only the living sit, stand or lie in the sense that excludes the others
+    if "in" in before:  # "sit", "stand" and "lie" exclude each other only if the subject is a person or an animal
         subject = [p for p in c.phrases if p.stop <= place]
         return c.after(stop) in _AFTER_POSTURE and bool(subject) and subject[-1].animate
     return c.sentence.joined(stop) and any(p.start == stop and p.closed and among(p, before) for p in c.phrases)

@@ -1,4 +1,4 @@
-"""Hard negatives of label-like captions: the same sentence with the name of another class."""
+"""Hard negatives for captions made from class names: the same sentence with the name of another class."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ def sibling_negatives(
     per_caption: int = 1,
     random_state: int = 0,
 ) -> list[Negative]:
-    """Exchange the class in captions such as “a photo of a beaver” for the nearest other class, or for any other.
+    """Replace the class in captions such as “a photo of a beaver” by its nearest other classes, or by random ones.
 
     Parameters
     ----------
     names : sequence of str, length n
-        The class of each caption, in the words of ``classes``.
+        Class name of each caption, one of ``classes``.
     classes : sequence of str, length c
+        Names of all classes.
     similarity : array_like, shape (c, d), optional
-        Text embeddings of the classes; the nearest is that of the largest cosine. By default classes are drawn at random.
+        Text embeddings of the classes; the nearest classes are those with the largest cosines. By default classes are drawn at random.
     template : str
-        With ``{}`` once, for the name; an article before it agrees.
+        Caption with one ``{}`` for the class name; an article before it is adjusted to the name.
     per_caption : int, default=1
-        The nearest ones, or different ones at random.
+        Number of negatives per caption: the nearest classes, or distinct classes drawn at random.
     random_state : int, default=0
-        Of the draw.
+        Seed for drawing classes; not used with ``similarity``.
 
     Returns
     -------
     list of Negative
-        ``per_caption`` for each name, of kind ``"sibling"``. Classes of one name (ImageNet has two of *crane*) are no
-        siblings.
+        ``per_caption`` for each name, of kind ``"sibling"``. Classes with the same name (ImageNet has two called *crane*) count as
+        one.
 
     Raises
     ------
     DtypeError, ShapeError
-        Names that are no texts or are blank, or none; embeddings of another number of rows.
+        If names or classes are missing, blank or not texts, or the number of embeddings differs from that of the classes.
     ParameterError
-        A name that is no class, too few classes, or no such template.
+        If a name is not among the classes, there are too few classes, or ``template`` does not contain ``{}`` exactly once.
 
     Examples
     --------
@@ -69,14 +70,14 @@ def sibling_negatives(
         raise ParameterError(
             f"Got template={template!r}; expected a text with {{}} once. Pass template='a photo of a {{}}.', for example."
         )
-    first = {name: k for k, name in reversed(list(enumerate(known)))}  # where a name occurs first
+    first = {name: k for k, name in reversed(list(enumerate(known)))}  # index of the first class with each name
     if missing := next((name for name in labels if name not in first), None):
         raise ParameterError(
-            f"Got the name {missing!r}, which is no class; expected one of the {len(known)}. Add it to the classes."
+            f"Got the name {missing!r}, which is not a class; expected one of the {len(known)}. Add it to the classes."
         )
     if len(first) <= per_caption:
         raise ParameterError(
-            f"Got {len(first)} different classes for {per_caption} other names; expected more. Pass all classes, or a smaller per_caption=…."
+            f"Got {len(first)} different classes; expected more than per_caption={per_caption}. Pass all classes, or a smaller per_caption=…."
         )
     captions = {name: _fill(template, name) for name in first}
     if similarity is None:
@@ -102,10 +103,10 @@ def _drawn(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> 
 def _nearest(
     known: list[str], first: dict[str, int], similarity: RowsLike, rows: list[int], k: int
 ) -> dict[str, list[str]]:
-    """Return the classes of largest cosine for each of ``rows``, best first; equal ones in the order of the classes."""
+    """Return for each of ``rows`` the k classes with the largest cosines, best first; ties keep the order of the classes."""
     vectors = normalize_rows(as_matrix(similarity, "similarity").astype(np.float64))
     check_same_rows(len(known), len(vectors), "classes", "similarity")
-    distinct = np.array(sorted(first.values()))  # the first of each name stands for all of it
+    distinct = np.array(sorted(first.values()))  # one class per name: the first
     found = {}
     for part in blocks(len(rows), 8 * len(distinct)):
         likeness = vectors[rows[part]] @ vectors[distinct].T
@@ -116,9 +117,9 @@ def _nearest(
 
 
 def _fill(template: str, name: str) -> str:
-    """Put a name into a template, with the right article before it."""
+    """Return a template filled with a name, with the article before it adjusted."""
     sentence, words = Sentence.parse(template.replace("{}", "x0x")), tuple(name.split())
-    if "x0x" not in sentence.words:  # the place touches other letters: no article to mind
+    if "x0x" not in sentence.words:  # the placeholder touches other letters, so no article needs adjusting
         return template.replace("{}", name)
     place = sentence.words.index("x0x")
     return sentence.apply([Edit(place, place + 1, words)])

@@ -1,4 +1,4 @@
-"""Noun phrases of a caption, found by the lexicon and by what stands around them: sure ones only."""
+"""Find the noun phrases of a caption with the lexicon; the words around each tell whether its start and end are certain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DEGREES = frozenset(("very", "so", "too", "extremely", "quite"))
 
 @dataclass(frozen=True)
 class Adjective:
-    """Words ``start`` to ``stop`` that stand before a noun, and what the lexicon says about them."""
+    """An adjective before a noun: words ``start`` to ``stop``, and the lexicon's terms for them."""
 
     start: int
     stop: int
@@ -47,33 +47,33 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun with what stands before it.
+    """A noun with its determiner and adjectives.
 
     Attributes
     ----------
     start : int
-        First word: the determiner, if there is one.
+        Index of the first word: the determiner, if there is one.
     body : int
-        First word after the determiner.
+        Index of the first word after the determiner.
     noun : int
-        First word of the noun, or of the first of several (kitchen table).
+        Index of the first word of the noun, or of the first noun of a compound (kitchen table).
     head : int
-        First word of the last noun.
+        Index of the first word of the last noun.
     stop : int
-        One after its last word.
+        Index after the last word.
     determiner : str
         In lower case; empty if there is none.
     adjectives : tuple of Adjective
     term : Term
         The last noun.
     kind : str
-        Its class: person, animal, thing and so on.
+        Class of the last noun: person, animal, thing and so on.
     number : {"one", "many", ""}
-        Empty where the form is both and nothing tells.
+        Empty if singular and plural have the same form and nothing else tells.
     closed : bool
-        The phrase ends here for sure: the noun stands before no other.
+        Whether the phrase certainly ends here: the noun does not modify another one. False if determiner and number disagree.
     clean : bool
-        It begins here for sure: no unknown word stands before it that may belong to it.
+        Whether it certainly begins here: no unknown word before it may belong to it. False if determiner and number disagree.
     """
 
     start: int
@@ -91,12 +91,12 @@ class Phrase:
 
     @property
     def animate(self) -> bool:
-        """Whether it is someone, or an animal."""
+        """Whether the noun is a person or an animal."""
         return self.kind in ANIMATE or self.term.section in ("anyone", "creatures")
 
 
 def noun_at(words: tuple[str, ...], place: int, sentence: Sentence, known: Lexicon) -> tuple[int, Term] | None:
-    """Find the longest noun that begins at a word; return its end and what is known of it."""
+    """Return the end and the term of the longest noun that begins at ``place``, or None."""
     for length in range(min(_LONGEST, len(words) - place), 0, -1):
         stop = place + length
         term = known.nouns.get(words[place:stop])
@@ -106,7 +106,7 @@ def noun_at(words: tuple[str, ...], place: int, sentence: Sentence, known: Lexic
 
 
 def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
-    """Find noun phrases from left to right.
+    """Return the noun phrases of a sentence, from left to right.
 
     Parameters
     ----------
@@ -121,14 +121,14 @@ def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
     while place < len(words):
         adjective = words[place : place + 1] in known.adjectives
         first = noun_at(words, place, sentence, known)
-        # "orange" is a fruit, unless a noun follows.
+        # "orange" is a noun, unless an adjective or a noun follows.
         if first is None or (adjective and _modifies(sentence, first[0], known)):
             place += 1
             continue
         head, (stop, term) = place, first
         while sentence.joined(stop) and (more := noun_at(words, stop, sentence, known)) is not None:
             if words[head:stop] == term.many and words[head:stop] != term.one:
-                break  # a plural stands before no other noun: what follows is a verb that looks like one
+                break  # a plural does not modify another noun: the next word is a verb that looks like one
             head, (stop, term) = stop, more
         found.append(_phrase(sentence, place, head, stop, term, known))
         place = stop
@@ -171,7 +171,7 @@ def _phrase(sentence: Sentence, noun: int, head: int, stop: int, term: Term, kno
     clean = bool(determiner or counted) or not sentence.joined(start) or words[start - 1] in CLOSERS
     clean = clean or words[start - 1].endswith("ing")
     if sentence.joined(start) and words[start - 1] in _DEGREES:
-        clean = False  # "a very large": it begins before
+        clean = False  # "a very large": the phrase begins before the adverb
     agrees = not ((determiner in SINGULAR or determiner in ("this", "that")) and number == "many") and not (
         (counted or determiner in ("these", "those")) and number == "one"
     )
@@ -198,7 +198,7 @@ def _closed(sentence: Sentence, stop: int) -> bool:
     after = words[stop]
     if after in CLOSERS:
         return True
-    if after.endswith("ing"):  # "a dog walking", but "a parking lot" is known as a whole
+    if after.endswith("ing"):  # "a dog walking", but not "a parking lot"
         return stop + 1 == len(words) or words[stop + 1] not in _COMPOUND
     if after.endswith("ed") or after in _PARTICIPLES:  # "a bus parked on", but not "a snow covered hill"
         return stop + 1 == len(words) or words[stop + 1] in PREPOSITIONS | LINKS
@@ -207,7 +207,7 @@ def _closed(sentence: Sentence, stop: int) -> bool:
 
 @cache
 def third_persons() -> frozenset[str]:
-    """Return third persons of the verbs that are known, unless they are nouns as well."""
+    """Return the third-person forms of the lexicon's verbs, without those that are also nouns."""
     known = lexicon()
     forms = {form[1][0] for verb in known.verbs for form in (verb.forms, *verb.others)}
     return frozenset(word for word in forms if (word,) not in known.nouns)

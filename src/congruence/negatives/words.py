@@ -1,4 +1,4 @@
-"""Words of a caption and what lies between them: edits that keep spacing, punctuation, articles and capitals."""
+"""A caption as words and the gaps between them, and edits that keep spacing, punctuation, articles and capitals right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 
 __all__ = ["Edit", "Sentence", "article", "changed_words", "plural", "same_words"]
 
-# An apostrophe or a hyphen inside belongs to the word.
+# An apostrophe or a hyphen inside a word belongs to it.
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _CONSONANT = re.compile(r"(?:uni(?!n)|us(?:e|u|a)|eu|ewe|one\b|once|ukulele|u\.|uk\b|ut(?:e|i))")
 _SILENT_H = ("hour", "honest", "honor", "honour", "heir")
@@ -17,15 +17,16 @@ _SILENT_H = ("hour", "honest", "honor", "honour", "heir")
 
 @dataclass(frozen=True)
 class Edit:
-    """Words ``start`` to ``stop`` become others.
+    """Replacement of words ``start`` to ``stop`` by others.
 
     Attributes
     ----------
     start, stop : int
-        Half-open; of equal ones the words go in between.
+        Half-open range; if both are equal, words are inserted there.
     words : tuple of str
+        The new words.
     after : bool
-        Of an insertion: right after the word before, ahead of any comma, instead of right before the next word.
+        For an insertion: put the words directly after the previous word, before any comma, instead of directly before the next word.
     """
 
     start: int
@@ -42,7 +43,7 @@ class Sentence:
     ----------
     words : tuple of str, n of them
     gaps : tuple of str, n + 1 of them
-        What lies before the first word, between two, and after the last.
+        Text before the first word, between two words, and after the last word.
     """
 
     words: tuple[str, ...]
@@ -50,7 +51,7 @@ class Sentence:
 
     @classmethod
     def parse(cls, text: str) -> Sentence:
-        """Divide a text.
+        """Split a text into words and gaps.
 
         Parameters
         ----------
@@ -59,7 +60,7 @@ class Sentence:
         Returns
         -------
         Sentence
-            Joined again it is the text, to the letter.
+            Its gaps and words joined are exactly the text.
         """
         words, gaps, end = [], [], 0
         for match in _WORD.finditer(text):
@@ -74,24 +75,26 @@ class Sentence:
         return tuple(word.lower() for word in self.words)
 
     def joined(self, place: int) -> bool:
-        """Tell whether only blanks lie before the word at ``place``, and another word before these."""
+        """Return whether the word at ``place`` follows another one with only whitespace in between."""
         return 0 < place < len(self.words) and not self.gaps[place].strip()
 
     def moved(self, start: int, stop: int) -> tuple[str, ...]:
-        """Return words for use at another place: the first of the sentence loses its capital."""
+        """Return words for use at another place: the first word of the sentence loses its capital."""
         words = list(self.words[start:stop])
         if start == 0 and words and words[0].istitle() and words[0] != "I":
             words[0] = words[0].lower()
         return tuple(words)
 
     def apply(self, edits: Iterable[Edit]) -> str:
-        """Return the text with edits made that do not overlap.
+        """Return the text with edits applied.
 
-        An article before a changed word, or moved, agrees with what follows; the first word takes over the capital.
+        An article that was changed, or precedes a changed word, is adjusted to the next word. A new first word takes over the capital, and
+        a text in capitals stays in capitals.
 
         Parameters
         ----------
         edits : iterable of Edit
+            Must not overlap.
 
         Returns
         -------
@@ -135,7 +138,7 @@ def _articles(out: Sequence[tuple[str, str, bool]]) -> list[str]:
 
 
 def article(word: str) -> str:
-    """Return the indefinite article before a word, by its spelling.
+    """Return the indefinite article for a word, judged by its spelling.
 
     Parameters
     ----------
@@ -157,7 +160,7 @@ def article(word: str) -> str:
 
 
 def plural(word: str) -> str:
-    """Return the regular plural of a noun, which is also the third person of a verb.
+    """Return the regular plural of a noun, which is spelled like the third person singular of a verb.
 
     Parameters
     ----------
@@ -180,7 +183,7 @@ def plural(word: str) -> str:
 
 
 def same_words(first: str, second: str) -> bool:
-    """Tell whether two texts differ in nothing but capitals, spaces and punctuation.
+    """Return whether two texts differ only in capitals, spaces and punctuation.
 
     Parameters
     ----------
@@ -194,7 +197,7 @@ def same_words(first: str, second: str) -> bool:
 
 
 def changed_words(first: str, second: str) -> tuple[str, str]:
-    """Return the shortest runs of words outside of which two texts agree.
+    """Return the words in which two texts differ: the shortest run in each outside of which they agree.
 
     Parameters
     ----------

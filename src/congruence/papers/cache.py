@@ -1,4 +1,4 @@
-"""Vectors of a paper's items on disk: embedded once, and resumed where a run stopped."""
+"""Embed a paper's items with a cache on disk: each item is embedded once, and an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARD", "embed_rows"]
 
-#: Items embedded between two writes.
+#: Number of items per cache file; at most this many are embedded again after an interruption.
 SHARD = 256
 
 
 def embed_rows(
     encoder: Encoder, items: Sequence[object], names: Sequence[str], cache: Path | None, batch_size: int
 ) -> np.ndarray:
-    """Return vectors of all items, from the cache, if there is one, as far as they are there."""
+    """Return the vectors of all items; those that are already in the cache are not computed again."""
     if cache is None:
         rows: np.ndarray = encoder.encode_all(items, batch_size)
         return rows

@@ -1,9 +1,9 @@
-"""Rules that say when a paper's claim holds, evaluated on the measured numbers.
+"""Rules that state when a paper's claim holds, evaluated on the measured numbers.
 
-A rule is a comparison of means, such as ``text_cosine > text_cosine(quantity="before") + 0.1``. A metric's name stands for its value after the map;
-``series``, ``part``, ``x``, ``quantity``, ``pair`` and ``data`` in parentheses pick another row. What no reference of a rule picks is gone through: the
-rule is checked for each pair of models, each data set, each part and each x. ``x="min"`` and ``x="max"`` are the ends of a curve; ``pair="*"`` is
-the mean over all pairs. Where the series is left out it is the first one that was measured.
+A rule is a comparison of means, such as ``text_cosine > text_cosine(quantity="before") + 0.1``. The name of a metric stands for its value after
+mapping; ``series``, ``part``, ``x``, ``quantity``, ``pair`` and ``data`` in parentheses select another row. A rule is checked for every pair of
+models, data set, part and x, except for those keys that one of its references selects. ``x="min"`` and ``x="max"`` are the ends of a curve;
+``pair="*"`` is the mean over all pairs. Without ``series``, the first measured series is used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from congruence.papers.plain import Claim, Column, Held, Row, Rule, Verdict
 
 __all__ = ["check_claim", "check_rule", "parse_rule"]
 
-#: Keys of a row that a reference may pick.
+#: Keys of a row that a reference may select.
 PICKED: tuple[Column, ...] = ("data", "pair", "series", "part", "x", "quantity")
 
-#: Keys that a rule is checked for one by one unless a reference picks them.
+#: Keys over whose values a rule is checked case by case, unless a reference selects them.
 _FREE: tuple[Column, ...] = ("data", "pair", "part", "x")
 
-#: Quantities that a bare name stands for.
+#: Quantities that a metric without ``quantity`` refers to.
 _VALUES = ("after", "value", "count")
 
 _FUNCTIONS: dict[str, Callable[[list[float]], float]] = {"abs": lambda values: abs(values[0]), "max": max, "min": min}
@@ -42,20 +42,20 @@ _COMPARISONS: dict[type, Callable[[float, float], bool]] = {
     ast.Eq: operator.eq,
 }
 
-#: Most cases that are listed of a rule that fails.
+#: Maximum number of failed cases to list per rule.
 _LISTED = 4
 
 
 def parse_rule(rule: str, where: str | Callable[[], str] = "the rules", metrics: Sequence[str] = ()) -> ast.Compare:
-    """Read a rule and refuse what is none; nothing in it is ever executed.
+    """Parse and validate a rule. Nothing in it is executed.
 
     Parameters
     ----------
     rule : str
     where : str or callable
-        For the message; a function is called for a rule that is refused.
+        Location of the rule, for the error message; a callable is called only if the rule is rejected.
     metrics : sequence of str, optional
-        What is measured, where that is known: a rule about anything else is refused.
+        Metrics that are measured, if known: a rule about any other metric is rejected.
 
     Returns
     -------
@@ -64,12 +64,12 @@ def parse_rule(rule: str, where: str | Callable[[], str] = "the rules", metrics:
     Raises
     ------
     ParameterError
-        Not a comparison of metrics, numbers, ``+ - * /``, ``abs``, ``max`` and ``min``.
+        If the rule is not a comparison of metrics, numbers, ``+ - * /``, ``abs``, ``max`` and ``min``, or names no metric or one not in ``metrics``.
     """
     try:
         tree = ast.parse(rule, mode="eval").body
         if not isinstance(tree, ast.Compare) or not all(type(op) in _COMPARISONS for op in tree.ops):
-            raise ValueError("no comparison by >, >=, <, <= or ==")
+            raise ValueError("no comparison with >, >=, <, <= or ==")
         for side in (tree.left, *tree.comparators):
             _check(side)
         if not _references(tree):
@@ -82,10 +82,10 @@ def parse_rule(rule: str, where: str | Callable[[], str] = "the rules", metrics:
         ValueError,
         RecursionError,
         MemoryError,
-    ) as error:  # the last where Python's parser nests too deeply
+    ) as error:  # MemoryError: nested too deeply for Python's parser
         place = where if isinstance(where, str) else where()
         raise ParameterError(
-            f"Got the rule {short(repr(rule), 300)} in {place} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Write the rule so."
+            f"Got the rule {short(repr(rule), 300)} in {place} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Rewrite the rule in this form."
         ) from error
     return tree
 
@@ -117,7 +117,7 @@ def _check(node: ast.expr) -> None:
 
 
 def _references(tree: ast.AST) -> list[ast.Name | ast.Call]:
-    """Return the references to measured numbers, the outer node of each."""
+    """Return the outermost node of each reference to a measured number."""
     found: list[ast.Name | ast.Call] = []
     named = set()
     for node in ast.walk(tree):
@@ -138,7 +138,7 @@ def _picked(node: ast.Name | ast.Call) -> tuple[str, dict[str, object]]:
 
 
 def _value(node: ast.Name | ast.Call, rows: Sequence[Row], case: Mapping[Column, object]) -> float | None:
-    """Return the number a reference stands for in one case, or None where it was not measured."""
+    """Return the value of a reference in one case, or None if it was not measured."""
     metric, keys = _picked(node)
     found = [row for row in rows if row["metric"] == metric]
     quantity = keys.get("quantity")
@@ -148,7 +148,7 @@ def _value(node: ast.Name | ast.Call, rows: Sequence[Row], case: Mapping[Column,
             continue
         if key in keys:
             found = [row for row in found if row[key] == keys[key]]
-        elif key in case:  # what a model reaches alone is noted once for all parts
+        elif key in case:  # scores of a model alone are recorded once for all parts, with None as the part
             found = [row for row in found if row[key] in (case[key], None)]
     if "series" not in keys and found:
         found = [row for row in found if row["series"] == found[0]["series"]]
@@ -176,23 +176,24 @@ def _evaluate(node: ast.expr, numbers: Mapping[int, float]) -> float:
 
 
 def check_rule(rule: str, rows: Sequence[Row]) -> Rule:
-    """Check a rule wherever it can be checked.
+    """Check a rule in every case for which its numbers were measured.
 
     Parameters
     ----------
     rule : str
     rows : sequence of mapping
-        Of :meth:`congruence.papers.results.Results.rows`.
+        Rows as returned by :meth:`congruence.papers.results.Results.rows`.
 
     Returns
     -------
     dict
-        ``rule``; ``held``, the number of cases in which it held, ``of`` how many; ``failed``, some of the others with both sides' values.
+        ``rule``; ``held``, the number of cases in which it held; ``of``, the number of cases checked; ``failed``, up to four failed cases with the
+        value of each side.
 
     Raises
     ------
     ParameterError
-        The rule is none.
+        If the rule is invalid.
 
     Examples
     --------
@@ -227,7 +228,7 @@ def check_rule(rule: str, rows: Sequence[Row]) -> Rule:
 
 
 def _complete(case: Mapping[Column, object], references: Sequence[ast.Name | ast.Call], rows: Sequence[Row]) -> bool:
-    """Say whether some reference of the case is of exactly this case: what models reach alone makes none of its own."""
+    """Return whether a row of exactly this case was measured; scores of a model alone, recorded without a part or an x, do not make a case."""
     for node in references:
         metric, keys = _picked(node)
         quantities = (keys["quantity"],) if "quantity" in keys else _VALUES
@@ -238,21 +239,23 @@ def _complete(case: Mapping[Column, object], references: Sequence[ast.Name | ast
 
 
 def check_claim(paper: Claim, rows: Sequence[Row], unchecked: str | None = None) -> Held:
-    """Check a paper's claim on measured numbers.
+    """Check a paper's claim against the measured numbers.
 
     Parameters
     ----------
     paper : mapping
-        Of a configuration: its ``rules``.
+        The ``paper`` section of a configuration; its ``rules`` are checked.
     rows : sequence of mapping
+        Rows as returned by :meth:`congruence.papers.results.Results.rows`.
     unchecked : str, optional
-        Why the claim does not apply to this run; no rule is checked then.
+        Reason why the claim does not apply to this run. If given, no rule is checked.
 
     Returns
     -------
     dict
-        ``verdict``: ``"yes"`` if every rule held in every case, ``"no"`` if none held in any, ``"partly"`` otherwise, ``"not checked"`` without
-        rules or numbers for them; ``why``, the reason where it was not checked; and ``rules``, see :func:`check_rule`.
+        ``verdict``: ``"yes"`` if every rule was checked and held in every case, ``"no"`` if no rule held in any case, ``"partly"`` otherwise, and
+        ``"not checked"`` if there are no rules or no numbers for them; ``why``, the reason if it was not checked, else None; and ``rules``, the
+        result of :func:`check_rule` for each.
     """
     if unchecked:
         return {"verdict": "not checked", "why": unchecked, "rules": []}
@@ -267,5 +270,5 @@ def check_claim(paper: Claim, rows: Sequence[Row], unchecked: str | None = None)
         verdict = "partly" if held else "no"
     why = None
     if verdict == "not checked":
-        why = "nothing that it speaks of was measured" if rules else "the configuration has no rule for it"
+        why = "the numbers that its rules need were not measured" if rules else "the configuration has no rules for it"
     return {"verdict": verdict, "why": why, "rules": rules}

@@ -1,4 +1,4 @@
-"""What the data of every paper have in common."""
+"""Base class of the data that the papers' experiments run on."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["Data", "DataT", "check_embedded"]
 
 @dataclass(frozen=True)
 class Data:
-    """Embeddings on which a paper's experiments run. A paper extends this by its arrays and how they are split.
+    """Embeddings on which a paper's experiments run. Each paper has a subclass with its arrays and its split.
 
     Attributes
     ----------
     name : str
-        Of the data, in every row of the results.
+        Name of the data in the rows of the results.
     sizes : dict
-        Parameters of the experiments that suit these data better than the paper's; see :meth:`congruence.papers.Job.size`.
+        Parameters of the experiments that fit these data better than the paper's values; see :meth:`congruence.papers.Job.size`.
     notes : tuple of str
-        What a reader of the numbers must know.
+        Notes a reader needs to interpret the numbers.
     title : str
-        What the data are, as it stands in titles; the name by default.
+        Description of the data in titles; by default the name.
     stand_in : str, optional
-        What stands for the paper's models and data. It is part of every title.
+        Description of what replaces the paper's models and data; included in every title.
     """
 
     name: str
@@ -40,16 +40,16 @@ class Data:
     stand_in: str | None = None
 
     def contents(self) -> dict[str, object]:
-        """Return numbers of rows and the like, as plain data."""
+        """Return shapes and counts, as plain data."""
         return {}
 
     def facts(self) -> dict[str, object]:
-        """Return what the data are and hold, as plain data."""
+        """Return a description of the data and their contents, as plain data."""
         named = {"name": self.name, "title": self.title or self.name, "stand_in": self.stand_in}
         return {**named, **self.contents(), "notes": list(self.notes)}
 
     def thumbnail(self, item: str) -> bytes | None:
-        """Return a small PNG, JPEG or WebP of an item, or None where there is none."""
+        """Return a small PNG, JPEG or WebP of an item, or None if there is none."""
         return None
 
 
@@ -57,21 +57,22 @@ DataT = TypeVar("DataT", bound=Data)
 
 
 def check_embedded(rows: np.ndarray, count: int, what: str) -> None:
-    """Refuse vectors that are no finite matrix, or not one for each item.
+    """Check that vectors form a finite matrix with one row per item.
 
     Parameters
     ----------
     rows : ndarray, shape (n, d)
     count : int
+        Number of items.
     what : str
-        For messages: "images of CLIP".
+        Description of the rows for error messages, such as "images of CLIP".
 
     Raises
     ------
     ShapeError
-        There are more or fewer than ``count``.
+        If there are more or fewer rows than ``count``.
     NotFiniteError, ZeroRowError, DtypeError
-        See :func:`congruence._utils.validation.as_matrix`.
+        If the rows are invalid; see :func:`congruence._utils.validation.as_matrix`.
     """
     as_matrix(rows, what)
     if len(rows) != count:

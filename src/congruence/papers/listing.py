@@ -1,4 +1,4 @@
-"""Every figure and table of the papers: what it runs on here, what its own models need, and which of them are one experiment here."""
+"""List of all figures and tables of the papers: sample data, required weights and data, and figures that are the same experiment on sample data."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from congruence.papers.study import Study
 
 __all__ = ["NOT_RUN", "count_experiments", "experiment_of", "listing"]
 
-#: Said wherever sample data are listed: what has not been done.
-NOT_RUN = "The paper's published weights and data sets have not been run: what runs here are stand-ins."
+#: Disclaimer printed with every listing of sample data.
+NOT_RUN = "The paper's published weights and data sets have not been run: these runs use stand-ins."
 
 
 def experiment_of(config: Config) -> str:
-    """Return what makes a run on sample data the same as another: its kind, its parameters and its variant.
+    """Return a key of the experiment that a configuration runs on sample data: its kind, parameters and variant.
 
-    Figures that differ in the paper's models and data only, or in which measures they show, share it.
+    Figures that differ only in the paper's models and data, or in the metrics shown, have the same key.
 
     Parameters
     ----------
@@ -35,14 +35,14 @@ def experiment_of(config: Config) -> str:
 
 
 def listing() -> list[Listed]:
-    """Return every figure and table of the papers with what it runs on and what its own models need.
+    """Return every figure and table of the papers, with its sample data and the weights and data that the paper used.
 
     Returns
     -------
     list of dict
         ``name``, ``paper`` (a key of :data:`congruence.papers.STUDIES`), ``title``, ``section``, ``kind``, ``runs_here`` (sample data), ``needs_weights``,
-        ``needs_data``, ``same_experiment_here`` (the names that are one experiment on sample data, itself among them; empty where nothing runs),
-        ``published_weights_run`` (whether the numbers of this project are of the paper's own weights).
+        ``needs_data``, ``same_experiment_here`` (the names of all figures and tables that are the same experiment on sample data, including its own;
+        empty if there is nothing to run), ``published_weights_run`` (whether this project's numbers were obtained with the paper's weights).
     """
     return [row for study in STUDIES.values() for row in _rows(study)]
 
@@ -84,17 +84,17 @@ def _entry(study: Study[DataT], name: str, title: str, section: str, kind: str) 
 
 
 def count_experiments(rows: Iterable[Listed]) -> list[PaperCount]:
-    """Count figures and tables, and the experiments they are on sample data.
+    """Count the figures and tables of each paper that run on sample data, and the distinct experiments among them.
 
     Parameters
     ----------
     rows : iterable of dict
-        Of :func:`listing`.
+        Entries of :func:`listing`.
 
     Returns
     -------
     list of dict
-        ``paper``, ``figures``, ``figure_experiments``, ``tables``, ``table_experiments``; an experiment that is a figure and a table counts for both.
+        ``paper``, ``figures``, ``figure_experiments``, ``tables``, ``table_experiments``; an experiment that is both a figure and a table is counted in both.
     """
     rows = [row for row in rows if row["runs_here"]]
     out: list[PaperCount] = []

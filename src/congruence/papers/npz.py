@@ -1,4 +1,4 @@
-"""One reader for the ``.npz`` files of features that the papers' sample data are made of, with one set of errors."""
+"""Reader for the ``.npz`` files of features used as sample data by all papers."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ __all__ = ["FILES", "IMAGE_ENCODERS", "TEXT_ENCODERS", "open_npz"]
 
 T = TypeVar("T")
 
-#: Files by the name of the data.
+#: File name of each data set.
 FILES = {
     "lvis": "lvis1203_clip.npz",
     "imagenet1000": "imagenet1000_unimodal.npz",
     "caltech101": "caltech101_unimodal.npz",
 }
 
-#: Arrays of the unimodal encoders in the last two, by the encoder's name.
+#: Array names of the unimodal encoders in ``imagenet1000`` and ``caltech101``, by encoder name.
 IMAGE_ENCODERS = {"EfficientNet-Lite0": "image_effnet_lite0", "MobileNet-v2": "image_mobilenet_v2"}
 TEXT_ENCODERS = {"MPNet": "text_mpnet", "MiniLM-L6": "text_minilm_l6"}
 
 
 def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, np.ndarray]], T]) -> T:
-    """Read a file of features and build a paper's data of its arrays.
+    """Read a file of features and build a paper's data from its arrays.
 
     Parameters
     ----------
     name : str
         A key of :data:`FILES`.
     file : path-like or None
-        The file, or the folder it lies in.
+        The file, or the folder that contains it.
     build : callable
-        Takes the arrays by name.
+        Called with a mapping from name to array.
 
     Returns
     -------
     object
-        What ``build`` returned.
+        The return value of ``build``.
 
     Raises
     ------
     ParameterError
-        No file is given, or ``build`` refuses what was asked for.
+        If no file is given, or ``build`` rejects the request.
     FileError
-        There is no such file.
+        If the file does not exist.
     NotFiniteError, ZeroRowError
-        A row of features holds NaN or infinity, or nothing but zeros.
+        If a row of features contains NaN or infinity, or is all zeros.
     CorruptFileError
-        The file is damaged, is no ``.npz``, lacks an array, or its arrays do not fit each other.
+        If the file is damaged or not an ``.npz`` file, or an array is missing or does not match the others.
     """
     if file is None:
         raise ParameterError(f"Got no file for {name}; expected the path of {FILES[name]}. Pass file=….")
@@ -74,5 +74,5 @@ def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, n
         raise
     except (ValueError, OSError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {FILES[name]}. Pass file=… with the path of that."
+            f"Got {path}, which cannot be used as {name} ({error}); expected {FILES[name]}. Pass file=… with the path of that file."
         ) from error

@@ -1,4 +1,4 @@
-"""What a run of a paper's experiment gives, as types of the plain data that ``results.json`` holds."""
+"""Types of the plain data in ``results.json``, the results of a run of a paper's experiment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "Verdict",
 ]
 
-#: Columns of a row that say what its number is of; a metric and a quantity stand in every row.
+#: Columns that identify a value besides its metric. The metric and the quantity are set in every row; the others may be None.
 Axis: TypeAlias = Literal["data", "pair", "series", "part", "x", "quantity"]
 AXES: tuple[Axis, ...] = ("data", "pair", "series", "part", "x", "quantity")
 
@@ -39,7 +39,7 @@ Verdict: TypeAlias = Literal["yes", "partly", "no", "not checked"]
 
 
 class Row(TypedDict):
-    """One thing measured: its mean over the draws, its standard deviation (None for one draw), and the values themselves."""
+    """One measured value: its mean over the draws, its standard deviation (None for one draw), and the value of each draw."""
 
     data: str | None
     pair: str | None
@@ -55,7 +55,7 @@ class Row(TypedDict):
 
 
 class Rule(TypedDict):
-    """A rule of a claim: in how many cases it held, and some of those in which it did not."""
+    """The outcome of a claim's rule: in how many cases it held, and some of the cases in which it did not."""
 
     rule: str
     held: int
@@ -64,7 +64,7 @@ class Rule(TypedDict):
 
 
 class Held(TypedDict):
-    """Whether a claim held on the numbers measured; ``why`` says why it was not checked."""
+    """Whether a claim held for the measured values; ``why`` is the reason if it was not checked."""
 
     verdict: Verdict
     why: str | None
@@ -72,7 +72,7 @@ class Held(TypedDict):
 
 
 class Claim(TypedDict, total=False):
-    """What a paper says of its figure: its claim, numbers that it prints, and rules that say when the claim holds."""
+    """A paper's statement about a figure: its claim, the numbers it reports, and the rules by which the claim is checked."""
 
     claim: str
     numbers: object
@@ -80,27 +80,27 @@ class Claim(TypedDict, total=False):
 
 
 class Cloud(TypedDict):
-    """Points in two principal directions, by the model's side and modality."""
+    """Points projected on two principal components, by side of the model and modality."""
 
     title: str
     points: dict[str, list[list[float]]]
 
 
 class Kernel(KernelPoints):
-    """Image–text similarities in both models of a pair."""
+    """Image–text similarities in both models of a pair, with a title."""
 
     title: str
 
 
 class Item(TypedDict):
-    """An image by its id, and its class in words."""
+    """The id of an image and the name of its class."""
 
     id: str
     text: str
 
 
 class Example(TypedDict):
-    """An image, the words read from it, what these were mapped to, and the images found, by way."""
+    """An example query: an image, the text read from it, the text that this was edited or mapped to, and the images found by each path."""
 
     query: Item
     read: str
@@ -109,7 +109,7 @@ class Example(TypedDict):
 
 
 class Extra(TypedDict, total=False):
-    """What a kind of figure gives beside its numbers: for pictures, and what was chosen or trained on the way."""
+    """Additional results of a kind of figure: data for plots, and records of tuning, training and tests."""
 
     axes: list[list[str | None]]
     clouds: list[Cloud]
@@ -125,7 +125,7 @@ class Extra(TypedDict, total=False):
 
 
 class StandsFor(TypedDict):
-    """The models and data of a paper that something stood in for."""
+    """The models and data of the paper that were replaced by stand-ins."""
 
     models: list[str]
     data: list[str]
@@ -149,7 +149,7 @@ class ConfigFacts(TypedDict):
 
 
 class ExperimentResults(TypedDict):
-    """Everything a run gave, as ``results.json`` holds it."""
+    """All results of a run, as stored in ``results.json``."""
 
     format: int
     experiment: str
@@ -172,7 +172,7 @@ class ExperimentResults(TypedDict):
 
 
 class Listed(TypedDict):
-    """A figure or table of a paper, and what it runs on."""
+    """A figure or table of a paper, with its sample data and requirements."""
 
     name: str
     paper: str
@@ -187,7 +187,7 @@ class Listed(TypedDict):
 
 
 class PaperCount(TypedDict):
-    """Figures and tables of a paper, and how many experiments they are on sample data."""
+    """Numbers of a paper's figures and tables, and of the distinct experiments that they are on sample data."""
 
     paper: str
     figures: int

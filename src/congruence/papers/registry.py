@@ -1,4 +1,4 @@
-"""The papers that can be reproduced: a folder and a line each."""
+"""Registry of the papers that can be reproduced. Each has a folder, and one entry here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from congruence.papers.study import Study
 
 __all__ = ["STUDIES", "kinds"]
 
-#: Every paper by name, in the order in which they are listed.
+#: Studies by name, in listing order.
 STUDIES: dict[str, Study[Any]] = {
     "canonical": canonical.STUDY,
     "jam": jam.STUDY,
@@ -18,5 +18,5 @@ STUDIES: dict[str, Study[Any]] = {
 
 
 def kinds() -> dict[str, Study[Any]]:
-    """Return the study that each kind of figure belongs to."""
+    """Return a mapping from each kind of figure to its study."""
     return {kind: study for study in STUDIES.values() for kind in study.kinds}

@@ -1,4 +1,4 @@
-"""Numbers as they come, a line for each draw, and their means and standard deviations."""
+"""Collection of measured values, one per draw, with their means and standard deviations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from congruence.papers.plain import COLUMNS, Row
 
 __all__ = ["KEYS", "Results"]
 
-#: Columns that say what a number is.
+#: Columns that identify a value.
 KEYS = COLUMNS
 
 _Key: TypeAlias = tuple[str | None, str | None, str | None, str | None, float | None, str, str]
 
 
 class Results:
-    """Collects values under what they are.
+    """Measured values, grouped by the columns that identify them.
 
     Examples
     --------
@@ -40,25 +40,25 @@ class Results:
         Raises
         ------
         ParameterError
-            What it is lacks a metric or a quantity, or says by something else than text and numbers what was measured.
+            If ``what`` lacks a metric or a quantity, or a column has a value of the wrong type: ``x`` is a number, all others are text.
         """
         self._values.setdefault(_key(what), []).append(float(value))
 
     def add_all(self, what: Mapping[str, object], values: Mapping[str, float], quantity: str = "after") -> None:
-        """Add one value for each metric."""
+        """Add one value per metric."""
         for metric, value in values.items():
             self.add({**what, "metric": metric, "quantity": quantity}, value)
 
     def add_references(self, what: Mapping[str, object], values: Mapping[str, Mapping[str, float]]) -> None:
-        """Add what does not depend on the map, for each metric."""
+        """Add reference values, which do not depend on the map, by metric and quantity."""
         for metric, found in values.items():
             for quantity, value in found.items():
                 self.add({**what, "metric": metric, "quantity": quantity}, value)
 
     def rows(self) -> list[Row]:
-        """Return one row for each thing measured: its keys, mean, standard deviation, n and the values themselves.
+        """Return one row per group of values: its columns, mean, standard deviation, n and the values.
 
-        The standard deviation is over draws, with n − 1 in the denominator; None for a single value.
+        The standard deviation is over draws, with n − 1 in the denominator, and None for a single value.
         """
         out: list[Row] = []
         for (data, pair, series, part, x, metric, quantity), values in self._values.items():
@@ -82,11 +82,11 @@ class Results:
 
 
 def _key(what: Mapping[str, object]) -> _Key:
-    """Return what a number is, in the order of the columns."""
+    """Return the identifying columns of a value, in the order of :data:`KEYS`."""
     data, pair, series, part = (_text(what, column) for column in ("data", "pair", "series", "part"))
     metric, quantity, x = _text(what, "metric"), _text(what, "quantity"), what.get("x")
     if metric is None or quantity is None:
-        raise ParameterError(f"Got a value of {dict(what)}; expected a metric and a quantity. Add both to what it is.")
+        raise ParameterError(f"Got a value of {dict(what)}; expected a metric and a quantity. Pass both in what.")
     if not (x is None or isinstance(x, (int, float))):
         raise ParameterError(f"Got x={x!r} of a value; expected a number or None. Pass x as a number.")
     return data, pair, series, part, x, metric, quantity

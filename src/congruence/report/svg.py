@@ -1,4 +1,4 @@
-"""Figures of matplotlib as SVG for pages: CSS variables for colors, words as text, no ids, and nothing from outside."""
+"""Convert matplotlib figures to SVG for HTML pages: CSS variables for colors, text as text, no ids, no external resources."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["draw_svg", "to_document", "to_svg"]
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 
-#: Which color of the palette a picture was drawn in, by its light value.
+#: Name of each palette color, by its light value, in which figures are drawn.
 _NAMES = {light: name for name, (light, _) in COLORS.items()}
 
-#: What of an element's style is kept, with the values that need not be said.
+#: Style properties that are kept, with the default values that are left out.
 _KEPT = {
     "fill": None,
     "stroke": "none",
@@ -44,21 +44,21 @@ _KEPT = {
 
 
 def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, float] = (WIDTH, HEIGHT)) -> str:
-    """Return a picture as an SVG element for a page.
+    """Return a plot as an SVG element for an HTML page.
 
     Parameters
     ----------
     draw : callable
-        Draws on the axes it is given.
+        Draws on the axes that it is passed.
     title : str
-        Read aloud by screen readers; the visible title stands in the page.
+        Label for screen readers; the visible title belongs in the page.
     size : (float, float)
-        Width and height in points, which are pixels where the picture is shown at its own size.
+        Width and height in points, which are pixels if the plot is shown at its original size.
 
     Returns
     -------
     str
-        Of the width of its surroundings.
+        An ``svg`` element that is as wide as its container.
     """
     with style():
         ax = new_axes(size)
@@ -69,7 +69,7 @@ def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, floa
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Return a figure drawn in the palette as an SVG element whose colors are the variables of a page.
+    """Return a figure drawn in the palette as an SVG element whose colors are CSS variables of the page.
 
     Parameters
     ----------
@@ -79,12 +79,12 @@ def to_svg(figure: Figure, title: str) -> str:
     Returns
     -------
     str
-        Without ids, so that a page may hold any number of them, and the same for the same figure.
+        The same for the same figure, and without ids, so that a page can hold any number of figures.
 
     Raises
     ------
     ParameterError
-        The figure has a color that is not in the palette: it would not follow light and dark.
+        If the figure has a color outside of the palette, which would not follow light and dark mode.
     """
     (width, height), parts = _parts(figure, lambda name: f"var(--{name})", {}, {})
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{parts}</svg>'
@@ -98,29 +98,29 @@ def to_document(
     tips: Mapping[str, Sequence[str]] | None = None,
     pictures: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a figure drawn in the palette as a whole SVG file, in light and in dark.
+    """Return a figure drawn in the palette as a complete SVG file for light and dark mode.
 
     Parameters
     ----------
     figure : matplotlib.figure.Figure
     title : str
-        Read aloud by screen readers.
+        Label for screen readers.
     description : str, default=""
-        Read aloud after it.
+        Longer description for screen readers.
     tips : mapping of str to sequence of str, optional
-        By the ``gid`` of an artist, what each of its shapes says when it is pointed at.
+        For the ``gid`` of an artist, the tooltips of its shapes.
     pictures : mapping of str to str, optional
-        By the ``gid`` of an image, the data URI that shows it; others are written as PNG.
+        For the ``gid`` of an image, the data URI to use instead; other images are written as PNG.
 
     Returns
     -------
     str
-        Light values stand in the elements, for programs that know no style sheets; in a browser variables replace them.
+        Elements have the light colors, for programs without support of style sheets; in a browser, CSS variables override them.
 
     Raises
     ------
     ParameterError
-        The figure has a color that is not in the palette.
+        If the figure has a color outside of the palette.
     """
     (width, height), parts = _parts(figure, lambda name: COLORS[name][0], tips or {}, pictures or {})
     used = [name for name, (light, _) in COLORS.items() if f'"{light}"' in parts or name == "paper"]
@@ -142,16 +142,16 @@ def to_document(
         f'role="{"group" if tips else "img"}" aria-label="{escape(title)}"><title>{escape(title)}</title>{said}<style>{sheet}</style>'
         f'<rect width="100%" height="100%" fill="{COLORS["paper"][0]}"/>{parts}</svg>\n'
     )
-    return visible(text, keep="\n\t")  # XML knows no control characters, not even escaped ones
+    return visible(text, keep="\n\t")  # XML allows no control characters, not even escaped ones
 
 
 def _parts(
     figure: Figure, color: Callable[[str], str], tips: Mapping[str, Sequence[str]], pictures: Mapping[str, str]
 ) -> tuple[tuple[str, str], str]:
-    """Return a figure's size and its shapes in their order, groups taken apart."""
+    """Return a figure's size and its shapes in drawing order, without their groups; paths of one look that follow each other are merged."""
     file, canvas, face = io.StringIO(), figure.canvas, figure.get_facecolor()
     with style():
-        # Not savefig, which draws a figure with a layout engine twice, first to nowhere: drawing lays it out by itself.
+        # savefig would draw a figure that has a layout engine twice and discard the first result; print_svg applies the layout, too.
         try:
             figure.set_facecolor("none")
             FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
@@ -170,12 +170,12 @@ def _parts(
             inner = f"<title>{escape(shape.tip)}</title>" if shape.tip else escape(shape.text)
             out.append(f"<{tag}{told}{path}" + (f">{inner}</{tag}>" if inner else "/>"))
     width, height = (_short(float(value)) for value in root.get("viewBox", "0 0 0 0").split()[2:])
-    # The joins that matplotlib writes into a style sheet of its own.
+    # matplotlib sets line joins in a style sheet of its own, which is dropped.
     return (width, height), f'<g stroke-linejoin="round">{"".join(out)}</g>'
 
 
 class _Shape(NamedTuple):
-    """What is drawn: an element, its look, and its path, text, or what it says when it is pointed at."""
+    """A shape: its tag, its style attributes, and its path, text or tooltip."""
 
     tag: str
     look: dict[str, str]
@@ -190,7 +190,7 @@ def _shapes(
     tips: Mapping[str, Sequence[str]],
     pictures: Mapping[str, str],
 ) -> Iterator[_Shape]:
-    """Go through what is drawn, in its order."""
+    """Yield the shapes of an SVG document in drawing order."""
     told: Iterator[str] | None = None
 
     def walk(node: ElementTree.Element) -> Iterator[_Shape]:
@@ -209,7 +209,7 @@ def _shapes(
             d, (x, y) = shape.get("d", ""), (float(node.get(key, "0")) for key in ("x", "y"))
             look = _look(shape) | look
             if d.count("C") == 8 and "stroke" not in look:
-                # A dot is a point with a round pen, in one path with all of its kind: thousands stay cheap.
+                # A dot is written as a point with a round line cap, so that thousands of one look fit cheaply into one path.
                 radius = float(d.split()[2])
                 pen = {"fill": "none", "stroke": look.get("fill", "#000000"), "stroke-linecap": "round"}
                 pen |= {"stroke-width": _short(2 * radius)}
@@ -220,7 +220,7 @@ def _shapes(
                 yield _Shape("path", look, _moved(d, x, y), tip=next(told) if told else "")
         elif node.tag == f"{_SVG}text":
             turn = dict(re.findall(r"(\w+)\(([^)]*)\)", node.get("transform", "")))
-            # Of several lines each is moved to its place; a single one has its place as attributes.
+            # matplotlib positions each of several lines by a transform, and a single line by attributes.
             x, y = turn.get("translate", f"{node.get('x', '0')} {node.get('y', '0')}").split()
             place = {"x": _short(float(x)), "y": _short(float(y))}
             if angle := float(turn.get("rotate", "0").split()[0]) % 360:
@@ -233,7 +233,7 @@ def _shapes(
         elif node.tag == f"{_SVG}image":
             place = {key: node.get(key, "0") for key in ("x", "y", "width", "height")}
             if source := pictures.get(node.get("id", "")):
-                # matplotlib writes its rows from below, and turns the picture over.
+                # matplotlib writes the rows of an image from the bottom up, and flips it by a transform.
                 yield _Shape("image", {**place, "y": _short(-float(place["y"])), "href": source})
             else:
                 turn = {"transform": node.get("transform", ""), "href": node.get(_LINK, "").replace("\n", "")}
@@ -246,7 +246,7 @@ def _shapes(
 
 
 def _look(node: ElementTree.Element) -> dict[str, str]:
-    """Return what an element's style says that is not said already."""
+    """Return the style properties of an element that differ from their defaults."""
     said = dict(re.findall(r"\s*([\w-]+):\s*([^;]+)", node.get("style", "")))
     if font := re.match(r"(?:(\d+|bold)\s+)?([\d.]+)px", said.pop("font", "")):
         said |= {"font-size": font[2], **({"font-weight": font[1]} if font[1] else {})}
@@ -254,7 +254,7 @@ def _look(node: ElementTree.Element) -> dict[str, str]:
 
 
 def _painted(attributes: Mapping[str, str], color: Callable[[str], str]) -> dict[str, str]:
-    """Replace the light values of the palette."""
+    """Return attributes with each palette color replaced by what ``color`` returns for its name."""
     out = dict(attributes)
     for kind in ("fill", "stroke"):
         value = out.get(kind, "none" if kind == "stroke" or "href" in out else "#000000")
@@ -262,14 +262,14 @@ def _painted(attributes: Mapping[str, str], color: Callable[[str], str]) -> dict
             continue
         if value not in _NAMES:
             raise ParameterError(
-                f"Got the color {value} in a picture; expected one of the palette. Draw it in one of congruence.plotting.look.COLOR."
+                f"Got the color {value} in a figure; expected one of the palette. Draw it in one of congruence.plotting.look.COLOR."
             )
         out[kind] = color(_NAMES[value])
     return out
 
 
 def _moved(path: str, x: float = 0.0, y: float = 0.0) -> str:
-    """Return a path, moved, with coordinates of a tenth of a point."""
+    """Return a path moved by (x, y), with coordinates rounded to a tenth of a point."""
     out = []
     for letter, numbers in re.findall(r"([A-Za-z])([^A-Za-z]*)", path):
         places = [_short(float(value) + (y if k % 2 else x)) for k, value in enumerate(numbers.split())]
@@ -278,6 +278,6 @@ def _moved(path: str, x: float = 0.0, y: float = 0.0) -> str:
 
 
 def _short(value: float) -> str:
-    """Write a coordinate to a tenth of a point."""
+    """Return a coordinate as text, rounded to a tenth of a point."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text

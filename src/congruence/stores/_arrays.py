@@ -1,4 +1,4 @@
-"""Arrays as they lie in files: which types are read, and the bytes of their rows."""
+"""Stored arrays: the data types that can be read, and reading and writing the bytes of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from congruence.stores._base import reading
 
 
 def as_column(array: np.ndarray, path: str) -> np.ndarray:
-    """Return an array of labels or ids as numbers, or as texts in an object array. Raises DtypeError, CorruptFileError."""
+    """Return an array of labels or ids: numbers unchanged, text as an object array of str. Raises DtypeError, CorruptFileError."""
     kind = array.dtype.kind
     if kind not in "USiufb":
         raise DtypeError(
@@ -21,14 +21,14 @@ def as_column(array: np.ndarray, path: str) -> np.ndarray:
         )
     if kind not in "US":
         return array
-    with reading(path, UnicodeDecodeError, ValueError):  # damaged text may hold what is no character
+    with reading(path, UnicodeDecodeError, ValueError):  # damaged text may contain invalid characters
         if kind == "U" and (array.astype(array.dtype.newbyteorder("=")).view(np.uint32) > sys.maxunicode).any():
-            raise ValueError("text of numbers beyond Unicode")
+            raise ValueError("text with code points beyond Unicode")
         return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
 
 
 def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
-    """Return the dtype in which a scan hands out numbers stored as ``dtype``. Raises DtypeError."""
+    """Return the dtype in which a scan yields numbers stored as ``dtype``. Raises DtypeError."""
     if dtype.kind == "f" and dtype.itemsize <= 8:
         return dtype.newbyteorder("=")
     if dtype.kind in "fiub":
@@ -40,10 +40,10 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
 
 
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
-    """Return (rows, columns) of a stored matrix, refusing other shapes and empty ones. Raises ShapeError."""
+    """Return (rows, columns) of a stored matrix, after checking its shape. Raises ShapeError, CorruptFileError."""
     if any(size < 0 for size in shape):
         raise CorruptFileError(
-            f"Got an array of shape {shape} in {path}; expected whole numbers from 0. Save the file again."
+            f"Got an array of shape {shape} in {path}; expected nonnegative sizes. Save the file again."
         )
     if len(shape) != 2:
         raise ShapeError(
@@ -57,7 +57,7 @@ def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
 
 
 def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
-    """Fill an array from a stream; a stream that ends early is a truncated file. Raises CorruptFileError."""
+    """Fill an array with the next bytes of a stream. Raises CorruptFileError if the stream ends early."""
     view = array.reshape(-1).view(np.uint8).data
     got = 0
     while got < len(view):
@@ -73,7 +73,7 @@ def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
 def scan_rows(
     stream: object, n: int, dim: int, stored: np.dtype, dtype: np.dtype, batch: int, path: str
 ) -> Iterator[np.ndarray]:
-    """Yield blocks of consecutive rows from a stream standing at the first of them."""
+    """Yield blocks of consecutive rows from a stream positioned at the first row."""
     for start in range(0, n, batch):
         block = np.empty((min(batch, n - start), dim), dtype=stored)
         read_exactly(stream, block, path)
@@ -81,7 +81,7 @@ def scan_rows(
 
 
 def write_all(stream: Any, array: np.ndarray) -> None:
-    """Write an array's bytes; raw files may take them in several pieces."""
+    """Write an array's bytes to a stream; raw files may accept only part of them per call."""
     view = array.reshape(-1).view(np.uint8).data
     while len(view):
         view = view[stream.write(view) :]

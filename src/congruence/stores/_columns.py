@@ -1,4 +1,4 @@
-"""The columns that a table holds beside its vectors: what they are on reading, and what becomes of them on writing."""
+"""The columns of a table other than its vectors: their description when read, and their form when written."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ import pyarrow as pa
 
 from congruence.errors import DtypeError, ParameterError
 
-#: Consecutive rows of a table with all their columns: as Arrow holds them, or as the objects of a ``.jsonl``.
+#: Consecutive rows of a table with all their columns: an Arrow record batch, or the objects of a ``.jsonl``.
 Rows: TypeAlias = pa.RecordBatch | list[dict[str, object]]
 
 
 @dataclass(frozen=True)
 class Columns:
-    """All columns of a table in their order, its metadata, and which of them hold vectors and ids.
+    """All columns of a table in order, its metadata, and the names of the columns with vectors and ids.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        With the vectors as one column of lists.
+        Schema of the table, with the vectors as one list column.
     vector : str
+        Column of the vectors.
     id : str or None
-        Column the ids are read from; none where they come from elsewhere, or are not read.
+        Column of the ids; None if the ids come from elsewhere, or are not read.
     cells : tuple of str
-        The columns over which a ``.csv`` spreads its vectors.
+        Columns of a ``.csv`` that hold the components of the vectors.
     records : bool
-        The rows come as the objects of a ``.jsonl``, in which a field may be missing or be of any kind.
+        Whether the rows are the objects of a ``.jsonl``, in which a field may be missing or have any type.
     mixed : tuple of str
         Fields of a ``.jsonl`` whose values have no common Arrow type.
     """
@@ -44,63 +45,63 @@ class Columns:
 
     @property
     def others(self) -> list[str]:
-        """Names of the columns that are not the vectors'."""
+        """Names of all columns except the column of vectors."""
         return [name for name in self.schema.names if name != self.vector]
 
     @property
     def other_vectors(self) -> bool:
-        """Whether further columns hold lists of numbers, perhaps of another space."""
+        """Whether other columns hold lists of numbers, which may be vectors of another space."""
         return any(is_vectors(field.type) for field in self.schema if field.name != self.vector)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Say whether a column of this type holds lists."""
+    """Return whether a column of this type holds lists."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def is_vectors(kind: pa.DataType) -> bool:
-    """Say whether a column of this type can hold vectors: lists of numbers."""
+    """Return whether a column of this type can hold vectors, i.e. lists of numbers."""
     return is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
 
 
 def common_columns(columns: list[Columns], path: str | Path) -> Columns | None:
-    """Return the columns that all parts of a folder share, for an output that is one table. Raises ParameterError."""
+    """Return the columns of all parts of a folder, for an output that is one table. Raises ParameterError if the parts differ."""
     for other in columns[1:]:
         if not other.schema.equals(columns[0].schema):
             ours, theirs = ({f"{f.name} ({f.type})" for f in c.schema} for c in (columns[0], other))
             odd = sorted(ours ^ theirs) or ["their order"]
             raise ParameterError(
-                f"Got parts with different columns for one table, {path}: {', '.join(odd)}; expected the same in all. "
-                "Write a folder of parts, which keeps those of each."
+                f"Got parts with different columns for one table, {path}: {', '.join(odd)}; expected the same columns in all. "
+                "Write a folder of parts, which keeps the columns of each part."
             )
     return columns[0] if columns else None
 
 
 def check_column_out(name: str | None, columns: Columns | None, path: str | Path) -> None:
-    """Refuse a name for the mapped vectors that a column has already. Raises ParameterError."""
+    """Check that the name for the column of mapped vectors is not taken. Raises ParameterError."""
     if name is None:
         return
     taken = [] if columns is None else [*columns.schema.names, *columns.cells]
     if not name or name in taken:
         raise ParameterError(
-            f"Got column_out={name!r} for {path}, which has the columns {', '.join(taken)}; expected a new name. Pass a column_out=… that is free."
+            f"Got column_out={name!r} for {path}, which has the columns {', '.join(taken)}; expected a new name. Pass column_out=… with an unused name."
         )
 
 
 def output_schema(
     columns: Columns | None, *, dim: int, dtype: np.dtype, has_ids: bool, id_type: pa.DataType, name: str | None
 ) -> tuple[pa.Schema, int, bool]:
-    """Return the schema of a table with mapped vectors, the place of their column, and whether ids get a new column.
+    """Return the schema of a table with mapped vectors, the index of their column, and whether ids get a new column.
 
-    Without columns to keep it has ``id``, where there are ids, and ``vector``. With them the column of the vectors keeps its
-    place, name, metadata and kind of list, or stays as it is when the mapped ones have a ``name`` of their own.
+    Without columns to keep, the table has ``id`` (if there are ids) and ``vector``. Otherwise the mapped vectors replace the source's
+    column, which keeps its index, name, metadata and list type; with a ``name`` of their own they get a new column, and the source's is unchanged.
 
     Raises
     ------
     ParameterError
-        A column ``id`` stands where ids from elsewhere should go.
+        If separate ids need a column ``id``, and the table already has one.
     DtypeError
-        A field whose values no column of a table can hold together.
+        If the values of a ``.jsonl`` field have no common type.
     """
     fresh = pa.field(name or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))
     if columns is None:
@@ -108,8 +109,8 @@ def output_schema(
     else:
         if columns.mixed:
             raise DtypeError(
-                f"Got values of different types in {', '.join(map(repr, columns.mixed))}; expected one type a column. "
-                "Write a .jsonl, which holds them as they are."
+                f"Got values of different types in {', '.join(map(repr, columns.mixed))}; expected one type per column. "
+                "Write a .jsonl, which keeps them as they are."
             )
         fields, metadata = list(columns.schema), dict(columns.schema.metadata or {})
         place = columns.schema.get_field_index(columns.vector)
@@ -117,7 +118,7 @@ def output_schema(
         if name is None:
             fields[place] = kept
         else:
-            # What a field's metadata says, its number in an Iceberg table for one, is not true of another.
+            # A field's metadata, for example its field id in an Iceberg table, does not apply to a new field.
             place = len(fields)
             fields.append(kept.with_name(name).remove_metadata())
         _tell_hugging_face(metadata, columns.vector, fields[place].name, dtype, dim)
@@ -128,12 +129,12 @@ def output_schema(
 
 
 def needs_ids(columns: Columns | None, has_ids: bool) -> bool:
-    """Say whether ids go to a column of their own, ``id``; raises ParameterError where the table has one of that name."""
+    """Return whether ids need a new column ``id``. Raises ParameterError if the table already has a column of that name."""
     if not has_ids or (columns is not None and columns.id is not None):
         return False
     if columns is not None and "id" in columns.schema.names:
         raise ParameterError(
-            "Got ids from elsewhere for a table that has a column 'id'; expected one of them. Name that column (ids='id'), "
+            "Got separate ids for a table that has a column 'id'; expected only one source of ids. Pass ids='id' to use that column, "
             "or rename it."
         )
     return True
@@ -147,7 +148,7 @@ def _list_like(kind: pa.DataType, dtype: np.dtype, dim: int) -> pa.DataType:
 
 
 def _tell_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
-    """Correct width and type in the description that the ``datasets`` library writes, by which it reads."""
+    """Update width and type in the metadata from which Hugging Face ``datasets`` reads the features."""
     try:
         info = json.loads(metadata[b"huggingface"])
         feature = dict(info["info"]["features"][old])
@@ -160,7 +161,7 @@ def _tell_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: 
 
 
 def list_array(vectors: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return the rows of a matrix as a column of lists of a type."""
+    """Return the rows of a matrix as a list column of type ``kind``."""
     flat = pa.array(vectors.reshape(-1))
     if pa.types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(flat, type=kind)
@@ -170,19 +171,19 @@ def list_array(vectors: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def as_batch(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows as Arrow holds them."""
+    """Return rows as an Arrow record batch."""
     return rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def slice_rows(rows: Rows | None, start: int, stop: int) -> Rows | None:
-    """Return a stretch of rows, or None."""
+    """Return rows ``start`` to ``stop``, or None if there are no rows."""
     if rows is None:
         return None
     return rows[start:stop] if isinstance(rows, list) else rows.slice(start, stop - start)
 
 
 def has_text_form(kind: pa.DataType) -> bool:
-    """Say whether a cell of a ``.csv`` can hold values of a type: not lists, structures or bytes."""
+    """Return whether a ``.csv`` cell can hold values of a type: anything but lists, structs and bytes."""
     if pa.types.is_dictionary(kind):
         return has_text_form(kind.value_type)
     if pa.types.is_nested(kind) or _is_bytes(kind) or isinstance(kind, pa.BaseExtensionType):
@@ -195,7 +196,7 @@ def has_text_form(kind: pa.DataType) -> bool:
 
 
 def has_json_form(kind: pa.DataType) -> bool:
-    """Say whether JSON can hold values of a type: not bytes, nor maps, whose keys need not be text."""
+    """Return whether JSON can hold values of a type: not bytes, nor maps, whose keys need not be text."""
     if pa.types.is_struct(kind):
         return all(has_json_form(kind.field(k).type) for k in range(kind.num_fields))
     if is_list(kind):
@@ -204,12 +205,12 @@ def has_json_form(kind: pa.DataType) -> bool:
 
 
 def text_column(column: pa.Array) -> list[str]:
-    """Return a column as the cells of a ``.csv``; what is missing is empty."""
+    """Return a column as ``.csv`` cells; missing values become empty strings."""
     return ["" if text is None else text for text in _texts(column)]
 
 
 def json_column(column: pa.Array) -> list[str | None]:
-    """Return a column as values for JSON: times, decimals and the like become text."""
+    """Return a column as JSON values; types such as times and decimals become text."""
     kind = column.type
     if _is_plain(kind) or pa.types.is_nested(kind):
         return column.to_pylist()

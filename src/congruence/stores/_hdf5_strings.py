@@ -1,7 +1,7 @@
-"""Read variable-length strings of an HDF5 file: run as a script, in a process that its caller can end.
+"""A script that reads variable-length strings from an HDF5 file, in a process that its caller can kill.
 
-libhdf5 follows a damaged string heap for ever, inside a call that nothing in its own process can interrupt. Imports
-nothing of congruence, so that the process starts quickly.
+On a damaged string heap, libhdf5 may loop forever inside a call that cannot be interrupted from its own process. The script imports
+nothing from congruence, so that the process starts quickly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 def main(path: str, wanted: list[list[str]]) -> None:
-    """Print the strings as a JSON list: of an attribute for ``[dataset, attribute]``, of a dataset for ``[dataset]``."""
+    """Print a JSON list with an entry per item of ``wanted``: an attribute for ``[dataset, attribute]``, a dataset's strings for ``[dataset]``."""
     import h5py
 
     found: list[object] = []

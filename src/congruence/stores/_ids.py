@@ -1,4 +1,4 @@
-"""Ids and labels as files hold them: columns of whole numbers or text, read and written without fixed widths."""
+"""Ids and labels in files: columns of integers or of text of any length."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow as pa
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
 from congruence.errors import CorruptFileError, IdError
 
-#: A plain column of a file: as its table has it, or numbers, or Python's values in an object array.
+#: A plain column of a file: an Arrow column of a table, an array of numbers, or an object array of Python values.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
-#: Two arrays that stand for one of text, in formats without text of any length: its UTF-8, and where each entry begins in it.
+#: Suffixes of the two arrays that encode one array of text in formats without variable-length text: its UTF-8 bytes, and the offset of each entry.
 PACKED = ("_utf8", "_offsets")
 
 
 def id_type_of(kind: pa.DataType) -> pa.DataType:
-    """Return the type as which ids of a column go around: int64, uint64 or string."""
+    """Return the type in which the ids of a column are passed on: int64, uint64 or string."""
     if pa.types.is_dictionary(kind):
         return id_type_of(kind.value_type)
     if not pa.types.is_integer(kind):
@@ -28,13 +28,13 @@ def id_type_of(kind: pa.DataType) -> pa.DataType:
 
 
 def common_id_type(kinds: list[pa.DataType]) -> pa.DataType:
-    """Return the type for the ids of several parts: theirs if it is one, else text."""
+    """Return the type for the ids of several parts: their type if it is the same in all, else text."""
     plain = {id_type_of(kind) for kind in kinds}
     return plain.pop() if len(plain) == 1 else pa.string()
 
 
 def missing_ids(column: pa.Array) -> np.ndarray:
-    """Return the numbers of the entries of a column that are null or empty texts."""
+    """Return the indices of the entries of a column that are null, NaN or empty text."""
     if pa.types.is_dictionary(column.type):
         empty = _is_missing(column.dictionary).to_numpy(zero_copy_only=False)
         places = column.indices.fill_null(len(empty)).to_numpy(zero_copy_only=False)
@@ -51,7 +51,7 @@ def _is_missing(column: pa.Array) -> pa.Array:
 
 
 def _lengths(column: pa.Array) -> pa.Array:
-    """Return the bytes of each text; imported here, since files without ids of text do without."""
+    """Return the number of bytes of each text."""
     import pyarrow.compute as pc
 
     return pc.binary_length(column)
@@ -63,15 +63,15 @@ def _has_length(kind: pa.DataType) -> bool:
 
 
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
-    """Return a column, none of it missing, as ids.
+    """Return a column as ids, after checking them.
 
     Parameters
     ----------
     column : pyarrow.Array, shape (b,)
     name : str
-        Of the column, for messages.
+        Name of the column, for error messages.
     start : int
-        Row of the first.
+        Row number of the first entry, for error messages.
 
     Returns
     -------
@@ -80,7 +80,9 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     Raises
     ------
     IdError
-        Missing or too long; no text in UTF-8; or a type that is neither text nor whole numbers, nor has a text, as dates have.
+        If an id is missing or too long, or the type is neither text nor integers, nor can be converted to text (as dates can).
+    CorruptFileError
+        If text is not valid UTF-8.
     """
     kind = column.type
     if not (_is_counted(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
@@ -92,7 +94,7 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     refuse_missing(start + missing, f"ids of {name}", floats=pa.types.is_floating(kind))
     if pa.types.is_dictionary(kind):
         values = column.dictionary
-        if _has_length(values.type):  # judged before they are repeated in every row that has them
+        if _has_length(values.type):  # checked before decoding repeats the values in every row
             _check_lengths(_lengths(values).take(column.indices), name, start)
         return clean_ids(column.dictionary_decode(), name, start)
     if pa.types.is_integer(kind):
@@ -103,10 +105,10 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     try:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             column = column.cast(pa.large_string() if pa.types.is_large_binary(kind) else pa.string())
-        column.validate(full=True)  # a damaged page may hold bytes that are no UTF-8
+        column.validate(full=True)  # a damaged page may contain bytes that are not valid UTF-8
     except pa.ArrowException as error:
         raise CorruptFileError(
-            f"Got ids of {name} that are no text ({error}); expected UTF-8. Copy the file again, or write its ids as text."
+            f"Got ids of {name} that are not text ({error}); expected UTF-8. Copy the file again, or write its ids as text."
         ) from error
     return column
 
@@ -123,12 +125,12 @@ def _is_counted(kind: pa.DataType) -> bool:
 
 def _wrong_type(kind: pa.DataType, name: str) -> IdError:
     return IdError(
-        f"Got ids of type {kind} in {name}; expected text or whole numbers. Name another column of ids, or convert this one."
+        f"Got ids of type {kind} in {name}; expected text or integers. Pass another column of ids, or convert this one."
     )
 
 
 def column_ids(column: Column, name: str) -> pa.Array:
-    """Return a whole column as ids, as :func:`clean_ids` does; texts as large_string. Raises IdError."""
+    """Return a whole column as ids, checked as in :func:`clean_ids`; text as large_string. Raises IdError, CorruptFileError."""
     if isinstance(column, np.ndarray):
         return arrow_ids(to_ids(column, f"ids of {name}"))
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -147,46 +149,43 @@ def column_texts(column: Column, name: str) -> np.ndarray:
     try:
         values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
         values = [value.decode() if isinstance(value, bytes) else value for value in values]
-    except (
-        UnicodeDecodeError,
-        pa.ArrowException,
-    ) as error:  # bytes that are no UTF-8, numbers of no entry of a dictionary
+    except (UnicodeDecodeError, pa.ArrowException) as error:  # invalid UTF-8, or dictionary indices out of range
         raise CorruptFileError(
-            f"Got entries of {name} that are no text ({error}); expected UTF-8. Copy the file again, or write them as text."
+            f"Got entries of {name} that are not text ({error}); expected UTF-8. Copy the file again, or write them as text."
         ) from error
     missing = sum(value is None for value in values)
     if missing:
         raise IdError(
-            f"Got {missing} missing entries in {name}; expected one a row. Fill the missing entries, or drop these rows."
+            f"Got {missing} missing entries in {name}; expected one per row. Fill the missing entries, or drop these rows."
         )
     return np.array([str(value) for value in values], object)
 
 
 def arrow_ids(ids: np.ndarray) -> pa.Array:
-    """Return ids, as :func:`congruence._utils.ids.to_ids` gives them, as Arrow holds them: int64, uint64 or large_string."""
+    """Return ids from :func:`congruence._utils.ids.to_ids` as an Arrow array of int64, uint64 or large_string."""
     return pa.array(ids, pa.large_string() if ids.dtype == object else None)
 
 
 def join_blocks(blocks: list[pa.Array]) -> pa.Array:
-    """Return blocks of ids as one array: of one type of numbers, or large_string."""
+    """Return blocks of ids as one Arrow array: integers if all blocks have the same integer type, else large_string."""
     kind = common_id_type([block.type for block in blocks])
     kind = pa.large_string() if kind == pa.string() else kind
     return pa.concat_arrays([block.cast(kind) for block in blocks]) if blocks else pa.array([], kind)
 
 
 def id_array(blocks: list[pa.Array]) -> np.ndarray:
-    """Return blocks of ids as one NumPy array, integers or objects, as :class:`congruence.Embeddings` keeps them."""
+    """Return blocks of ids as one NumPy array of integers or objects, the form used by :class:`congruence.Embeddings`."""
     return join_blocks(blocks).to_numpy(zero_copy_only=False)
 
 
 def is_packed(shapes: Mapping[str, tuple[int, ...]], key: str, n: int | None = None) -> bool:
-    """Say whether a file has the :data:`PACKED` arrays of a column, of n entries where the number is known."""
+    """Return whether a file has the :data:`PACKED` arrays of a column, with ``n`` entries if ``n`` is given."""
     data, offsets = (shapes.get(key + part, ()) for part in PACKED)
     return len(data) == len(offsets) == 1 and n in (None, offsets[0] - 1)
 
 
 def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return texts as :data:`PACKED` arrays, by the ending of their names."""
+    """Return texts as the :data:`PACKED` arrays, keyed by suffix."""
     encoded = [text.encode() for text in texts.tolist()]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([*map(len, encoded)], out=offsets[1:])
@@ -204,12 +203,12 @@ def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
             or ends[-1] != len(data)
             or (np.diff(ends) < 0).any()
         ):
-            raise ValueError("its offsets do not divide its bytes")
+            raise ValueError("its offsets do not match its bytes")
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data))]
         texts = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, buffers)
         texts.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
         raise CorruptFileError(
-            f"Got damaged text in {path} ({error}); expected bytes of UTF-8 and where each entry begins. Copy or write it again."
+            f"Got damaged text in {path} ({error}); expected UTF-8 bytes and the offset of each entry. Copy or write it again."
         ) from error
     return texts.to_numpy(zero_copy_only=False)

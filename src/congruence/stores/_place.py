@@ -1,4 +1,4 @@
-"""Where an output may go: never over, into or around what is read."""
+"""Check that an output does not overlap its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from congruence.stores._base import Source
 
 
 def check_output_place(source: Source, output: str | Path) -> None:
-    """Refuse an output that is what is read, whatever it is called: by another path, a link, or a folder around it.
+    """Check that an output is not its source, not even through another path, a link or an enclosing folder.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def check_output_place(source: Source, output: str | Path) -> None:
     Raises
     ------
     ParameterError
-        The output is one of the source's files, lies in its folder, or is a folder in which one of them lies.
+        If the output is one of the source's files, lies in its folder, or is a folder that contains one of its files.
     """
     out = Path(output)
     place = out.resolve()
@@ -29,5 +29,5 @@ def check_output_place(source: Source, output: str | Path) -> None:
         if same or place.is_relative_to(real) or real.is_relative_to(place):
             what = "is" if same else "lies in" if place.is_relative_to(real) else "contains"
             raise ParameterError(
-                f"Got an output that {what} what is read: {output} and {file}; expected another place. Choose another name."
+                f"Got output {output}, which {what} the source {file}; expected a path outside the source. Pass another path."
             )

@@ -1,4 +1,4 @@
-"""What every file of vectors being written offers."""
+"""The interface of every writer of vectors."""
 
 from __future__ import annotations
 
@@ -21,28 +21,31 @@ from congruence.stores._space_file import is_space, sidecar, space_json
 
 
 class Sink(ABC):
-    """A file of vectors being written: whole at the end of its ``with`` block, or not at all.
+    """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, and not at all otherwise.
 
     Parameters
     ----------
     path : path-like
     n, dim : int
-        Rows and columns that will be written.
+        Number of rows and columns that will be written.
     dtype : numpy.dtype
+        Data type of the output.
     has_ids : bool
+        Whether ids will be written.
     space : Space
+        Description of the vectors, stored with them.
     force : bool
         Replace an existing file.
     id_type : pyarrow.DataType, optional
-        As which ids are written: int64, uint64 or, by default, string.
+        Type in which ids are written: int64, uint64 or, by default, string.
     parts : list of (str, int), optional
-        Names and row counts of the source's files, for sinks that mirror them.
+        Names and row counts of the source's parts, for sinks that use the same parts.
     atomic : bool, default=True
-        Appear only when complete. False for the parts of a folder that itself does so.
+        Whether the file appears only once complete. False for the parts of a folder that is atomic itself.
     columns : list of Columns, optional
-        What the source holds beside its vectors, to be kept: for each part of a folder.
+        Columns of the source to keep, one entry per part of a folder.
     column_out : str, optional
-        Name for the column of the vectors, which then leaves the source's as it is.
+        Name of the column of vectors; the source's column of vectors is then kept unchanged.
 
     Attributes
     ----------
@@ -50,11 +53,11 @@ class Sink(ABC):
         Columns that the format cannot hold.
     """
 
-    #: A folder rather than a file.
+    #: Whether the output is a folder.
     directory: ClassVar[bool] = False
-    #: The format has no room for the space, which goes to a file beside it.
+    #: Whether the space is written to a file next to the output, because the format cannot hold it.
     sidecar: ClassVar[bool] = False
-    #: The format has room for ids; for the other columns of a table.
+    #: Whether the format can hold ids, and whether it can hold the other columns of a table.
     keeps_ids: ClassVar[bool] = True
     keeps_columns: ClassVar[bool] = False
 
@@ -85,13 +88,13 @@ class Sink(ABC):
         self.left_out = self._leave_out()
 
     def _leave_out(self) -> list[str]:
-        """Name the columns that the format cannot hold."""
+        """Return the names of the columns that the format cannot hold."""
         ids = set() if self.keeps_columns or not (self.keeps_ids and self.has_ids) else {one.id for one in self.columns}
         kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
         return [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]
 
     def _holds(self, kind: pa.DataType) -> bool:
-        """Say whether the format has room for a column of this type beside the vectors."""
+        """Return whether the format can hold a column of this type in addition to the vectors."""
         return self.keeps_columns
 
     def __enter__(self) -> Self:
@@ -111,16 +114,16 @@ class Sink(ABC):
         return self
 
     def _check_sidecar(self) -> None:
-        """Refuse to replace or remove a description of the space that this library did not write."""
+        """Check that no foreign file lies in the place of the space description. Raises OutputExistsError."""
         beside = sidecar(self.path)
         if os.path.lexists(beside) and (beside.is_symlink() or not has_marker(beside, is_space)):
             raise OutputExistsError(
-                f"Got a file {beside} that holds no description of a space; expected none there, since it would be read with {self.path}. Move it away, or pass another path."
+                f"Got a file {beside} that is not a space description; expected no such file, since it would be read together with {self.path}. Move it, or pass another path."
             )
 
     @staticmethod
     def why_foreign(folder: Path) -> str | None:
-        """Say why a folder must not be replaced by this sink's, or None; of sinks that write folders."""
+        """Return why an existing folder must not be replaced, or None if it may be; for sinks that write folders."""
         return "this library did not write"
 
     def __exit__(
@@ -138,7 +141,7 @@ class Sink(ABC):
                 raise
         done = self._stack.__exit__(kind, error, trace)
         if kind is None and self.atomic and self.sidecar and self.space == Space():
-            sidecar(self.path).unlink(missing_ok=True)  # it told of the file that was replaced
+            sidecar(self.path).unlink(missing_ok=True)  # it described the file that was replaced
         return done
 
     def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
@@ -147,19 +150,20 @@ class Sink(ABC):
         Parameters
         ----------
         ids : pyarrow.Array of text or integers, or None
-            As announced: one a row with ``has_ids``, else left out. Integers become text where text was announced.
+            One per row if the sink was opened with ``has_ids``; ignored otherwise. Integers become text if ``id_type`` is a text type.
         vectors : ndarray, shape (b, dim)
         rows : pyarrow.RecordBatch or list of dict, optional
-            The same rows of the table whose columns were announced, if any (:meth:`Source.scan_table`).
+            The same rows of the source's table (:meth:`Source.scan_table`); required if the sink was opened with ``columns`` and its
+            format keeps them.
 
         Raises
         ------
         ShapeError
-            The width, or the number of rows, is not what was announced.
+            If the width or the number of rows is not as announced, or ``rows`` are required and do not match the vectors.
         IdError
-            Ids were announced and are missing, or are not one a row; text where integers were announced; or what cannot be an id.
+            If ids were announced and are missing or not one per row; if integers were announced and ids are text; or if a value cannot be an id.
         DtypeError
-            A finite number is too large for the dtype of the file.
+            If a finite number is too large for the dtype of the file.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
             raise ShapeError(
@@ -169,12 +173,12 @@ class Sink(ABC):
         if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
             raise IdError(
                 f"Got {'no' if ids is None else len(ids) - ids.null_count} ids for {len(vectors)} rows of {self.path}; "
-                "expected one a row, as announced. Pass an id for each row, or has_ids=False."
+                "expected one per row, as announced. Pass an id for each row, or has_ids=False."
             )
         if self.columns and self.keeps_columns and (rows is None or len(rows) != len(vectors)):
             raise ShapeError(
                 f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of {self.path}; expected "
-                "one each, as announced. Pass them, or announce no columns."
+                "one per vector, as announced. Pass the rows, or open the sink without columns=."
             )
         names = self._as_announced(ids) if self.has_ids and ids is not None else None
         try:
@@ -198,10 +202,10 @@ class Sink(ABC):
 
     @abstractmethod
     def _open(self, temporary: Path, stack: ExitStack) -> None:
-        """Open the temporary file; what must be closed goes on the stack."""
+        """Open the temporary file, and register everything that must be closed on the stack."""
 
     @abstractmethod
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None: ...
 
     def _finish(self) -> None:  # noqa: B027 - most formats have nothing left to write
-        """Write what comes last."""
+        """Write the end of the file."""

@@ -1,4 +1,4 @@
-"""Where a file of vectors keeps what is known of their space: in its own metadata, or in a file beside it."""
+"""Storage of the space of a file's vectors: in the file's own metadata, or in a sidecar file next to it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from pathlib import Path
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
 
-#: Key under which files that can hold metadata keep their space.
+#: Key of the space in the metadata of formats that have metadata.
 SPACE_KEY = "congruence.space"
 
 
 def sidecar(path: Path) -> Path:
-    """Where formats without room for metadata keep their space."""
+    """Return the path of the sidecar file, for formats that cannot hold metadata."""
     return path / "space.json" if path.is_dir() else path.with_name(path.name + ".space.json")
 
 
 def space_json(space: Space) -> str:
-    """Write a space as JSON."""
+    """Return a space as JSON."""
     return json.dumps(space.to_dict())
 
 
 def is_space(facts: Mapping[str, object]) -> bool:
-    """Say whether an object can be one that :func:`space_json` wrote."""
+    """Return whether an object may have been written by :func:`space_json`."""
     return set(facts) <= set(Space.__dataclass_fields__)
 
 
 def read_space(text: str | bytes | None, path: str | Path) -> Space:
-    """Read a space from JSON; nothing there means an unknown space. Raises CorruptFileError."""
+    """Return the space in a JSON text; an unknown space for None or empty text. Raises CorruptFileError."""
     if not text:
         return Space()
     try:
         facts = json.loads(text)
         if not isinstance(facts, dict) or not isinstance(facts.get("dim"), (int, type(None))):
-            raise TypeError("no object, or one with a wrong type of number")
+            raise TypeError("not an object, or dim is not a whole number")
         return Space.from_dict(facts)
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptFileError(
@@ -44,6 +44,6 @@ def read_space(text: str | bytes | None, path: str | Path) -> Space:
 
 
 def read_sidecar(path: Path) -> Space:
-    """Read the space written beside a file, if any."""
+    """Return the space in the sidecar of a file; an unknown space if there is none."""
     place = sidecar(path)
     return read_space(place.read_bytes(), place) if place.is_file() else Space()

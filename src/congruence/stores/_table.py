@@ -1,4 +1,4 @@
-"""Arrow tables with a column of lists: what Parquet, Arrow files and Lance share."""
+"""Arrow tables with a list column: the code that Parquet, Arrow files and Lance share."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from congruence.stores._sink import Sink
 from congruence.stores._space_file import SPACE_KEY, read_space
 from congruence.stores.layout import TableLayout
 
-#: In a field's metadata, or in the schema's where there is one column of vectors.
+#: Key of the space in a field's metadata, or in the schema's if the table has a single column of vectors.
 _SPACE = SPACE_KEY.encode()
 
-#: Rows gathered before they are written together, and the bytes they may take.
+#: Maximum number of rows, and of their bytes, that are buffered before they are written together.
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 
 def table_shapes(schema: pa.Schema, n: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a table's columns by name; lists of any length count as matrices."""
+    """Return the shapes of a table's columns by name; every list column counts as a matrix."""
     return {f.name: (n, -1) if is_list(f.type) else (n,) for f in schema}
 
 
 class TableSource(Source):
-    """Rows of a list column, of fixed or variable list size, and the column of their ids."""
+    """Source of the rows of a list column, with fixed or variable list size, and of their ids."""
 
     def _describe(
         self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
     ) -> None:
-        """Choose the columns and set everything that the schema tells; lists of variable size do not tell ``dim``."""
+        """Choose the columns, and set all attributes that follow from the schema; ``dim`` is -1 for lists of variable size."""
         check_names(schema, path)
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
         if key is None:
@@ -79,7 +79,7 @@ class TableSource(Source):
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
 
     def _measure(self, first: pa.Array | None) -> None:
-        """Take ``dim`` from the first row where the type does not tell it."""
+        """Set ``dim`` from the first row if the type does not determine it. Raises ShapeError."""
         if self.dim < 0:
             if first is None or not first[0].is_valid:
                 raise ShapeError(
@@ -96,12 +96,12 @@ class TableSource(Source):
 
     @property
     def columns(self) -> list[Columns]:
-        """What the table holds beside its vectors."""
+        """Columns of the table other than its vectors."""
         return [self._all]
 
     @abstractmethod
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield stretches of at most ``batch`` rows of the columns named, or of all, with the numbers of their first rows."""
+        """Yield batches of at most ``batch`` rows with the named columns (None for all), each with the number of its first row."""
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
@@ -117,20 +117,20 @@ class TableSource(Source):
 
     def _block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
         """Return the ids and vectors of consecutive rows."""
-        with reading(self._file, pa.ArrowException):  # damage may show only when values are looked at
+        with reading(self._file, pa.ArrowException):  # some damage shows only when values are accessed
             ids = self._ids_of(piece, start) if self._id_column else slice_ids(self._ids, start, start + len(piece))
             return ids, self._vectors(piece.column(self._key), start, ids)
 
     def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
         ids = piece.column(self._id_column)
-        if len(missing_ids(ids)):  # then all of the file are counted
+        if len(missing_ids(ids)):  # count the missing ids of the whole file for the message
             pieces = self._pieces([str(self._id_column)], 0, BATCH)
             rows = np.concatenate([first + missing_ids(more.column(0)) for first, more in pieces])
             refuse_missing(rows, f"ids of {self._file}:{self._id_column}", floats=pa.types.is_floating(ids.type))
         return clean_ids(ids, f"{self._file}:{self._id_column}", start)
 
     def _vectors(self, column: pa.Array, start: int, ids: pa.Array | None) -> np.ndarray:
-        """Turn a list column into a matrix, refusing missing and ragged rows by number and id."""
+        """Return a list column as a matrix. Raises ShapeError for missing and ragged rows, with their numbers and ids."""
 
         def name(missing: np.ndarray) -> str:
             rows = np.unique(missing)
@@ -141,7 +141,7 @@ class TableSource(Source):
             empty = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
             vectors = "a missing vector" if len(empty) == 1 else f"{len(empty)} missing vectors"
             raise ShapeError(
-                f"Got {vectors} in {name(empty)}; expected {self.dim} numbers in each. Drop or re-encode such rows."
+                f"Got {vectors} in {name(empty)}; expected {self.dim} numbers in each. Drop or re-encode these rows."
             )
         if not pa.types.is_fixed_size_list(column.type):
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
@@ -149,19 +149,19 @@ class TableSource(Source):
             if len(odd):
                 raise ShapeError(
                     f"Got {lengths[odd[0]]} numbers in {name(odd[:1])}; expected {self.dim} "
-                    "as in the first row. Drop or re-encode such rows."
+                    "as in the first row. Drop or re-encode these rows."
                 )
         values = column.flatten()  # unlike .values, this respects slices
         if values.null_count:
             empty = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)) // self.dim
-            raise ShapeError(f"Got missing numbers in {name(empty)}; expected none. Re-encode such rows.")
+            raise ShapeError(f"Got missing numbers in {name(empty)}; expected none. Re-encode these rows.")
         flat = values.to_numpy(zero_copy_only=False)
-        # A copy: callers may keep or change what they are given, and Arrow's buffers are shared.
+        # A copy, because callers may keep or modify the array, and Arrow's buffers are shared.
         return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
 
 
 def check_names(schema: pa.Schema, path: str | Path) -> None:
-    """Refuse a table in which a name stands for several columns. Raises ParameterError."""
+    """Check that the column names of a table are unique. Raises ParameterError."""
     if len(set(schema.names)) < len(schema.names):
         repeated = next(name for name in schema.names if schema.names.count(name) > 1)
         raise ParameterError(
@@ -172,7 +172,7 @@ def check_names(schema: pa.Schema, path: str | Path) -> None:
 def read_table_column(
     path: str | Path, key: str | None, schema: pa.Schema, column: Callable[[str], pa.ChunkedArray]
 ) -> pa.ChunkedArray:
-    """Read a plain column. Raises ParameterError."""
+    """Return a column that is not a list column. Raises ParameterError."""
     check_names(schema, path)
     plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
     if key is None or key not in plain:
@@ -184,12 +184,12 @@ def read_table_column(
 
 
 class TableSink(Sink):
-    """Gathers rows into groups, and puts the vectors into the table they come from, or beside ``id`` into a new one."""
+    """Writer of tables in groups of rows: the source's table with the mapped vectors, or a new table of ``id`` and ``vector``."""
 
     keeps_columns = True
 
     def _make_schema(self) -> pa.Schema:
-        """Start without rows waiting, and return the schema of the groups."""
+        """Initialize the buffer of rows, and return the schema of the groups."""
         self._layout = TableLayout(
             common_columns(self.columns, self.path),
             dim=self.dim,
@@ -203,13 +203,13 @@ class TableSink(Sink):
         self._schema = self._layout.schema
         self._waiting: list[pa.RecordBatch] = []
         self._count = self._bytes = 0
-        # Bound what waits in memory by bytes as well as by rows.
+        # Limit the buffered rows by bytes as well as by number.
         self._group = max(1024, min(_GROUP_ROWS, _GROUP_BYTES // (self.dim * self.dtype.itemsize)))
         return self._schema
 
     @abstractmethod
     def _write_group(self, table: pa.Table) -> None:
-        """Write rows that have been gathered."""
+        """Write a group of buffered rows."""
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         batch = self._layout.fill(ids, vectors, rows)

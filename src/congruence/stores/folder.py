@@ -1,7 +1,7 @@
-"""A folder of parts: ``.npy`` or ``.parquet`` files in natural order, and the layout clip-retrieval writes.
+"""A folder of parts: ``.npy`` or ``.parquet`` files in natural order, and the layout of clip-retrieval.
 
-clip-retrieval keeps ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` side by
-side; ``folder:img_emb`` and ``folder:text_emb`` name its two matrices.
+clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in one folder;
+``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_c
 
 __all__ = ["FolderSink", "FolderSource", "mark_parts", "why_no_parts"]
 
-#: Rows of a part when there is no source layout to mirror.
+#: Number of rows per part if the source has no parts.
 PART_ROWS = 1_000_000
 
-#: Kind and version of a folder that was written here, in its ``space.json``.
+#: Format and version in the ``space.json`` of a folder that this library wrote.
 FORMAT, FORMAT_VERSION = "congruence-vectors", 1
 MARKER = "space.json"
 
 
 def why_no_parts(folder: Path) -> str | None:
-    """Say why a folder must not be replaced by one of parts, or None for one that this library wrote."""
+    """Return why a folder must not be replaced by a folder of parts, or None if this library wrote it."""
     return why_foreign(
         folder,
         "parts of vectors",
@@ -49,13 +49,13 @@ def why_no_parts(folder: Path) -> str | None:
 
 
 def mark_parts(folder: Path, space: Space) -> None:
-    """Write the marker, with what is known of the space."""
+    """Write ``space.json``, which marks the folder as this library's and describes the space."""
     facts = {"format": FORMAT, "format_version": FORMAT_VERSION, **space.to_dict()}
     (folder / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def _number(path: Path) -> int | None:
-    """Return the number a part's name ends in; ``img_emb_07`` and ``metadata_7`` belong together."""
+    """Return the number at the end of a part's name, by which ``img_emb_07`` and ``metadata_7`` belong together."""
     found = re.search(r"(\d+)$", path.stem)
     return int(found[1]) if found else None
 
@@ -71,15 +71,15 @@ def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 
 class FolderSource(Source):
-    """Rows of all parts in a folder, one after the other.
+    """Source of the rows of all parts in a folder, in the order of the parts.
 
     Parameters
     ----------
     path : path-like
     key : str, optional
-        A sub-folder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of Parquet parts.
+        A subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet parts.
     ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them: in Parquet parts themselves, else in ``metadata/``, part by part;
+        The ids, or the name of their column: in the parts themselves if they are Parquet, else in the ``metadata/`` file of each part;
         ``False`` for none.
     """
 
@@ -96,7 +96,7 @@ class FolderSource(Source):
             inside = sorted(p.name for p in folder.iterdir() if p.is_dir())
             raise ParameterError(
                 f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}; expected some. "
-                f"Name one of its sub-folders: {', '.join(inside) or 'there is none'}."
+                f"Pass one of its subfolders: {', '.join(inside) or 'there are none'}."
             )
         self.path = f"{path}:{key}" if key else str(path)
         self.files = (parts[0].parent, *parts)
@@ -125,7 +125,7 @@ class FolderSource(Source):
         for part, source in zip(parts, self._sources, strict=True):
             if source.dim != first.dim:
                 raise ShapeError(
-                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}; expected one width. Remove the odd part."
+                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}; expected one width. Remove the part that does not belong."
                 )
             if own_ids and source.has_ids != first.has_ids:
                 with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
@@ -139,7 +139,7 @@ class FolderSource(Source):
                 )
 
     def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
-        """Read ids from clip-retrieval's metadata files, which stand in the order of the parts."""
+        """Return the ids from clip-retrieval's metadata files, one file per part, in the order of the parts."""
         home = folder / "metadata" if (folder / "metadata").is_dir() else folder.parent / "metadata"
         tables = _list_parts(home, (".parquet",)) if home.is_dir() else []
         self.files = (*self.files, home)
@@ -151,31 +151,31 @@ class FolderSource(Source):
         for table, source in zip(tables, self._sources, strict=True):
             if _number(table) != _number(Path(source.path)):
                 raise ParameterError(
-                    f"Got {table.name} in the place of the metadata of {Path(source.path).name}; expected the same number "
-                    "in both names. Add the part that is missing, or rename."
+                    f"Got metadata file {table.name} for part {Path(source.path).name}; expected the same number "
+                    "in both names. Add the missing part, or rename the files."
                 )
             names = column_ids(read_parquet_column(table, column), f"{table}:{column}")
             if len(names) != source.n:
                 raise ShapeError(
-                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected equally many. Write the metadata of this part again."
+                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected the same number. Write the metadata of this part again."
                 )
             columns.append(names)
         return join_blocks(columns)
 
     @property
     def id_type(self) -> pa.DataType:
-        """Type of the ids of all parts: that of each, or text where these differ."""
+        """Type of the ids of all parts: their common type, or text if the parts differ."""
         return super().id_type if self._ids is not None else common_id_type([one.id_type for one in self._sources])
 
     @property
     def columns(self) -> list[Columns]:
-        """What each part holds beside its vectors."""
+        """Columns of each part other than its vectors."""
         own = [one for source in self._sources for one in source.columns]
         return own if self._ids is None else [replace(one, id=None) for one in own]
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row takes in memory with all its columns: that of the widest part."""
+        """Approximate number of bytes that a row takes in memory with all its columns, in the widest part."""
         return max(source.row_bytes for source in self._sources)
 
     @property
@@ -184,7 +184,7 @@ class FolderSource(Source):
         return [(name, source.n) for name, source in zip(self._names, self._sources, strict=True)]
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks, never across two parts; see :meth:`Source.scan`."""
+        """Yield ``(ids, vectors)`` blocks, each from a single part; see :meth:`Source.scan`."""
         for source, start, first in self._from(after):
             row = start + first
             for ids, block in source.scan(first, batch):
@@ -194,7 +194,7 @@ class FolderSource(Source):
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks, never across two parts; see :meth:`Source.scan_table`."""
+        """Yield ``(ids, vectors, rows)`` blocks, each from a single part; see :meth:`Source.scan_table`."""
         for source, start, first in self._from(after):
             row = start + first
             for ids, block, rows in source.scan_table(first, batch):
@@ -202,7 +202,7 @@ class FolderSource(Source):
                 row += len(block)
 
     def _from(self, after: int) -> Iterator[tuple[Source, int, int]]:
-        """Yield the parts from a row on, each with the number of its first row and where in it to begin."""
+        """Yield the parts from row ``after`` on, each with the number of its first row and the row within it to start from."""
         start = 0
         for source in self._sources:
             if start + source.n > after:
@@ -216,7 +216,7 @@ class FolderSource(Source):
 
 
 class FolderSink(Sink):
-    """Writes a folder of parts with the names and sizes of the source's, or of about a million rows each."""
+    """Writer of a folder of parts with the names and sizes of the source's parts, or with up to a million rows each."""
 
     directory = True
     keeps_columns = True
@@ -231,14 +231,14 @@ class FolderSink(Sink):
             parts = [(f"part_{k}", min(PART_ROWS, self.n - k * PART_ROWS)) for k in range(count)]
         if sum(rows for _, rows in parts) != self.n:
             raise ParameterError(
-                f"Got parts of {sum(rows for _, rows in parts)} rows in all for {self.path}; expected {self.n}. Pass parts=… whose rows add up to that."
+                f"Got parts with {sum(rows for _, rows in parts)} rows in total for {self.path}; expected {self.n}. Pass parts=… whose row counts add up to that."
             )
         self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
         self._kind = ParquetSink if tables else NpySink
-        # A table of one file has its columns in every part.
-        # One description of the space tells of one column of vectors.
+        # The space of the folder describes a single column of vectors; with several, each part stores it in the column's metadata.
         several = bool(self.columns) and (self.column_out is not None or any(c.other_vectors for c in self.columns))
         self._part_space = self.space if several else Space()
+        # If the source is a single table, every part has its columns.
         self._columns = self.columns if len(self.columns) == len(parts) else self.columns[:1] * len(parts)
         self._temporary = temporary
         self._part: Sink | None = None

@@ -1,4 +1,4 @@
-"""A part of a large table as a source of its own: a stretch of row groups of a Parquet file, or a fragment of a Lance data set."""
+"""Parts of large tables as sources: a range of row groups of a Parquet file, or a fragment of a Lance data set."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from congruence.stores._table import TableSource
 
 __all__ = ["LanceFragment", "ParquetFragment", "SchemaSource", "TableFragment"]
 
-#: What Arrow and Lance raise about damaged files.
+#: Exceptions that Arrow and Lance raise for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, RuntimeError)
 
 
 class TableFragment(TableSource):
-    """A part of a table, whose rows are read with all their columns and whose vectors are taken out in a second step."""
+    """A part of a table whose rows are read with all their columns, and whose vectors are extracted in a second step."""
 
     def tables(self, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield stretches of at most ``batch`` rows with all columns, and the numbers of their first rows in the fragment."""
+        """Yield batches of at most ``batch`` rows with all columns, each with the number of its first row in the fragment."""
         yield from self._pieces(None, 0, batch)
 
     def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
-        """Return ids and vectors of rows.
+        """Return the ids and vectors of a batch of rows.
 
         Raises
         ------
         ShapeError
-            A vector is missing, or not as wide as the first; rows are numbered from ``start``.
+            If a vector is missing or has another width than the first; the message numbers rows from ``start``.
         IdError
-            An id is missing.
+            If an id is missing.
         """
         return self._block(piece, start)
 
 
 class ParquetFragment(TableFragment):
-    """Row groups of a Parquet file that may lie on another machine.
+    """Row groups of a Parquet file, which may be remote.
 
     Parameters
     ----------
     opens : callable
         Returns the open file.
     name : str
-        For messages.
+        Name of the file in messages.
     groups : (int, int) or None
-        First row group and the one after the last; all by default.
+        First row group, and the one after the last; by default all.
     key, ids : str, optional
-        Columns of vectors and ids, as of :class:`~congruence.stores.parquet.ParquetSource`.
+        Columns of vectors and ids, as in :class:`~congruence.stores.parquet.ParquetSource`.
     buffer : int, default=1_048_576
-        Bytes of a column that are read at a time: of an object store each is a request.
+        Bytes of a column to read at a time; each read from an object store is a request.
 
     Attributes
     ----------
     group_sizes : list of (int, int)
-        Rows and uncompressed bytes of every row group of the file.
+        Number of rows and of uncompressed bytes of every row group of the file.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ParquetFragment(TableFragment):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row takes in memory with all its columns, as the footer tells."""
+        """Approximate number of bytes that a row takes in memory with all its columns, according to the file's footer."""
         widest: int = max(self._row_bytes, super().row_bytes)
         return widest
 
@@ -111,7 +111,7 @@ class ParquetFragment(TableFragment):
 
 
 def _rest(pieces: Iterable[pa.RecordBatch], after: int, n: int, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield batches from a row on, each with the number of its first row. Raises CorruptFileError where there are not ``n`` rows in all."""
+    """Yield batches from row ``after`` on, each with the number of its first row. Raises CorruptFileError if there are not ``n`` rows in total."""
     row = 0
     for piece in pieces:
         stop = row + len(piece)
@@ -131,7 +131,7 @@ class LanceFragment(TableFragment):
     number : int
         Id of the fragment.
     name : str
-        For messages.
+        Name of the fragment in messages.
     key, ids : str, optional
         Columns of vectors and ids.
     """
@@ -142,7 +142,7 @@ class LanceFragment(TableFragment):
         self._data = data.get_fragment(number)
         if self._data is None:
             raise CorruptFileError(
-                f"Got no fragment {number} in {name}; expected it, as when the work was planned. Run it again from the beginning with force=True."
+                f"Got no fragment {number} in {name}; expected the fragment, as when the work was planned. Run it again from the beginning with force=True."
             )
         self._name = name
         with reading(name, *_DAMAGE):
@@ -154,7 +154,7 @@ class LanceFragment(TableFragment):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row takes in memory with all its columns, judged on the first few."""
+        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first rows."""
         widest: int = max(self._row_bytes, super().row_bytes)
         return widest
 
@@ -165,15 +165,15 @@ class LanceFragment(TableFragment):
 
 
 class SchemaSource(TableFragment):
-    """Batches that come from elsewhere, described by their schema: rows are not read but given.
+    """Columns of batches that the caller supplies, described by their schema; it reads no rows itself.
 
     Parameters
     ----------
     schema : pyarrow.Schema
     name : str
-        For messages.
+        Name of the table in messages.
     dim : int
-        Width of the vectors where the schema does not tell.
+        Width of the vectors, used if the schema does not determine it.
     key, ids : str, optional
         Columns of vectors and ids.
     """
@@ -185,7 +185,7 @@ class SchemaSource(TableFragment):
         self.dim = self.dim if self.dim >= 0 else dim
 
     def vectors(self, column: pa.Array) -> np.ndarray:
-        """Turn a column of lists into a matrix. Raises ShapeError for missing and ragged rows."""
+        """Return a list column as a matrix. Raises ShapeError for missing and ragged rows."""
         return self._vectors(column, 0, None)
 
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""Where mapped vectors stand in a table: the schema of what is written, and its batches."""
+"""The layout of tables with mapped vectors: their schema and their batches."""
 
 from __future__ import annotations
 
@@ -20,41 +20,45 @@ from congruence.stores._space_file import SPACE_KEY, space_json
 
 __all__ = ["TableLayout", "list_array", "parquet_options"]
 
-#: In a field's metadata, or in the schema's where there is one column of vectors.
+#: Key of the space in a field's metadata, or in the schema's if the table has a single column of vectors.
 _SPACE = SPACE_KEY.encode()
 
 
 class TableLayout:
-    """The table that a journey writes: the source's with mapped vectors in it, or ``vector`` and, when there are ids, ``id``.
+    """Layout of an output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
 
     Parameters
     ----------
     columns : Columns or None
-        Of the source's table, which is kept.
+        Columns of the source's table, which are kept.
     dim : int
+        Width of the mapped vectors.
     dtype : numpy.dtype
-        Of the mapped vectors.
+        Data type of the mapped vectors.
     has_ids : bool
+        Whether the rows have ids.
     id_type : pyarrow.DataType
+        Type of the column of ids, if one is added.
     space : Space
-        Of the mapped vectors; stands in the metadata.
+        Space of the mapped vectors, stored in the metadata.
     column_out : str or None
-        A new column for them; by default they replace the source's.
+        Name of a new column for the mapped vectors; by default they replace the source's.
     path : path-like
-        For messages.
+        Path of the table, for error messages.
 
     Attributes
     ----------
     schema : pyarrow.Schema
+        Schema of the output table.
     at : int
-        Place of the column of mapped vectors.
+        Index of the column of mapped vectors.
 
     Raises
     ------
     ParameterError
-        ``column_out`` is taken, or a column ``id`` stands where ids from elsewhere should go.
+        If ``column_out`` is taken, or separate ids need a column ``id`` and the table already has one.
     DtypeError
-        A field whose values no column of a table can hold together.
+        If the values of a ``.jsonl`` field have no common type.
     """
 
     def __init__(
@@ -85,13 +89,14 @@ class TableLayout:
         self.schema: pa.Schema = schema
 
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> pa.RecordBatch:
-        """Return rows as they are written.
+        """Return a batch of the output table.
 
         Parameters
         ----------
         ids : pyarrow.Array or None
-            Where they get a column of their own.
+            Ids of the rows; used only if the layout adds a column of ids.
         vectors : ndarray, shape (b, dim)
+            Mapped vectors.
         rows : pyarrow.RecordBatch or list of dict, optional
             The same rows of the source's table.
         """
@@ -107,13 +112,16 @@ class TableLayout:
 
 
 def parquet_options(layout: TableLayout, *, kept: bool) -> dict[str, object]:
-    """Return how a table is written as Parquet: random mantissas do not compress, and are several times faster without a dictionary.
+    """Return the options of pyarrow's Parquet writer for a table.
+
+    The vectors are written without compression and dictionary: random mantissas do not compress, and writing is several times faster without a
+    dictionary.
 
     Parameters
     ----------
     layout : TableLayout
     kept : bool
-        Columns of a source are in it.
+        Whether the table has columns of a source.
     """
     schema = layout.schema
     others = [field.name for k, field in enumerate(schema) if k != layout.at and not pa.types.is_nested(field.type)]

@@ -1,4 +1,4 @@
-"""Rows to train on from files of any size: drawn in a random order from a file that is read in large stretches."""
+"""Training rows from files of any size: read in large chunks, and drawn in a random order."""
 
 from __future__ import annotations
 
@@ -22,48 +22,50 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamedRows", "open_rows"]
 
-#: Rows of a stretch.
+#: Default number of rows per chunk (called stretch in this module).
 POOL = 65_536
 
-#: Bytes read at a time.
+#: Approximate number of bytes read at a time.
 BLOCK_BYTES = 4 * 2**20
 
-#: Places in a file from which a sample is taken.
+#: Number of places in a file from which a sample is taken.
 _PLACES = 64
 
 
 class StreamedRows:
-    """Rows of a store that need not fit into memory, as :class:`congruence.train.Rows`.
+    """Rows of a store that need not fit into memory, with the interface of :class:`congruence.train.Rows`.
 
-    The rows are cut into stretches of ``pool`` rows. Each epoch reads the stretches in a random order, and hands out the rows of a stretch in a
-    random order, every row exactly once. Both orders follow from the seed and the epoch alone, so that a batch depends on its step and seed
-    only. While the rows of a stretch are used, a thread reads the next.
+    The rows are divided into chunks of ``pool`` consecutive rows. Each epoch reads the chunks in a random order, and draws the rows of a chunk
+    in a random order, every row exactly once. Both orders are determined by the seed and the epoch, so that a batch depends only on its step and
+    seed. While the rows of a chunk are used, a thread reads the next chunk.
 
     Parameters
     ----------
     source : Source
     pool : int, default=65536
-        Rows of a stretch. Two stretches are held at a time. Rows of different stretches do not mix: store rows that come sorted (by class,
-        say) in a random order, or let the pool hold many classes. Part of what determines the order.
+        Number of rows per chunk; two chunks are in memory at a time. Rows of different chunks do not mix: if rows are sorted (by class,
+        for example), shuffle the file, or choose a pool that contains many classes. The order of the rows depends on this value.
     dtype : {float16, float32}, optional
-        In which stretches are held; by default float16 where the file has it, else float32.
+        Data type of chunks in memory; by default float16 if the file has it, else float32.
 
     Attributes
     ----------
     dim : int
+        Width of the rows.
 
     Raises
     ------
     ParameterError, DtypeError
-        At once.
+        Immediately, if an argument is invalid.
     NotFiniteError, ZeroRowError
-        From what reads rows: they are checked then, and named by id or number.
+        From methods that read rows, if a row is invalid; the message gives its id or number.
     CorruptFileError, FileError
-        The same.
+        From methods that read rows, if the file is damaged or cannot be read.
 
     Notes
     -----
-    An ``.npz`` may have to be read from its beginning for each stretch, so that an epoch takes time quadratic in the file; other formats do not.
+    An ``.npz`` may have to be read from its beginning for each chunk, so that an epoch takes time quadratic in the file's size; for other formats
+    the time is linear.
     """
 
     _ahead: _Reading | None = None
@@ -86,7 +88,7 @@ class StreamedRows:
         return self._source.n
 
     def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
-        """Return the rows of a step, shape (size, dim), float32; it may begin in one stretch or epoch and end in another."""
+        """Return the batch of a step, shape (size, dim), float32; a batch may cross the boundary of a chunk or an epoch."""
         out = np.empty((size, self.dim), np.float32)
         done = 0
         while done < size:
@@ -104,7 +106,7 @@ class StreamedRows:
         return out
 
     def sample(self, size: int) -> np.ndarray:
-        """Return at most ``size`` rows, float32, the same ones each time: stretches of equal length spread over the file."""
+        """Return at most ``size`` rows, float32, the same on each call: runs of equal length, evenly spread over the file."""
         n = len(self)
         places = min(size, _PLACES)
         if size >= n:
@@ -118,11 +120,11 @@ class StreamedRows:
         return _checked(block, np.dtype(np.float32), self._source.path, RowNames(ids, np.asarray(indices)))
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield ``(number of its first row, rows)`` blocks of the whole file in its order, float32."""
+        """Yield blocks of the whole file in order, each as ``(number of its first row, rows)``, float32."""
         return _scan(self._source, 0, len(self), np.dtype(np.float32))
 
     def close(self) -> None:
-        """End the reading ahead and let go of what is held; a later batch reads again."""
+        """Stop reading ahead, and release the chunks in memory; a later batch reads them again."""
         if self._ahead is not None:
             self._ahead.cancel()
         self._ahead, self._held, self._buffers = None, None, []
@@ -132,7 +134,7 @@ class StreamedRows:
             self._ahead.stop.set()
 
     def _stretches(self, random_state: int, epoch: int) -> np.ndarray:
-        """Return the order of the stretches in an epoch."""
+        """Return the order of the chunks in an epoch."""
         if self._plan is None or self._plan[0] != (random_state, epoch):
             self._plan = (
                 (random_state, epoch),
@@ -144,10 +146,10 @@ class StreamedRows:
         return int(np.random.default_rng([random_state, epoch + 1]).permutation(len(self._lengths))[0])
 
     def _within(self, random_state: int, epoch: int, stretch: int) -> np.ndarray:
-        """Return the order of the rows of a stretch in an epoch."""
+        """Return the order of the rows of a chunk in an epoch."""
         key = (random_state, epoch, stretch)
         if self._order is None or self._order[0] != key:
-            # Not [seed, epoch, 0], which seeds like [seed, epoch].
+            # stretch + 1, because [seed, epoch, 0] would give the same stream as [seed, epoch].
             self._order = (
                 key,
                 np.random.default_rng([random_state, epoch, stretch + 1]).permutation(self._lengths[stretch]),
@@ -155,7 +157,7 @@ class StreamedRows:
         return self._order[1]
 
     def _read(self, stretch: int) -> np.ndarray:
-        """Return the rows of a stretch: the one held, the one read ahead, or one read now."""
+        """Return the rows of a chunk: from memory, from the thread that reads ahead, or read now."""
         if self._held is None or self._held[0] != stretch:
             self._held = None
             if self._ahead is not None and self._ahead.stretch != stretch:
@@ -172,7 +174,7 @@ class StreamedRows:
         return self._held[1]
 
     def _read_ahead(self, stretch: int) -> None:
-        """Have a stretch read, unless it is at hand."""
+        """Start to read a chunk in a thread, unless it is in memory or being read already."""
         if self._held is not None and self._held[0] == stretch:
             return
         if self._ahead is not None:
@@ -183,14 +185,14 @@ class StreamedRows:
         self._ahead.start()
 
     def _reading(self, stretch: int) -> _Reading:
-        if not self._buffers:  # two for good: freeing and asking anew leaves holes that add up to several more
+        if not self._buffers:  # reused throughout: repeated allocation would fragment memory by several more buffers
             self._buffers = [np.empty((self._size, self.dim), self._dtype) for _ in range(min(2, len(self._lengths)))]
         into = next(buffer for buffer in self._buffers if self._held is None or buffer is not self._held[1])
         return _Reading(self._source, stretch, stretch * self._size, int(self._lengths[stretch]), into)
 
 
 class _Reading(threading.Thread):
-    """The reading of one stretch. It knows nothing of the rows it is for, so that these can go while it runs."""
+    """Thread that reads one chunk. It holds no reference to its :class:`StreamedRows`, so that these can be deleted while it runs."""
 
     def __init__(self, source: Source, stretch: int, start: int, count: int, into: np.ndarray):
         super().__init__(name=f"congruence: rows {start} on")
@@ -199,7 +201,7 @@ class _Reading(threading.Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Read; what goes wrong is kept for :meth:`result`."""
+        """Read the chunk; an exception is kept for :meth:`result`."""
         try:
             for row, block in _scan(self._source, self._start, self._start + self._count, self._into.dtype):
                 if self.stop.is_set():
@@ -209,13 +211,13 @@ class _Reading(threading.Thread):
             self._error = error
 
     def result(self) -> np.ndarray:
-        """Return the rows, or raise what went wrong, once it has ended."""
+        """Return the rows, or raise the exception of :meth:`run`; call it after the thread has ended."""
         if self._error is not None:
             raise self._error
         return self._into
 
     def cancel(self) -> None:
-        """End it at its next block."""
+        """Stop the thread at its next block, and wait for it."""
         self.stop.set()
         self.join()
 
@@ -226,22 +228,22 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
     Parameters
     ----------
     spec, ids
-        As for :func:`congruence.stores.open_source`; ids only name rows in messages.
+        As for :func:`congruence.stores.open_source`; ids are used only to identify rows in messages.
     memory : int, default=2**30
-        Bytes. A smaller matrix is read; of a larger one, a ``.npy`` file of floats in row order is mapped, and anything else streamed with
-        two stretches of rows within this.
+        Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped if it is a ``.npy`` file of
+        C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
 
     Returns
     -------
     Rows
-        :class:`congruence.train.ArrayRows` or :class:`StreamedRows`. A mapped file is drawn from at random as a whole, one short read a
-        row; its pages count towards the process's memory but the system takes them back when it needs them.
+        :class:`congruence.train.ArrayRows` or :class:`StreamedRows`. The rows of a memory-mapped file are drawn at random from the whole file,
+        with one short read per row; its pages count toward the process's memory, but the system reclaims them when it needs to.
 
     Raises
     ------
     ParameterError, CongruenceError
-        Any of the errors of :func:`congruence.stores.open_source`. Rows are checked when they are read: at once if that is into memory, else
-        when they are drawn.
+        If ``memory`` is invalid, or for any of the reasons of :func:`congruence.stores.open_source`. Rows are checked when they are read:
+        immediately if they are read into memory, else when they are drawn.
     """
     from congruence.stores import open_source
     from congruence.train.rows import ArrayRows
@@ -254,14 +256,14 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
     if isinstance(source, NpySource):
         mapped = np.load(source.path, mmap_mode="r", allow_pickle=False)
         if mapped.flags.c_contiguous and mapped.dtype.kind == "f":
-            if hasattr(mmap, "MADV_RANDOM"):  # or the system reads a hundred kilobytes ahead for each row
+            if hasattr(mmap, "MADV_RANDOM"):  # otherwise the system reads a hundred kilobytes ahead for each row
                 mapped.base.madvise(mmap.MADV_RANDOM)
             return ArrayRows(mapped, name=source.path)
     return StreamedRows(source, pool=max(1, min(POOL, memory // (2 * row_bytes))))
 
 
 def _scan(source: Source, row: int, stop: int, dtype: np.dtype) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield blocks of checked rows with the numbers of their first rows, from a row on and up to another."""
+    """Yield blocks of checked rows from ``row`` up to ``stop`` (exclusive), each with the number of its first row."""
     for ids, block in source.scan(row, max(256, BLOCK_BYTES // (source.dim * source.dtype.itemsize))):
         block = block[: stop - row]
         yield row, _checked(block, dtype, source.path, RowNames(ids, row))
@@ -272,7 +274,7 @@ def _scan(source: Source, row: int, stop: int, dtype: np.dtype) -> Iterator[tupl
 
 
 def _checked(block: np.ndarray, dtype: np.dtype, path: str, names: RowNames) -> np.ndarray:
-    """Return rows in a dtype, refusing those that are none, or no longer when they are."""
+    """Return rows converted to ``dtype``, checked before and after. Raises NotFiniteError, ZeroRowError, DtypeError."""
     check_rows(block, path, ids=names)
     if block.dtype == dtype:
         return block
@@ -284,5 +286,5 @@ def _checked(block: np.ndarray, dtype: np.dtype, path: str, names: RowNames) -> 
             f"Got numbers beyond the range of {dtype} in {path}; expected smaller ones. Pass dtype='float32', or scale the rows."
         ) from None
     if dtype.itemsize < block.dtype.itemsize:
-        check_rows(rows, path, ids=names)  # tiny numbers may have become zero
+        check_rows(rows, path, ids=names)  # tiny numbers may have been rounded to zero
     return rows

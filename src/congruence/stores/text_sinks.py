@@ -1,4 +1,4 @@
-"""``.csv`` and ``.jsonl``: writers, row by row."""
+"""Writers of ``.csv`` and ``.jsonl``, row by row."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["CsvSink", "JsonlSink"]
 
 
 class _TextSink(Sink):
-    """What both share: the source's columns, as far as text holds them."""
+    """Base class of both writers; keeps the source's columns as far as the format can hold them."""
 
     sidecar = True
     keeps_columns = True
 
     def __enter__(self) -> Self:
         if self.columns and self.column_out is not None:
-            self.space = Space()  # the description beside the file tells of one set of vectors, and there are two
+            self.space = Space()  # the sidecar describes a single set of vectors, and the file has two
         return super().__enter__()
 
     def _plan(self) -> Columns | None:
@@ -50,10 +50,10 @@ class _TextSink(Sink):
 
 
 class CsvSink(_TextSink):
-    """Writes a ``.csv`` with a header: the source's columns, its vectors as one column a dimension; or ``id``, ``v0``, ``v1``, ….
+    """Writer of a ``.csv`` with a header: the source's columns, with one column per dimension of the vectors; or ``id``, ``v0``, ``v1``, ….
 
-    The columns of the vectors go on in the numbering they had in a ``.csv``, and are called ``embedding_0``, ``embedding_1``, …
-    where they were one column ``embedding``.
+    The columns of the vectors keep the numbering of a source ``.csv``. If they were a single column ``embedding``, they are called
+    ``embedding_0``, ``embedding_1``, ….
     """
 
     def _holds(self, kind: pa.DataType) -> bool:
@@ -78,8 +78,8 @@ class CsvSink(_TextSink):
         if len(set(header)) < len(header) and not (columns and len(set(columns.cells)) < len(columns.cells)):
             twice = sorted({name for name in header if header.count(name) > 1})
             raise ParameterError(
-                f"Got columns {', '.join(twice)} twice for {self.path}; expected each once. Name those of the mapped vectors "
-                "with column_out."
+                f"Got several columns named {', '.join(twice)} for {self.path}; expected each name once. Pass column_out=… with an "
+                "unused name."
             )
         self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
         self._writer.writerow(header)
@@ -87,13 +87,13 @@ class CsvSink(_TextSink):
     def _old_cells(self, field: pa.Field) -> list[str]:
         if not pa.types.is_fixed_size_list(field.type):
             raise ParameterError(
-                f"Got column_out={self.column_out!r} for {self.path} and vectors in lists of no fixed size; expected fixed sizes, "
-                "to write the old ones as columns. Write a .parquet or .jsonl."
+                f"Got column_out={self.column_out!r} for {self.path} and vectors in lists of variable size; expected lists of a fixed size, "
+                "to write the old vectors as columns. Write a .parquet or .jsonl."
             )
         return _numbered(field.name, field.type.list_size)
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
-        # The shortest text that reads back to the same number.
+        # str gives the shortest text that reads back as the same number.
         mapped = [[str(x) for x in row] for row in vectors]
         parts: list[object] = [[[name] for name in ids.to_pylist()]] if self._new_ids and ids is not None else []
         if rows is None:
@@ -114,7 +114,7 @@ class CsvSink(_TextSink):
 
 
 class JsonlSink(_TextSink):
-    """Writes a ``.jsonl``: the source's fields and the vector on each line; or ``id`` (when there are ids) and ``vector``."""
+    """Writer of a ``.jsonl`` with the source's fields and the vector on each line; or ``id`` (if there are ids) and ``vector``."""
 
     def _holds(self, kind: pa.DataType) -> bool:
         return all(one.records for one in self.columns) or has_json_form(kind)
@@ -150,7 +150,7 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def _continued(cells: tuple[str, ...], count: int) -> list[str]:
-    """Return as many names as asked for that go on as these do: e0, e1, …; none where there is no numbering."""
+    """Return ``count`` column names that continue the numbering of ``cells`` (e0, e1, …); empty if ``cells`` are not numbered."""
     if len(cells) == count:
         return list(cells)
     found = [re.fullmatch(r"(.*?)(\d+)", cell, re.DOTALL) for cell in cells]

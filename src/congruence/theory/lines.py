@@ -1,8 +1,8 @@
-"""The straight line with the smallest largest error through points that come in blocks, and never lie in memory together.
+"""Minimax line fit: the line with the smallest maximum error for points that arrive in blocks and need not fit in memory.
 
-The residuals y − a·x of all points span max(y − a·x) − min(y − a·x), which depends only on the upper and the lower side of
-the points' convex hull. That span is convex and piecewise linear in the slope a, with a corner at the slope of each edge of
-the hull; the best line therefore runs parallel to an edge, midway between it and the opposite corner.
+The residuals y − a·x of all points span max(y − a·x) − min(y − a·x), which depends only on the upper and the lower hull of
+the points. That span is convex and piecewise linear in the slope a, with a breakpoint at the slope of each edge of
+the hull. So the best line is parallel to an edge, midway between it and the opposite vertex.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 __all__ = ["FLAT", "Envelope", "Line"]
 
-#: Points whose x differ by less than this have no slope: what differs is rounding.
+#: Differences in x up to this size are rounding error: such points do not determine a slope.
 FLAT = 1e-12
 
 
@@ -27,7 +27,7 @@ class Line:
 
 
 class Envelope:
-    """Upper and lower side of the convex hull of points in the plane, kept up to date block by block.
+    """Upper and lower convex hull of points in the plane, updated block by block.
 
     Examples
     --------
@@ -45,22 +45,23 @@ class Envelope:
         self._upper, self._lower = (empty, empty), (empty, empty)
 
     def add(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Take in more points.
+        """Add points.
 
         Parameters
         ----------
         x, y : ndarray of float64, shape (k,)
+            Coordinates of the points.
         """
         self._upper = _extend(self._upper, x, y)
         self._lower = _extend(self._lower, x, -y)
 
     def span(self, slope: float) -> tuple[float, float]:
-        """Return the least and the largest of y − slope · x over all points taken in."""
+        """Return the smallest and the largest y − slope · x over all points added."""
         (ux, uy), (lx, ly) = self._upper, self._lower
         return float((-ly - slope * lx).min()), float((uy - slope * ux).max())
 
     def best_slope(self) -> float:
-        """Return the slope at which the span is smallest; 0 for points that all share one x."""
+        """Return the slope at which the span is smallest; 0 if all points have the same x."""
         (ux, uy), (lx, ly) = self._upper, self._lower
         if ux[-1] - ux[0] <= FLAT:
             return 0.0
@@ -68,7 +69,7 @@ class Envelope:
             slopes = np.concatenate([np.diff(uy) / np.diff(ux), -np.diff(ly) / np.diff(lx)])
         slopes = np.sort(slopes[np.isfinite(slopes)])
         low, high = 0, len(slopes) - 1
-        while low < high:  # a convex function rises from the first place at which it does not fall
+        while low < high:  # binary search for the first slope at which the convex span does not decrease
             middle = (low + high) // 2
             here, there = (np.ptp(self.span(float(a))) for a in slopes[middle : middle + 2])
             low, high = (low, middle) if here <= there else (middle + 1, high)
@@ -76,7 +77,7 @@ class Envelope:
 
 
 def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the upper side of the hull of a chain and more points."""
+    """Return the upper hull of the points of a chain and of more points."""
     cx, cy = chain
     if len(cx):
         outside = (y > np.interp(x, cx, cy)) | (x < cx[0]) | (x > cx[-1])
@@ -85,10 +86,10 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
         x, y = np.concatenate([cx, x[outside]]), np.concatenate([cy, y[outside]])
     order = np.lexsort((y, x))
     x, y = x[order], y[order]
-    top = np.append(x[1:] != x[:-1], True)  # the highest of those above one another
+    top = np.append(x[1:] != x[:-1], True)  # the highest point for each x
     x, y = x[top], y[top]
-    # A point on or below the chord of its neighbors is no corner. Dropping all such points at once is right, since a corner
-    # lies below no chord whatever; it thins a cloud quickly, and the stack below finishes the rest one by one.
+    # A point on or below the chord of its neighbors is not a vertex. Dropping all such points at once is correct, since a vertex
+    # lies above every chord. This thins out a cloud quickly; the stack below processes the remaining points one by one.
     while len(x) > 2:
         corner = np.ones(len(x), bool)
         corner[1:-1] = _turn(x[:-2], y[:-2], x[1:-1], y[1:-1], x[2:], y[2:]) < 0
@@ -109,5 +110,5 @@ _N = TypeVar("_N", float, np.ndarray)
 
 
 def _turn(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
-    """Say on which side of the way from a to b the point c lies: positive on the left."""
+    """Return a positive number if c lies to the left of the directed line from a to b, and a negative number if to the right."""
     return (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)

@@ -1,4 +1,4 @@
-"""JAM's two autoencoders as the loop sees them: batches of images, captions and wrong captions, and the losses of their steps."""
+"""JAM's two autoencoders as an objective for the training loop: batches of images, captions and wrong captions, and the loss of each step."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-#: The largest 1/τ a learned temperature may reach, as in CLIP.
+#: Upper bound of 1/τ for a learned temperature, as in CLIP.
 LARGEST_SCALE = 100.0
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of a step as tensors, in the units they are trained in.
+    """Rows of a step as tensors, standardized as for training.
 
     Attributes
     ----------
     step : int
     images : tensor, shape (b, d_source)
     texts : tensor, shape (b + b·k, d_target)
-        The captions, and after them the k wrong captions of each in turn.
+        The captions, followed by the k wrong captions of each row in turn.
     labels : tensor of int, shape (b, 3), or None
-        Numbers of each row's image, twice, and caption.
+        Ids of each row's image by group label, its image by vector, and its caption by vector; equal ids are the same item.
     """
 
     step: int
@@ -62,15 +62,16 @@ class Parameters(Protocol):
 
 
 class AutoencoderObjective:
-    """Both autoencoders on their device, and the losses of their steps.
+    """Both autoencoders on their device, and the loss of each training step.
 
     Attributes
     ----------
     module : torch.nn.Module
-        With ``encode`` and ``decode``, a head for each side, and ``log_scale``, if the temperature is learned.
+        Contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is learned.
     data, heldout : Captions, and Captions or None
+        Training rows and validation rows.
     means, scales : list of ndarray and list of float
-        What is subtracted from the rows of each side, and what they are divided by.
+        For each side, the mean that is subtracted from its rows and the number they are then divided by.
     """
 
     module: Module
@@ -99,7 +100,7 @@ class AutoencoderObjective:
             self.module.log_scale = torch.nn.Parameter(torch.tensor(-float(np.log(jam.temperature))))
         self.module.to(self.device)
         self.source, self.target = self.tensor(data.source, 0), self.tensor(data.target, 1)
-        # Con compares with no wrong captions, though the validation may have some.
+        # The Con loss does not use wrong captions, although validation may.
         negatives = None if jam.loss == "con" else data.negatives
         self.wrong = None if negatives is None else self.tensor(negatives, 1)
         self.labels: Tensor | None = None
@@ -108,7 +109,7 @@ class AutoencoderObjective:
                 data.groups,
                 data.source,
                 data.target,
-            )  # images by their labels, and where they have none by their vectors
+            )  # images by group label and by vector, since groups may not be given
             numbers = [np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) for rows in known]
             self.labels = torch.from_numpy(np.column_stack(numbers)).to(self.device)
         self.batch_size = min(jam.batch_size, len(data))
@@ -116,7 +117,7 @@ class AutoencoderObjective:
         if heldout is not None:
             self._partners = partners(heldout.groups, heldout.groups)
 
-    # ------------------------------------------------------------------ what the loop asks for
+    # ------------------------------------------------------------------ for the training loop
 
     def batch(self, step: int) -> Batch:
         """Return the rows of a step."""
@@ -130,7 +131,7 @@ class AutoencoderObjective:
         return Batch(step, self.source[index], texts, None if self.labels is None else self.labels[index])
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Return the terms of the loss of a batch."""
+        """Return the loss of a batch and its terms."""
         from torch.nn import functional as F
 
         jam, given = self.jam, (batch.images, batch.texts)
@@ -174,41 +175,43 @@ class AutoencoderObjective:
             )
         return recall_at_k(v, t, self._partners, k=1)
 
-    # ------------------------------------------------------------------ parts
+    # ------------------------------------------------------------------ helpers
 
     def tensor(self, rows: np.ndarray, side: int) -> Tensor:
-        """Return rows in the units they are trained in, on the device."""
+        """Return standardized rows as a tensor on the device."""
         import torch
 
         units = (rows - self.means[side]) / self.scales[side]
         return torch.from_numpy(np.ascontiguousarray(units, np.float32)).to(self.device)
 
     def temperature(self) -> Tensor:
-        """Return τ."""
+        """Return the temperature τ."""
         import torch
 
         if not self.jam.learn_temperature:
             return torch.tensor(self.jam.temperature)
-        with torch.no_grad():  # the weight itself, so that a gradient can bring it back
+        with torch.no_grad():  # clamp the parameter, not its output: past the bound the output's gradient would be zero
             self.module.log_scale.clamp_(max=float(np.log(LARGEST_SCALE)))
         return self.module.log_scale.neg().exp()
 
     def between(self, span: float | tuple[float, float], step: int) -> float:
-        """Return where a linear schedule stands at a step: its first value in the first step, its last in the last."""
+        """Return the value of a linear schedule at a step; it has its first value in the first step and its second in the last."""
         first, last = ends(span, "span")
         return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
 
 
 def ends(value: object, name: str) -> tuple[float, float]:
-    """Return where a schedule begins and ends; one number does both."""
+    """Return the start and end of a schedule; a single number is a constant schedule."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
-        raise ParameterError(f"Got {name}={value!r}; expected a number, or two. Pass {name}=1.0, for example.")
+        raise ParameterError(
+            f"Got {name}={value!r}; expected a number, or a pair of numbers. Pass {name}=1.0, for example."
+        )
     return both[0], both[1]
 
 
 def _units(rows: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the mean of rows and their standard deviation, one number; 1 for rows that are all the same up to rounding."""
+    """Return the mean of the rows and their overall standard deviation (a single number), or 1 if all rows are equal up to rounding."""
     mean = rows.mean(0, dtype=np.float64)
     scale = float(np.sqrt(np.mean((rows - mean) ** 2)))
     return mean, scale if scale > np.finfo(np.float32).eps * np.abs(rows).max() else 1.0

@@ -1,4 +1,4 @@
-"""What losses accept: batches of rows, and a temperature."""
+"""Validation of the inputs of losses: batches of rows, and a temperature."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
-    """Return two batches of one width and of one type, float32 at least. Raises ShapeError."""
+    """Return two batches of the same width as tensors of the same type, float32 or float64. Raises ShapeError."""
     import torch
 
     sides = [torch.as_tensor(side) for side in (X, Y)]
@@ -29,7 +29,7 @@ def batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple[
 
 
 def check_temperature(temperature: float | Tensor, like: Tensor) -> Tensor:
-    """Return a temperature as a tensor of the type of a batch. Raises ParameterError."""
+    """Return a temperature as a scalar tensor of the type and on the device of ``like``. Raises ParameterError if it is not positive."""
     import torch
 
     tau = torch.as_tensor(temperature, dtype=like.dtype, device=like.device)

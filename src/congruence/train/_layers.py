@@ -1,6 +1,6 @@
-"""The layers of a head as torch modules, made from plain data and turned back into it.
+"""The layers of a head as torch modules, with conversion from and to plain data.
 
-The plain data is what :class:`congruence.maps.HeadsMap` serves without torch. Imports torch: only to be imported once that is known to be there.
+:class:`congruence.maps.HeadsMap` applies the plain data without torch. This module imports torch; import it only after checking that torch is installed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from congruence._utils.typing import Layer
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: A head's layers as plain data, in the order they act: see :meth:`congruence.maps.HeadsMap.from_layers`.
+#: A head's layers as plain data, in the order in which they are applied; see :meth:`congruence.maps.HeadsMap.from_layers`.
 Layers: TypeAlias = list[Layer]
 
 
 class _Layer(torch.nn.Module):
-    """One layer: trained arrays as parameters, fixed ones as buffers, the rest as plain values."""
+    """One layer: trained arrays are parameters, fixed arrays are buffers, and all other values are plain numbers."""
 
     fixed: tuple[str, ...] = ()
 
@@ -87,7 +87,7 @@ class _LayerNorm(_Layer):
 
 
 class _SwiGLU(_Layer):
-    """Gate and value side by side: with a few rows one wide product takes less time than two."""
+    """SwiGLU with the weights of gate and value concatenated: for small batches, one wide product takes less time than two."""
 
     def __init__(self, layer: Layer):
         both = {name: np.concatenate([layer[f"gate_{name}"], layer[name]], axis=-1) for name in ("weight", "bias")}
@@ -105,12 +105,12 @@ class _SwiGLU(_Layer):
 
 
 class _Dropout(_Layer):
-    """Only while training: it is left out of what is served."""
+    """Dropout, which is active only in training and not part of the plain data of a head."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or x.device.type != "cpu":
             return F.dropout(x, self.values["p"], self.training)
-        # torch draws entry by entry here; four entries from each random word take a fifth of its time.
+        # On the CPU, torch draws one random number per entry. Using each random 64-bit word for four entries takes a fifth of the time.
         cut = round(self.values["p"] * 2**16)
         words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         kept = (words.view(torch.int16)[: x.numel()] >= cut - 2**15).view(x.shape)
@@ -149,7 +149,7 @@ class Head(torch.nn.Module):
     Parameters
     ----------
     layers : list of dict
-        Plain data.
+        The layers as plain data.
     """
 
     def __init__(self, layers: Layers):
@@ -157,18 +157,18 @@ class Head(torch.nn.Module):
         self.layers = torch.nn.ModuleList(_KINDS[layer["kind"]](layer) for layer in layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a batch, shape (b, d_in), after all layers."""
+        """Apply all layers to a batch, shape (b, d_in)."""
         for layer in self.layers:
             x = layer(x)
         return x
 
     def plain(self) -> Layers:
-        """Return the layers as plain data, without those that act while training only."""
+        """Return the layers as plain data, without layers that are active only in training."""
         return [layer.plain() for layer in self.layers if layer.kind != "dropout"]
 
 
 def linear(d_in: int, d_out: int, rng: np.random.Generator) -> Layer:
-    """Return a linear layer with torch's own initial weights: uniform within 1/√d_in."""
+    """Return a linear layer with torch's default initialization: uniform in ±1/√d_in."""
     bound = 1 / math.sqrt(d_in)
     return {
         "kind": "linear",
@@ -178,7 +178,7 @@ def linear(d_in: int, d_out: int, rng: np.random.Generator) -> Layer:
 
 
 def mlp(widths: Sequence[int], rng: np.random.Generator) -> Layers:
-    """Return linear layers of the given widths with GELU between them; two widths make one linear layer."""
+    """Return linear layers of the given widths with GELU between them; two widths give one linear layer."""
     layers: Layers = []
     for d_in, d_out in pairwise(widths):
         layers += [linear(d_in, d_out, rng), {"kind": "gelu"}]

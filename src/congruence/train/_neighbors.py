@@ -1,4 +1,4 @@
-"""Nearest rows of one collection among those of another, which is read through once."""
+"""Exact nearest-neighbor search in a collection that is read once, in blocks."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from congruence.train.rows import Rows, scannable
 
 
 def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.device = "cpu") -> np.ndarray:
-    """Find the k rows with the largest cosine for each query, by comparing all.
+    """Return the k rows with the largest cosine for each query, by exhaustive search.
 
     Parameters
     ----------
     queries : ndarray of float32, shape (n, d)
     rows : Rows
-        With methods ``scan`` and ``take``.
+        Rows to search, which can be scanned in blocks (:class:`~congruence.train.rows.ScannableRows`).
     k : int
+        Number of neighbors.
     device : torch.device, optional
-        To compute on.
+        Device for the computation.
 
     Returns
     -------
     ndarray of int, shape (n, k)
-        Row numbers, nearest first. Cosines are computed in float32: rows equally near up to its rounding may change places.
+        Row numbers, nearest first. Cosines are computed in float32; rows whose cosines differ by less than its rounding may swap places.
 
     Raises
     ------
     ParameterError
-        More neighbors than rows.
+        If ``k`` is larger than the number of rows.
     InputError
-        The rows cannot be read through.
+        If the rows cannot be scanned.
 
     Notes
     -----
-    O(n·k) memory beside the queries and one block. SOTAlign, appendix A.2: with frozen encoders neighbors can be found once and for all.
+    Memory is O(n·k) in addition to the queries and one block. With frozen encoders, neighbors need to be computed only once (SOTAlign, appendix A.2).
     """
     if k > len(rows):
         raise ParameterError(
@@ -49,7 +50,7 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
     import torch
 
     unit = torch.nn.functional.normalize
-    Q = unit(torch.tensor(queries), dim=1).to(device)  # a copy: what is mapped from a file cannot be written to
+    Q = unit(torch.tensor(queries), dim=1).to(device)  # a copy, because memory-mapped arrays may be read-only
     best = torch.full((len(Q), k), -torch.inf, device=device)
     index = torch.zeros((len(Q), k), dtype=torch.int64, device=device)
     for start, block in scannable(rows).scan():

@@ -1,6 +1,6 @@
-"""What SUE is made of: the graph of a batch, the spectral loss over it, and the maximum mean discrepancy.
+"""Components of SUE: the graph of a batch, its spectral loss, and the maximum mean discrepancy.
 
-Imports torch: only to be imported once that is known to be there. All functions hold n × n arrays of a batch.
+This module imports torch; import it only after checking that torch is installed. All functions store n × n arrays of a batch.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
 
 
 def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
-    """Return the symmetric graph of k nearest neighbors of rows, weighted by a Gaussian kernel.
+    """Return the symmetric k-nearest-neighbor graph of the rows, weighted by a Gaussian kernel.
 
     Parameters
     ----------
     X : tensor, shape (n, d)
     k : int
-        Neighbors of a row; all others where there are fewer.
+        Number of neighbors of a row, at most n − 1.
     scale_k : int
-        The kernel's width is the median distance of a row to its scale_k-th neighbor, or to the k-th if that is nearer.
+        The kernel is exp(−‖x − y‖²/s), where s is the median squared distance of a row to its scale_k-th neighbor, or to the k-th if
+        ``scale_k`` exceeds k.
 
     Returns
     -------
     tensor, shape (n, n)
+        The graph's weights W, averaged with their transpose.
     """
     D = squared_distances(X, X)
     D.fill_diagonal_(torch.inf)
@@ -40,14 +42,16 @@ def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
 def spectral_loss(Z: Tensor, W: Tensor) -> Tensor:
     """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z.
 
-    The mean of ``r`` eigenvalues of (D − W)/(mean degree) at its least, where the columns span the eigenvectors of the r smallest ones but that of
-    the constant. It is the spectral loss Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹, whichever R.
+    The minimum is the mean of the r smallest eigenvalues of (D − W)/(mean degree), not counting that of the constant vector; it is reached if the
+    columns span the corresponding eigenvectors. Up to a constant factor, this is the spectral loss Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹,
+    and it does not depend on the choice of R.
 
     Parameters
     ----------
     Z : tensor, shape (n, r)
-        Outputs of a network. A gradient flows in them.
+        Outputs of a network. Gradients flow into them.
     W : tensor, shape (n, n)
+        The graph, from :func:`affinities`.
 
     Returns
     -------
@@ -58,25 +62,27 @@ def spectral_loss(Z: Tensor, W: Tensor) -> Tensor:
     smooth = (Z.T @ (degrees[:, None] * Z - W @ Z)).double()
     inner = (Z.T @ Z).double()
     width = len(inner)
-    # Directions that are next to none of the variance would be divided by rounding error.
+    # Regularize directions with almost no variance; otherwise they would be divided by rounding error.
     inner = inner + 1e-6 * inner.trace() / width * torch.eye(width, dtype=inner.dtype, device=inner.device)
     return (torch.linalg.solve(inner, smooth).trace() / (width * degrees.mean())).to(Z.dtype)
 
 
 def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
-    """Return all squared Euclidean distances, with a gradient that is finite where they are 0."""
+    """Return all squared Euclidean distances, with gradients that are finite at zero distance."""
     return (X.square().sum(1)[:, None] + Y.square().sum(1) - 2 * X @ Y.T).clamp_min(0)
 
 
 def mmd(X: Tensor, Y: Tensor, scales: int) -> Tensor:
-    """Return the squared maximum mean discrepancy of two batches, biased, under a sum of Gaussian kernels.
+    """Return the biased estimate of the squared maximum mean discrepancy of two batches, for a sum of Gaussian kernels.
 
-    The kernels are exp(−‖x − y‖²/(s·2ᵉ)) with s the mean squared distance of different rows of both batches together and e from −⌊scales/2⌋ on.
+    The kernels are exp(−‖x − y‖²/(s·2ᵉ)), where s is the mean squared distance between different rows of both batches together, and e takes
+    ``scales`` consecutive integers starting at −⌊scales/2⌋.
 
     Parameters
     ----------
     X, Y : tensor, shape (n, d) and (m, d)
     scales : int
+        Number of kernels.
 
     Returns
     -------

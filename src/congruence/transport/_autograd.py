@@ -1,4 +1,4 @@
-"""The explicit gradient as functions that autograd can call. Imports torch: only to be imported once that is known to be there."""
+"""Autograd functions that use the explicit gradient of the KLOT loss. Imports torch, so import it only if torch is installed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from congruence.transport._comparison import Side, compare
 
 
 class Klot(torch.autograd.Function):
-    """The divergence as a function of the student's affinities; the gradient is computed on the way back, from the potentials."""
+    """The divergence as a function of the student's affinities; the backward pass computes the gradient from the potentials."""
 
     @staticmethod
     def forward(
         ctx: FunctionCtx, A: Tensor, T: Tensor, student: Side, teacher: Side, scale: float, found: list[float]
     ) -> Tensor:
-        """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
-        ctx.save_for_backward(A, T)  # torch then notices if either is changed in place
+        """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``found``."""
+        ctx.save_for_backward(A, T)  # lets torch detect in-place changes of either
         ctx.sides, ctx.scale = (student, teacher), scale
         parts = compare(student, teacher, 8 * A.numel(), lambda _, G: torch.linalg.vector_norm(G, 1))
         value, size = (sum(terms) for terms in zip(*parts, strict=True))
@@ -27,7 +27,7 @@ class Klot(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return (P − P*)/ε, scaled."""
+        """Return (P − P*)/ε times ``scale`` and the upstream gradient."""
         A, _ = ctx.saved_tensors
         student, teacher = ctx.sides
         gradient = torch.empty_like(A)
@@ -42,7 +42,7 @@ class Klot(torch.autograd.Function):
 
 
 class KlotFeatures(torch.autograd.Function):
-    """The divergence as a function of the student's vectors; the gradients come from the pass that gives the value."""
+    """The divergence as a function of the student's vectors; the forward pass computes the gradients together with the value."""
 
     @staticmethod
     def forward(
@@ -55,7 +55,7 @@ class KlotFeatures(torch.autograd.Function):
         memory: int,
         found: list[float],
     ) -> Tensor:
-        """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
+        """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``found``."""
         dtype, factor = student.affinity.dtype, scale / student.epsilon
         needs = ctx.needs_input_grad[:2]
         value, size, dX, dY = _from_strips(X, Y, student, teacher, factor, memory, needs)
@@ -66,7 +66,7 @@ class KlotFeatures(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return what the way forward computed, scaled."""
+        """Return the gradients from the forward pass times the upstream gradient."""
         dX, dY = (None if slope is None else slope * upstream.to(slope.dtype) for slope in ctx.saved_tensors)
         return dX, dY, None, None, None, None, None
 
@@ -74,7 +74,7 @@ class KlotFeatures(torch.autograd.Function):
 def _from_strips(
     X: Tensor, Y: Tensor, student: Side, teacher: Side, factor: float, memory: int, needs: tuple[bool, ...]
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the divergence, ‖P − P*‖₁ and, where they are needed, ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X."""
+    """Return the divergence, ‖P − P*‖₁ and, for each one in ``needs``, ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X."""
     dtype, (needs_X, needs_Y) = student.affinity.dtype, needs
     right = Y.to(dtype)
     dX = torch.empty_like(X) if needs_X else None

@@ -1,9 +1,9 @@
-"""Transport on a circle of circumference 1 between equally weighted atoms, many circles at once.
+"""Optimal transport between equally weighted atoms on circles of circumference 1, for a batch of circles.
 
-Positions are turns, sorted along the last axis and all within one turn. With Q the quantile function, continued by
+Positions are in turns, sorted along the last axis, and all within one turn. With Q the quantile function, extended by
 Q(q + 1) = Q(q) + 1, every monotone plan pairs Q_u(q) with Q_v(q − θ) for some shift θ. Between n and m atoms the cost is
-convex and piecewise linear in θ, with corners at multiples of 1/lcm(n, m) (Delon, Salomon and Sobolevski 2010, "Fast transport
-optimization for Monge costs on the circle", sections 5 and 6). So shifts are whole numbers here, in a small enough unit.
+convex and piecewise linear in θ, with breakpoints at multiples of 1/lcm(n, m) (Delon, Salomon and Sobolevski 2010, "Fast transport
+optimization for Monge costs on the circle", sections 5 and 6). So this module represents shifts as integers, in a small enough unit.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ import numpy as np
 
 
 def circular_cost(u: np.ndarray, v: np.ndarray, p: float) -> np.ndarray:
-    """Return W_p^p of each pair of rows, the minimum over all shifts.
+    """Return W_p^p of each pair of rows, minimized over all shifts.
 
     Parameters
     ----------
     u : ndarray of float64, shape (b, n)
+        Sorted positions, in turns.
     v : ndarray of float64, shape (b, m)
+        Sorted positions, in turns.
     p : float
-        At least 1.
+        Order of the distance, at least 1.
 
     Returns
     -------
     ndarray, shape (b,)
-        In turns to the power p.
+        Costs, in turns to the power p.
     """
-    if u.shape[1] < v.shape[1]:  # a step of the search costs one term for each atom of v
+    if u.shape[1] < v.shape[1]:  # each step of the search costs one term per atom of v
         u, v = v, u
     unit = math.lcm(u.shape[1], v.shape[1])
     wide = _unrolled(u)
@@ -40,23 +42,23 @@ def circular_cost(u: np.ndarray, v: np.ndarray, p: float) -> np.ndarray:
 
 
 def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return the squared linear circular distance of each pair of rows: both go through the uniform distribution.
+    """Return the squared linear circular distance of each pair of rows, linearized at the uniform distribution.
 
-    The best shift to the uniform distribution is known (mean − 1/2), so that between u and v follows without a search.
+    The optimal shift to the uniform distribution is known (mean − 1/2), so the shift between u and v follows without a search.
 
     Returns
     -------
     ndarray, shape (b,)
-        In squared turns.
+        Squared distances, in squared turns.
     """
     least = math.lcm(u.shape[1], v.shape[1])
-    unit = least * -(-(2**51) // least)  # the shift is a real number: take a unit below its rounding error
+    unit = least * -(-(2**51) // least)  # the shift is a real number: use a unit below its rounding error
     shift = np.rint((v.mean(axis=1) - u.mean(axis=1)) * unit).astype(np.int64)
     return _integral(_unrolled(u), v, unit, shift, _squared_arc)
 
 
 def gridded_linear_cost(u: np.ndarray, v: np.ndarray, grid: int) -> np.ndarray:
-    """Return :func:`linear_cost` as a mean over ``grid`` evenly spaced points of the reference instead of the integral."""
+    """Return :func:`linear_cost` with the integral replaced by a mean over ``grid`` evenly spaced points of the reference."""
     sides = []
     for side in (u, v):
         n = side.shape[1]
@@ -67,23 +69,23 @@ def gridded_linear_cost(u: np.ndarray, v: np.ndarray, grid: int) -> np.ndarray:
 
 
 def _power(gap: np.ndarray, p: float) -> np.ndarray:
-    """|gap|^p."""
+    """Return |gap|^p."""
     return gap * gap if p == 2 else np.abs(gap) if p == 1 else np.abs(gap) ** p
 
 
 def _squared_arc(gap: np.ndarray) -> np.ndarray:
-    """Square of the shorter way round."""
+    """Return the squared length of the shorter arc."""
     gap = gap - np.rint(gap)
     return gap * gap
 
 
 def _unrolled(u: np.ndarray) -> np.ndarray:
-    """Return three turns of atoms: column n + i holds Q's step i, for −n ≤ i ≤ 2n."""
+    """Return the atoms over three turns: column n + i holds the value of Q on its step i, for −n ≤ i ≤ 2n."""
     return np.concatenate([u - 1, u, u + 1, u[:, :1] + 2], axis=1)
 
 
 def _ahead(wide: np.ndarray, m: int, unit: int, shift: np.ndarray) -> np.ndarray:
-    """Return Q_u just after the end of each of v's m steps, shape (b, m)."""
+    """Return Q_u just after the end of each of the m steps of v, shape (b, m)."""
     b, n = len(wide), wide.shape[1] // 3
     if n == m:
         windows = np.lib.stride_tricks.sliding_window_view(wide, m, axis=1)
@@ -93,16 +95,16 @@ def _ahead(wide: np.ndarray, m: int, unit: int, shift: np.ndarray) -> np.ndarray
 
 
 def _pick(wide: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Do as ``np.take_along_axis`` on the last axis, several times faster."""
+    """Return ``np.take_along_axis(wide, index, axis=1)``, several times faster; overwrites ``index``."""
     index += np.arange(0, wide.size, wide.shape[1])[:, None]
     return wide.take(index)
 
 
 def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndarray:
-    """Return a shift of least cost for each row, in units.
+    """Return a shift of minimal cost for each row, as a number of units.
 
-    The slope of a convex function changes sign once: it is bracketed and narrowed by false position (Illinois), with a
-    bisection every third step as a guarantee. At a shift of a whole turn all of u lies on one side of v.
+    The slope of a convex function changes sign once. The sign change is bracketed and located by false position (Illinois), with a
+    bisection every third step to guarantee progress. Shifts of one turn bracket it: there all of u lies on one side of v.
     """
     b, m = v.shape
     after = np.concatenate([v[:, 1:], v[:, :1] + 1], axis=1)
@@ -119,7 +121,7 @@ def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndar
 
     low, high = np.full(b, -unit), np.full(b, unit)
     at_low, at_high = slope(low), slope(high)
-    high = np.where(at_low < 0, high, low)  # the cost may be least at the very end
+    high = np.where(at_low < 0, high, low)  # the minimum may lie at the lower end
     before = np.zeros(b, dtype=bool)
     step = 0
     while (searching := high - low > 1).any():
@@ -144,11 +146,11 @@ def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndar
 def _integral(
     wide: np.ndarray, v: np.ndarray, unit: int, shift: np.ndarray, cost: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Integrate ``cost(Q_u(q) − Q_v(q − θ))`` over one turn, exactly: both are constant between merged cuts."""
+    """Return the exact integral of ``cost(Q_u(q) − Q_v(q − θ))`` over one turn: both are constant between the merged breakpoints."""
     (b, m), n = v.shape, wide.shape[1] // 3
     step_u, step_v = unit // n, unit // m
     start = np.arange(m) * step_v + shift[:, None]
-    first = start // step_u  # the step of u in which each step of v begins
+    first = start // step_u  # step of u in which each step of v begins
     is_v = np.zeros((b, n + m), dtype=bool)
     np.put_along_axis(is_v, first - first[:, :1] + np.arange(m), True, axis=1)
     of_v = np.cumsum(is_v, axis=1, dtype=np.int64) - 1

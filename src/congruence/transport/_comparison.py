@@ -1,4 +1,4 @@
-"""The Kullback-Leibler divergence of two entropic plans and its gradient, a strip of rows at a time."""
+"""The Kullback-Leibler divergence between two entropic plans and its gradient, computed in strips of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Side:
-    """Affinities, the potentials of their plan, and the marginals that it has if they are converged."""
+    """Affinities, the potentials of their plan, and the marginals of that plan at convergence."""
 
     affinity: Affinity
     epsilon: float
@@ -24,7 +24,7 @@ class Side:
     marginals: tuple[Array, Array]
 
     def exponent(self, part: slice, out: Array) -> Array:
-        """Write log P of some rows into ``out``, and return it."""
+        """Write the rows ``part`` of log P into ``out``, and return it."""
         return self.affinity.exponent(part, self.potentials.u, self.potentials.v, self.epsilon, out)
 
 
@@ -35,27 +35,28 @@ def compare(
     use: Callable[[slice, Array], T],
     then: Callable[[slice, Array], None] | None = None,
 ) -> list[tuple[Array, T]]:
-    """Return the parts of the divergence, and what ``use`` makes of P − P*, strip by strip.
+    """Return, for each strip of rows, its part of the divergence and the result of ``use`` on P − P*.
 
     Parameters
     ----------
     student, teacher : Side
-        P and P*, both of mass 1.
+        The sides whose plans are P and P*, both of mass 1.
     memory : int
-        Bytes of a kernel that may be held. If all of it is less, threads share small strips out, which stay in the cache.
+        Maximum bytes of a kernel to keep in memory. If a whole kernel fits, threads process small strips, which stay in the cache.
     use : callable
-        Of rows and of P − P* for them, a scratch strip that is its own until it returns. Of several threads at once.
+        Called with a slice of rows and the strip of P − P* for these rows. The strip is scratch memory that belongs to the call until it
+        returns. Several threads may call it at the same time.
     then : callable, optional
-        Of rows and the same strip after ``use``: in the order of the rows, one at a time.
+        Called with the same slice and strip after ``use``, in the order of the rows and one call at a time.
 
     Returns
     -------
     list of
         scalar array of float64
-            The sum of P* log(P*/P) − P* + P over some rows. The last two terms cancel over all rows but for rounding; with them the sum
-            is never negative and the gradient below exact at any potentials.
+            The sum of P* log(P*/P) − P* + P over the rows of a strip. Over all rows the last two terms cancel up to rounding; with them
+            the sum is never negative, and the gradient P − P* is exact at any potentials.
         object
-            What ``use`` returned.
+            The return value of ``use``.
     """
     affinity = student.affinity
     xp, n = affinity.xp, affinity.shape[0]

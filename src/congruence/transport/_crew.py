@@ -1,10 +1,10 @@
-"""Strips of a matrix, shared out among threads that each compute alone.
+"""A thread pool for the strips of a matrix, in which each thread computes a whole strip single-threaded.
 
-A library of linear algebra splits every operation among its threads and waits for the slowest of them, some hundred times in a solve. Where another
-process keeps a core busy, a thread is put aside for milliseconds again and again, and the others wait, spinning, in operations of a tenth
-of one. Here a thread takes a strip, does all that is to be done with it, and takes the next: one that is put aside delays its own
-strip, and one that does not come to run at all delays nothing. What a strip gives does not depend on who computed it, and results are put together in
-the order of the strips: they are the same to the bit for any number of threads above one, and for tensors for one as well.
+A linear algebra library splits every operation among its threads and waits for the slowest of them, some hundred times in a solve. If another
+process keeps a core busy, the scheduler repeatedly preempts a thread for milliseconds, and the others spin while they wait, in operations that
+take a tenth of a millisecond. Here a thread takes a strip, does all the work on it, and takes the next: a preempted thread delays only its own
+strip, and a thread that never gets to run delays nothing. The result for a strip does not depend on the thread that computed it, and results are
+combined in the order of the strips. So they are bitwise identical for any number of threads above one, and for tensors also for one thread.
 """
 
 from __future__ import annotations
@@ -28,32 +28,35 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Entries of a matrix from which a second thread pays: below, an iteration takes no longer than it takes to wake one.
+#: Minimum number of matrix entries for which a second thread pays off: below, an iteration takes no longer than waking a thread.
 LEAST = 2**19
-#: Up to so many terms OpenBLAS adds up a product of two vectors on the thread that asks for it.
+#: Maximum number of terms for which OpenBLAS computes a dot product on the calling thread alone.
 ALONE = 8192
 
 
 class Crew:
-    """Threads for the strips of one matrix, for the time of a ``with`` block.
+    """Thread pool for the strips of one matrix, active inside a ``with`` block.
 
-    Only the threads that belong to it compute on one thread each: what torch may use elsewhere, and in other threads, is left as it is.
+    Inside the block, each thread of the pool, including the caller's, runs torch single-threaded; torch's setting in all other threads, and
+    after the block, is unchanged.
 
     Parameters
     ----------
     like : array or tensor
-        Of the library, and on the device, of the matrix.
+        Array of the same library and on the same device as the matrix.
     entries : int
-        Of the matrix.
+        Number of entries of the matrix.
     held : bool
-        Whether strips are small. Otherwise, and on a device with a memory of its own, all is done as the library does it.
+        Whether strips are small, because the whole matrix is kept in memory. If not, or on a device with its own memory, the caller's
+        thread does all the work, with the library's own multithreading.
 
     Attributes
     ----------
     size : int
-        Threads, that of the caller included.
+        Number of threads, including the caller's.
     apart : bool
-        Whether the library's own products are to be avoided, since they would use threads of their own: NumPy's, unless it has one.
+        Whether to avoid the library's own matrix products because they would start threads of their own: true for NumPy arrays with small
+        strips if BLAS uses more than one thread.
     """
 
     def __init__(self, like: Array, entries: int, held: bool = True) -> None:
@@ -83,20 +86,21 @@ class Crew:
     def each(
         self, work: Callable[[slice], T], parts: Sequence[slice], then: Callable[[slice, T], None] | None = None
     ) -> Iterator[T]:
-        """Return what ``work`` gives for the parts, in their order; alone, each when it is asked for.
+        """Yield the results of ``work`` for the parts, in the order of the parts; a single thread computes each on demand.
 
         Parameters
         ----------
         work : callable
+            Called with each part.
         parts : sequence of slice
         then : callable, optional
-            Called with a part and what ``work`` gave for it, in the order of the parts, one at a time and by the same thread, before that takes
-            another part: for sums too large to be kept for every part.
+            Called with a part and the result of ``work`` for it, in the order of the parts and one call at a time, by the thread that computed the
+            part and before that thread takes another: for sums too large to be kept for every part.
 
         Raises
         ------
         Exception
-            The first that ``work`` or ``then`` raised, once no thread is in them any more.
+            If ``work`` or ``then`` raises; raised again after all threads have left these functions.
         """
         if self._pool is None or len(parts) < 2:
             for part in parts:
@@ -111,18 +115,18 @@ class Crew:
         )
 
 
-#: All by the thread that asks, as its library does it.
+#: Runs everything on the caller's thread, with the library's own multithreading.
 ONE = Crew(np.empty(0), 0, held=False)
 
 
 class _Shared(Generic[T]):
-    """One round of strips: who has time takes the next."""
+    """A queue of strips from which idle threads take the next."""
 
     def __init__(
         self, work: Callable[[slice], T], parts: Sequence[slice], then: Callable[[slice, T], None] | None
     ) -> None:
         self._work, self._then = work, then
-        self._left = deque(enumerate(parts))  # whose popleft is safe between threads
+        self._left = deque(enumerate(parts))  # deque.popleft is thread-safe
         self._results: dict[int, T] = {}
         self._turn, self._next, self._failed = threading.Condition(), 0, False
 
@@ -131,7 +135,7 @@ class _Shared(Generic[T]):
         try:
             self.take()
         finally:
-            # A helper that has not begun is not waited for; one that has is in its last part.
+            # Cancel helpers that have not started, and wait for the others: each is working on its last part.
             begun = [helper for helper in asked if not helper.cancel()]
             errors = [helper.exception() for helper in begun]
         for error in errors:
@@ -165,7 +169,7 @@ class _Shared(Generic[T]):
 
 
 def threads(tensors: bool) -> int:
-    """Return how many threads a library would use now for what this thread asks of it."""
+    """Return the number of threads that torch (``tensors``) or NumPy's BLAS would currently use for a call from this thread."""
     if tensors:
         import torch
 
@@ -175,15 +179,15 @@ def threads(tensors: bool) -> int:
 
 @lru_cache(maxsize=1)
 def _blas() -> ThreadpoolController:
-    """Return NumPy's libraries; looking for them takes milliseconds."""
-    from threadpoolctl import ThreadpoolController  # which scikit-learn requires
+    """Return a controller of the loaded BLAS libraries; cached, since finding them takes milliseconds."""
+    from threadpoolctl import ThreadpoolController  # installed as a dependency of scikit-learn
 
     return ThreadpoolController().select(user_api="blas")
 
 
 @lru_cache(maxsize=1)
 def _openmp() -> ThreadpoolController:
-    """Return torch's OpenMP. Its number of threads is that of the thread that sets it, and no other's."""
+    """Return a controller of torch's OpenMP; the number of threads that it sets applies to the calling thread only."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="openmp")
@@ -191,7 +195,7 @@ def _openmp() -> ThreadpoolController:
 
 @contextmanager
 def alone(*arrays: object) -> Iterator[None]:
-    """Let torch compute on this thread alone if one of the arrays is its own: for short operations, which waiting would make long."""
+    """Make torch single-threaded in the calling thread if one of the arrays is a tensor: waiting for other threads would slow short operations."""
     if any(is_tensor(array) for array in arrays) and threads(True) > 1:
         with _openmp().limit(limits=1):
             yield
@@ -200,16 +204,16 @@ def alone(*arrays: object) -> Iterator[None]:
 
 
 def _alone() -> None:
-    """Let torch compute on this thread alone, for as long as the thread lives."""
-    threads(True)  # at the first question in a thread torch sets the number itself
+    """Make torch single-threaded in the calling thread, for the thread's lifetime."""
+    threads(True)  # the first query in a thread makes torch set the number itself, so query before setting the limit
     _openmp().limit(limits=1)
 
 
 def _undifferentiated(take: Callable[[], None]) -> Callable[[], None]:
-    """Return ``take`` for another thread: without a graph, as whoever asks computes, and in its inference mode.
+    """Return ``take`` for a worker thread: without gradient tracking, and in inference mode if the calling thread is.
 
-    Both are a thread's own, and a new thread differentiates. Strips of a differentiable function's forward pass would join its graph there, and two
-    threads that write into one tensor then meet an error, now and again.
+    Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward pass would then join its
+    graph, and two threads that write into the same tensor would occasionally raise an error.
     """
     import torch
 
@@ -223,7 +227,7 @@ def _undifferentiated(take: Callable[[], None]) -> Callable[[], None]:
 
 
 def times_columns(K: Array, b: Array, apart: bool) -> Array:
-    """Return K b; ``apart`` with NumPy's own loops, or sums that its BLAS leaves to this thread."""
+    """Return K b; with ``apart``, from dot products short enough for NumPy's BLAS to run on the calling thread alone."""
     if not apart:
         return K @ b
     entries, vector = to_numpy(K), to_numpy(b)
@@ -235,5 +239,5 @@ def times_columns(K: Array, b: Array, apart: bool) -> Array:
 
 
 def times_rows(K: Array, a: Array, apart: bool) -> Array:
-    """Return Kᵀ a in the same way."""
+    """Return Kᵀ a; with ``apart``, by NumPy's own loops, without BLAS."""
     return np.asarray(np.einsum("ij,i->j", to_numpy(K), to_numpy(a))) if apart else K.T @ a

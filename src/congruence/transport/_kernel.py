@@ -1,6 +1,6 @@
-"""Strips of rows of the matrix exp(u_i + A_ij/ε + v_j), held in memory or computed anew each time they are asked for.
+"""Strips of rows of the kernel exp(u_i + A_ij/ε + v_j), kept in memory or recomputed on each use.
 
-NumPy and torch alike: only operations that both spell the same way are used.
+Works with NumPy and torch: only operations that have the same name in both are used.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from congruence.transport._crew import ONE, Crew, times_columns, times_rows
 
 T = TypeVar("T")
 
-#: Bytes of one strip. Held, it is read twice in a row and should stay in the cache; computed, it is one side of a matrix product,
-#: which needs some hundred rows; on a GPU each strip costs a launch. A small matrix has SHARES held strips, if they are not
-#: less than LEAST_BYTES, so that threads can share them.
+#: Bytes of one strip. A held strip is read twice in a row and should stay in the cache. A computed strip is the result of a matrix product,
+#: which needs some hundred rows to be efficient. On a GPU each strip costs a kernel launch. A small matrix is divided into SHARES held strips
+#: of at least LEAST_BYTES, so that threads can share the work.
 HELD_BYTES = 4 * 2**20
 LEAST_BYTES = 2**20
 SHARES = 8
 COMPUTED_BYTES = 48 * 2**20
 REMOTE_BYTES = 2**30
-#: Exponents are cut off here, by bytes of a number, so that entries times scalings stay above the subnormal numbers, with which exp and
+#: Lower bound of exponents, by bytes per number. It keeps entries times scalings above the subnormal numbers, for which exp and
 #: products are several times slower.
 FLOOR = {4: -65.0, 8: -650.0}
-#: Largest max |log a| + max |log b| of the scalings with which a sparse kernel is used, and the largest share of entries that one has:
-#: an entry costs some ten times as much to multiply there.
+#: Largest max |log a| + max |log b| of scalings for which a sparse kernel is accurate, and the largest share of nonzero entries at which one is
+#: used: multiplying a sparse entry costs about ten times as much as a dense one.
 GROWTH = 8.0
 SPARSE = 0.05
 
 
 def exponential(L: Array) -> Array:
-    """Replace L by exp(L), and return it."""
+    """Compute exp(L) in place, with exponents below :data:`FLOOR` raised to it, and return L."""
     xp = namespace(L)
     floor = xp.asarray(FLOOR[8 if L.dtype == xp.float64 else 4], dtype=L.dtype, device=device(L))
     return xp.exp(xp.maximum(L, floor, out=L), out=L)
 
 
 def strip_bytes(where: object, held: bool, total: int) -> int:
-    """Return how large strips are to be on a device, of a matrix of so many bytes."""
+    """Return the number of bytes per strip on the device ``where``, for a matrix of ``total`` bytes."""
     if remote(where):
         return REMOTE_BYTES
     return min(HELD_BYTES, max(LEAST_BYTES, total // SHARES)) if held else COMPUTED_BYTES
 
 
 def remote(where: object) -> bool:
-    """Say whether a device has a memory of its own."""
+    """Return whether a device has its own memory (anything but a CPU)."""
     return "cpu" not in str(where)
 
 
@@ -62,7 +62,7 @@ class Dense:
     ----------
     A : array or tensor, shape (n, m)
     dtype : dtype
-        In which to compute.
+        Data type of the computation.
     """
 
     def __init__(self, A: Array, dtype: DType) -> None:
@@ -70,13 +70,13 @@ class Dense:
         self.xp, self.device = namespace(A), device(A)
 
     def bound(self) -> float:
-        """Return the largest magnitude."""
+        """Return the largest absolute affinity."""
         xp = self.xp
         parts = blocks(self.shape[0], 8 * self.shape[1])
         return max(float(xp.max(xp.abs(self.A[part, :]))) for part in parts)
 
     def exponent(self, part: slice, u: Array, v: Array, epsilon: float, out: Array) -> Array:
-        """Write u_i + A_ij/ε + v_j of some rows into ``out``, and return it."""
+        """Write u_i + A_ij/ε + v_j for the rows ``part`` into ``out``, and return it."""
         if self.A.dtype == self.dtype:
             self.xp.multiply(self.A[part, :], 1 / epsilon, out=out)
         else:
@@ -88,25 +88,25 @@ class Dense:
 
 
 class Products:
-    """Affinities that are the inner products of the rows of two matrices, never formed as a whole.
+    """Affinities that are inner products of the rows of two matrices; the full matrix is never formed.
 
     Parameters
     ----------
     X : array or tensor, shape (n, d)
     Y : array or tensor, shape (m, d)
     dtype : dtype
-        In which to compute.
+        Data type of the computation.
     """
 
     def __init__(self, X: Array, Y: Array, dtype: DType) -> None:
         self.X, self.Y, self.dtype, self.shape = X, Y, dtype, (X.shape[0], Y.shape[0])
         self.xp, self.device = namespace(X), device(X)
-        # u and v ride along as two more dimensions: (x/ε, u, 1)·(y, 1, v) is the whole exponent in one matrix product.
+        # With u and v as two more dimensions, (x/ε, u, 1)·(y, 1, v) is the whole exponent in one matrix product.
         self._wide = self.xp.ones((Y.shape[0], Y.shape[1] + 2), dtype=dtype, device=self.device)
         self._wide[:, :-2] = Y
 
     def bound(self) -> float:
-        """Return what no magnitude exceeds: the product of the largest norms."""
+        """Return an upper bound on the absolute affinities: the product of the largest row norms."""
         xp, top = self.xp, 1.0
         for side in (self.X, self.Y):
             norms = [
@@ -117,12 +117,12 @@ class Products:
         return top
 
     def exponent(self, part: slice, u: Array, v: Array, epsilon: float, out: Array) -> Array:
-        """Write u_i + ⟨x_i, y_j⟩/ε + v_j of some rows into ``out``, and return it."""
+        """Write u_i + ⟨x_i, y_j⟩/ε + v_j for the rows ``part`` into ``out``, and return it."""
         rows = self.xp.ones((out.shape[0], self.X.shape[1] + 2), dtype=self.dtype, device=self.device)
         rows[:, :-2] = self.X[part, :]
         rows[:, :-2] *= 1 / epsilon
         rows[:, -2] = u[part]
-        self._wide[:, -1] = v  # which other threads of a crew do as well: of the same numbers
+        self._wide[:, -1] = v  # other threads may write it at the same time, but the same values
         return self.xp.matmul(rows, self._wide.T, out=out)
 
 
@@ -130,29 +130,30 @@ Affinity: TypeAlias = Dense | Products
 
 
 class Kernel:
-    """exp(u_i + A_ij/ε + v_j) for base potentials u, v, as many rows of it held in memory as may be.
+    """The kernel exp(u_i + A_ij/ε + v_j) for base potentials u and v, with as many rows kept in memory as allowed.
 
-    Rows of which hardly an entry counts are held as a sparse matrix: with marginals r, c, what is below r_i·min(c)·e^-CUT is left out.
-    For scalings with max |log a| + max |log b| ≤ GROWTH that makes the sums of rows and columns of the scaled kernel wrong by at most a
-    rounding error of their marginals, CUT being GROWTH and the logarithm of the precision.
+    Rows with very few significant entries are kept as a sparse matrix: with marginals r, c, entries below r_i·min(c)·e^-CUT are dropped, where
+    CUT is GROWTH plus the negative logarithm of the unit roundoff. For scalings with max |log a| + max |log b| ≤ GROWTH, this changes the row and
+    column sums of the scaled kernel by at most a rounding error of their marginals.
 
     Parameters
     ----------
     affinity : Dense or Products
     epsilon : float
+        Entropic regularization ε.
     memory : int
-        Bytes that may be held. Rows beyond are computed each time.
+        Maximum bytes of the kernel to keep in memory. The remaining rows are recomputed on each use.
     crew : Crew
-        Who shares the strips out.
+        Thread pool that processes the strips.
 
     Attributes
     ----------
     u, v : array, shapes (n,) and (m,)
         Base potentials.
     fits : bool
-        Whether all of it may be held.
+        Whether the whole kernel fits in ``memory``.
     reach : float or None
-        Largest max |log a| + max |log b| for which this is the kernel; None if it is for any.
+        Largest max |log a| + max |log b| for which the kernel is accurate; None if it is accurate for any scalings.
     """
 
     def __init__(self, affinity: Affinity, epsilon: float, memory: int, crew: Crew) -> None:
@@ -173,23 +174,27 @@ class Kernel:
         return self.xp.zeros(n, dtype=self.affinity.dtype, device=self.affinity.device)
 
     def empty(self, rows: int) -> Array:
-        """Return room for some rows."""
+        """Return uninitialized memory for a number of rows."""
         return self.xp.empty((rows, self.affinity.shape[1]), dtype=self.affinity.dtype, device=self.affinity.device)
 
     def exponents(self, work: Callable[[slice, Array], T], u: Array, v: Array) -> Iterator[T]:
-        """Return what ``work`` gives for rows and u_i + A_ij/ε + v_j of them, in a scratch strip that is its own until it returns."""
+        """Yield the results of ``work`` on each slice of rows and its exponents u_i + A_ij/ε + v_j.
+
+        The exponents are in scratch memory that belongs to the call of ``work`` until it returns.
+        """
         held = self.fits or isinstance(self.affinity, Dense)
         parts = list(blocks(self.affinity.shape[0], self._width, self._strip_bytes(held)))
         return in_exponents(work, self._builders(), self.affinity, self.epsilon, u, v, parts)
 
     def rebase(self, u: Array, v: Array, marginals: tuple[Array, Array] | None = None) -> None:
-        """Take new base potentials, and compute again what is held.
+        """Set new base potentials, and recompute the rows kept in memory.
 
         Parameters
         ----------
         u, v : array, shapes (n,) and (m,)
+            New base potentials.
         marginals : tuple of array, optional
-            Of rows and of columns. Only with them are rows held as a sparse matrix.
+            Row and column marginals. Rows are kept as a sparse matrix only if they are given.
         """
         self.u, self.v = u, v
         self._held, self._held_parts, self._sparse, self._parts, self.reach = {}, [], None, [], None
@@ -212,14 +217,16 @@ class Kernel:
         return strip_bytes(self.affinity.device, held, self.affinity.shape[0] * self._width)
 
     def _builders(self) -> Crew:
-        """Return who computes strips: a crew that is apart has no matrix products of its own."""
+        """Return the thread pool that computes strips: matrix products are left to the library if it would start threads of its own."""
         return ONE if self._crew.apart and isinstance(self.affinity, Products) else self._crew
 
     def _hold_sparse(self, r: Array, c: Array) -> int:
-        """Hold the first rows as a sparse matrix until they are too many or not sparse, and return the bytes that takes."""
+        """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the bytes used."""
         least = self.xp.log(r * self.xp.min(c)) + math.log(self.xp.finfo(self.affinity.dtype).eps / 2) - GROWTH
         entry_bytes = self._width // self.affinity.shape[1] + 4
-        dense = threading.Event()  # some strip is: strips are taken in order, so that those after it may be left out
+        dense = (
+            threading.Event()
+        )  # set at the first dense strip: strips are taken in order, so later ones can be skipped
 
         def keep(part: slice, L: Array) -> scipy.sparse.csr_matrix | None:
             if dense.is_set():
@@ -233,9 +240,8 @@ class Kernel:
         pieces: list[scipy.sparse.csr_matrix] = []
         taken = 0
         for piece in self.exponents(keep, self.u, self.v):
-            taken += (
-                0 if piece is None else 2 * piece.nnz * entry_bytes
-            )  # for a moment they are there in pieces and in one
+            # Twice, because the pieces and the stacked matrix exist at the same time.
+            taken += 0 if piece is None else 2 * piece.nnz * entry_bytes
             if piece is None or taken > self.memory:
                 break
             pieces.append(piece)
@@ -247,7 +253,7 @@ class Kernel:
         return int(K.nnz * entry_bytes)
 
     def strips(self, work: Callable[[slice, Strip], T]) -> Iterator[T]:
-        """Return what ``work`` gives for rows and the kernel for them, to be read only."""
+        """Yield the results of ``work`` on each slice of rows and its strip of the kernel, which must not be modified."""
         if self._sparse is not None:
             part, sparse = self._sparse
             yield work(part, sparse)
@@ -266,13 +272,13 @@ class Kernel:
 
 
 class Whole:
-    """Rows of the kernel with all their entries.
+    """Rows of the kernel as a dense array.
 
     Parameters
     ----------
     entries : array or tensor
     apart : bool, default=False
-        See :class:`Crew`.
+        Whether to avoid the library's own matrix products; see :class:`Crew`.
     """
 
     def __init__(self, entries: Array, apart: bool = False) -> None:
@@ -288,17 +294,17 @@ class Whole:
 
 
 class Sparse:
-    """Rows of the kernel as a sparse matrix, to be multiplied with a vector of either array library."""
+    """Rows of the kernel as a sparse matrix that multiplies vectors of either array library."""
 
     def __init__(self, matrix: scipy.sparse.csr_matrix, xp: ArrayNamespace) -> None:
         self._matrix, self._xp = matrix, xp
 
     def times(self, b: Array) -> Array:
-        """Return the product; where it has no terms, the smallest number, by which one can still divide."""
+        """Return K b, raised to at least the smallest positive normal number, so that one can divide by it."""
         return self._product(self._matrix, b)
 
     def transposed_times(self, a: Array) -> Array:
-        """Return the product with the transpose in the same way."""
+        """Return Kᵀ a, bounded below in the same way."""
         return self._product(self._matrix.T, a)
 
     def _product(self, matrix: scipy.sparse.spmatrix, vector: Array) -> Array:
@@ -310,7 +316,7 @@ Strip: TypeAlias = Whole | Sparse
 
 
 def exponential_of(L: np.ndarray, kept: np.ndarray) -> scipy.sparse.csr_matrix:
-    """Return exp(L) as a sparse matrix of the entries that are to be kept."""
+    """Return exp(L) as a sparse matrix of the entries at which ``kept`` is true."""
     found = np.flatnonzero(kept)
     starts = np.concatenate(([0], np.cumsum(np.count_nonzero(kept, axis=1))))
     columns = (found % L.shape[1]).astype(np.int32)
@@ -318,19 +324,19 @@ def exponential_of(L: np.ndarray, kept: np.ndarray) -> scipy.sparse.csr_matrix:
 
 
 def shifted(parts: Iterable[slice], by: int) -> list[slice]:
-    """Return slices moved up."""
+    """Return the slices shifted by ``by`` rows."""
     return [slice(part.start + by, part.stop + by) for part in parts]
 
 
 class Scratch(threading.local):
-    """Strips of one width that a thread writes again and again."""
+    """Reusable thread-local memory for strips of one width."""
 
     def __init__(self, affinity: Affinity) -> None:
         self._affinity = affinity
         self._strips: dict[int, Array] = {}
 
     def rows(self, n: int, number: int = 0) -> Array:
-        """Return room for n rows, the same memory each time for one number."""
+        """Return memory for ``n`` rows; calls with the same ``number`` share the memory."""
         affinity, strip = self._affinity, self._strips.get(number)
         if strip is None or len(strip) < n:
             strip = affinity.xp.empty((n, affinity.shape[1]), dtype=affinity.dtype, device=affinity.device)
@@ -347,7 +353,7 @@ def in_exponents(
     v: Array,
     parts: list[slice],
 ) -> Iterator[T]:
-    """Return what ``work`` gives for each part and u_i + A_ij/ε + v_j for its rows, in a scratch strip."""
+    """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j of its rows, in scratch memory."""
     scratch = Scratch(affinity)
     return crew.each(
         lambda part: work(part, affinity.exponent(part, u, v, epsilon, scratch.rows(part.stop - part.start))), parts
@@ -355,16 +361,16 @@ def in_exponents(
 
 
 def width(affinity: Affinity) -> int:
-    """Return the bytes of a row."""
+    """Return the number of bytes of a row."""
     return affinity.shape[1] * (8 if affinity.dtype == affinity.xp.float64 else 4)
 
 
 def fits(affinity: Affinity, memory: int) -> bool:
-    """Say whether the whole kernel may be held."""
+    """Return whether the whole kernel fits in ``memory`` bytes."""
     return memory >= affinity.shape[0] * width(affinity)
 
 
 def crew_for(affinity: Affinity, memory: int) -> Crew:
-    """Return who computes with an affinity: its library alone where strips are large, since not all may be held."""
+    """Return the thread pool for an affinity; if the kernel does not fit in memory, strips are large and the library does the threading."""
     n, m = affinity.shape
     return Crew(affinity.A if isinstance(affinity, Dense) else affinity.X, n * m, fits(affinity, memory))

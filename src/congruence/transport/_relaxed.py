@@ -1,13 +1,13 @@
-"""Sinkhorn's iteration for marginals that are only preferred: relaxed by Kullback-Leibler divergences of strength ρ (Chizat et al. 2018).
+"""The unbalanced Sinkhorn iteration: marginals are relaxed by Kullback-Leibler divergences of strength ρ (Chizat et al. 2018).
 
-With P = exp(u_i + A_ij/ε + v_j) and λ = ρ/(ρ + ε), one iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), then the same of columns. As in
-``_scaling`` it is written with scalings a, b of a held kernel K = exp(U_i + A_ij/ε + V_j), but since λ < 1 damps the whole potential and
-not only the scaling, the potential in the kernel takes part: log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h. The scalar h keeps K
-near mass 1, so that neither a far offset of the affinities nor a small plan leaves the range of float32: u = U + log a + h.
+With P = exp(u_i + A_ij/ε + v_j) and λ = ρ/(ρ + ε), one iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), then the same for columns. As in
+``_scaling`` it is written with scalings a, b of a stored kernel K = exp(U_i + A_ij/ε + V_j). But since λ < 1 damps the whole potential and
+not only the scaling, the update contains the kernel's potential: log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h. The scalar h keeps the
+mass of K near 1, so that neither a large offset of the affinities nor a small plan leaves the range of float32: u = U + log a + h.
 
-Two things are not as in the balanced iteration. (u + t, v − t) gives the same plan but not the same dual value, and the plain iteration finds the
-best t at the rate λ² only; it is known in closed form and put in after every iteration (Séjourné, Vialard and Peyré 2022). And a
-row that has no partner may rightly have a sum far below its marginal, so the rule by which ``_kernel`` leaves entries out does not hold.
+Two things differ from the balanced iteration. First, (u + t, v − t) gives the same plan but not the same dual value, and the plain iteration
+converges to the optimal t only at the rate λ²; that t is known in closed form, and is applied after every iteration (Séjourné, Vialard and Peyré
+2022). Second, a row without a partner may correctly have a sum far below its marginal, so the rule by which ``_kernel`` drops entries does not apply.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from congruence._utils.typing import Array, ArrayNamespace
 from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
 from congruence.transport._scaling import GROWTH, SETTLED, Potentials, _marginals
 
-#: Largest |log a| + |log b| that an iteration may end with: beyond, entries of K that were raised (see GROWTH) would count, and exp overflow.
+#: Largest |log a| + |log b| after an iteration: beyond it, entries of K that were raised to the floor (see GROWTH) would matter, and exp
+#: would overflow.
 LEAP = 2 * GROWTH
 
 
 @dataclass(frozen=True)
 class Relaxed(Potentials):
-    """Where the iteration ended: exp(u_i + A_ij/ε + v_j) is the optimal plan divided by its mass; what is not said here is as in :class:`Potentials`.
+    """Result of the unbalanced iteration: exp(u_i + A_ij/ε + v_j) is the optimal plan divided by its mass.
+
+    Attributes not listed here are those of :class:`Potentials`.
 
     Attributes
     ----------
     error : float
-        L1 distance of the sums of rows from those that the potentials ask for, r·exp(−ε(u − log r)/ρ) for the plan that is not normalized, plus
-        the same of columns; as a share of the mass.
+        L1 distance of the row sums from those that the potentials imply, r·exp(−ε(u − log r)/ρ) for the unnormalized plan, plus
+        the same for columns; relative to the mass.
     log_mass : float
-        Logarithm of what the plan adds up to before it is normalized.
+        Logarithm of the mass of the unnormalized plan.
     rows, columns : array of float64, shapes (n,) and (m,)
         Marginals of the normalized plan.
     """
@@ -46,20 +49,22 @@ class Relaxed(Potentials):
 def relax(
     affinity: Affinity, epsilon: float, rho: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
 ) -> Relaxed:
-    """Iterate from v = log c, rows first.
+    """Return the potentials after unbalanced Sinkhorn iterations from v = log c, rows first.
 
     Parameters
     ----------
     affinity : Dense or Products
     epsilon, rho : float
-        Both finite.
+        Entropic regularization ε and strength ρ of the marginal penalty, both finite.
     r, c : array, shapes (n,) and (m,)
-        Marginals that add up to 1.
+        Marginals that sum to 1.
     max_iter : int
+        Maximum number of iterations.
     tol : float, optional
-        Stop once an iteration found the rows' sums this near to what the potentials ask for, as a share of the mass.
+        Stop once the L1 distance of the row sums from those that the potentials imply, relative to the mass, is at most this. Values below the
+        rounding error, and None, count as the rounding error.
     memory : int
-        Bytes of the kernel that may be held.
+        Maximum bytes of the kernel to keep in memory.
 
     Returns
     -------
@@ -70,7 +75,7 @@ def relax(
 
 
 def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None) -> Relaxed:
-    """Do the work of :func:`relax`, with ``ratio`` = ε/ρ."""
+    """Run the iteration of :func:`relax`, with ``ratio`` = ε/ρ."""
     xp = kernel.xp
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
     log_r, log_c = xp.log(r), xp.log(c)
@@ -102,16 +107,15 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
         new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
         grown = float(xp.max(xp.abs(new_log_a)) + xp.max(xp.abs(new_log_b)))
         done += 1
-        if (
-            not grown <= LEAP
-        ):  # potentials may move by thousands in an early iteration: this one again, as the first was done
+        # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the first.
+        if not grown <= LEAP:
             h = _in_logarithms(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
             log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
             continue
         log_a, log_b = new_log_a, new_log_b
         t = _shift(xp, ratio, kernel.u + log_a - log_r + h, kernel.v + log_b - log_c + h, log_r, log_c)
-        kernel.u, kernel.v = kernel.u + t, kernel.v - t  # of which the kernel knows the sum only
-        # An update moves a potential by λ of what the sum is off by, in logarithms.
+        kernel.u, kernel.v = kernel.u + t, kernel.v - t  # the kernel depends on u + v only, so its entries stay valid
+        # An update changes a potential by λ times the logarithmic error of its sum.
         if off <= lam * settled * mass:
             break
         if done < max_iter and grown > GROWTH:
@@ -125,7 +129,7 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
 def _ended(
     kernel: Kernel, u: Array, v: Array, h: float, ratio: float, log_r: Array, log_c: Array, done: int
 ) -> Relaxed:
-    """Normalize the plan and measure how far it is from its conditions of optimality."""
+    """Normalize the plan, and measure its distance from the optimality conditions."""
     xp = kernel.xp
     rows, columns = _marginals(kernel, u, v)
     log_mass = math.log(float(xp.sum(rows)))
@@ -136,13 +140,13 @@ def _ended(
     for potential, log_weight, sums in ((u, log_r, rows), (v, log_c, columns)):
         log_weight = xp.astype(log_weight, xp.float64)
         wanted = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
-        # Far from convergence that may be beyond all bounds, and says no more than that.
+        # Far from convergence the exponent may be arbitrarily large: clip it to avoid overflow.
         error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(wanted, -700.0, 700.0)))))
     return Relaxed(u, v, done, error, 2 * h, rows, columns)
 
 
 def _in_logarithms(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
-    """Do an iteration from the columns' potentials ``start`` in logarithms, and rebase the kernel to mass 1. Return the new h."""
+    """Run one log-domain iteration from the column potentials ``start``, rebase the kernel to mass 1, and return the new h."""
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u, zero = kernel.zeros(n), kernel.zeros(n)
     scratch = Scratch(kernel.affinity)
@@ -162,7 +166,7 @@ def _in_logarithms(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c
         higher = xp.maximum(top, its_top)
         sums = sums * xp.exp(top - higher) + its_sums * xp.exp(its_top - higher)
         top = higher
-    log_sums = top + xp.log(sums) - start  # of exp(u + A/ε) over rows
+    log_sums = top + xp.log(sums) - start  # log of the sums of exp(u + A/ε) over rows
     v = log_c - lam * log_sums
     half = 0.5 * _log_sum(xp, v + log_sums)
     t = _shift(xp, ratio, u - log_r, v - log_c, log_r, log_c)
@@ -171,7 +175,7 @@ def _in_logarithms(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c
 
 
 def _shift(xp: ArrayNamespace, ratio: float, f: Array, g: Array, log_r: Array, log_c: Array) -> float:
-    """Return the t for which (f + t, g − t) has the largest dual value; f and g are potentials over ε."""
+    """Return the t that maximizes the dual value of (f + t, g − t); f and g are potentials divided by ε."""
     return (_log_sum(xp, log_r - ratio * f) - _log_sum(xp, log_c - ratio * g)) / (2 * ratio)
 
 

@@ -1,12 +1,12 @@
-"""Sinkhorn's iteration as a scaling of a kernel whose scalings are taken into its exponent before they can overflow.
+"""The Sinkhorn iteration as a scaling of a kernel, with the scalings absorbed into the potentials before they can overflow.
 
 With P = exp(u_i + A_ij/ε + v_j), one iteration sets u so that the rows of P have their marginals, then v so that the columns do.
-Written with scalings a, b of a kernel K of fixed base potentials it is a ← r/(K b), b ← c/(Kᵀ a): no exponentials. The row scalings of a
-strip of K need that strip alone, so both halves take one reading of K.
+Written with scalings a, b of a kernel K with fixed base potentials it is a ← r/(K b), b ← c/(Kᵀ a), without exponentials. The row scalings of a
+strip of K need only that strip, so both half steps take a single pass over K.
 
-Only the first iteration can meet rows or columns far apart in magnitude, and it is done in logarithms. After it K = P has
-marginals r and c. From then on a half step divides by sums between r_i·min(c) and 1, or c_j·min(r) and 1: no sum vanishes, and the
-logarithms of the scalings grow by at most log(1/min) an iteration: there is always time to take them into the potentials, as in
+Only the first iteration can meet rows or columns of very different magnitudes, so it is done in the log domain. After it K = P has
+column marginals c. From then on a half step divides by sums between r_i·min(c) and 1, or c_j·min(r) and 1. So no sum vanishes, and the
+logarithms of the scalings grow by at most log(1/min) per iteration: they can always be absorbed into the potentials in time, as in
 Schmitzer (2019), section 3.1.
 """
 
@@ -18,25 +18,26 @@ from dataclasses import dataclass
 from congruence._utils.typing import Array
 from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
 
-#: Largest |log a| + |log b| before they are absorbed. Entries of K below e^-65 were raised to that (6e-29): times both scalings they are
-#: below 3e-20, too small to be seen in any marginal.
+#: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29): times both scalings they
+#: are below 3e-20, too small to affect any marginal.
 GROWTH = 20.0
-#: L1 error of the marginals, in machine epsilons, below which further iterations change nothing but rounding.
+#: L1 error of the marginals, in machine epsilons, below which further iterations change only rounding errors.
 SETTLED = 4
 
 
 @dataclass(frozen=True)
 class Potentials:
-    """Where the iteration ended: P = exp(u_i + A_ij/ε + v_j), of total mass 1.
+    """Result of the iteration: the potentials of the plan P = exp(u_i + A_ij/ε + v_j), of total mass 1.
 
     Attributes
     ----------
     u : array, shape (n,)
     v : array, shape (m,)
     n_iter : int
+        Number of iterations done.
     error : float
-        L1 distance of the sums of rows from their marginals at the beginning of the last iteration; at its end it is no larger, and
-        the sums of columns are exact.
+        L1 distance of the row sums from their marginals at the beginning of the last iteration; at its end it is no larger, and
+        the column sums are exact. After a single iteration, the distance at its end.
     """
 
     u: Array
@@ -48,21 +49,22 @@ class Potentials:
 def iterate(
     affinity: Affinity, epsilon: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
 ) -> Potentials:
-    """Iterate from v = 0, rows first.
+    """Return the potentials after Sinkhorn iterations from v = 0, rows first.
 
     Parameters
     ----------
     affinity : Dense or Products
     epsilon : float
+        Entropic regularization ε.
     r, c : array, shapes (n,) and (m,)
-        Marginals that add up to 1.
+        Marginals that sum to 1.
     max_iter : int
-        The most iterations.
+        Maximum number of iterations.
     tol : float, optional
-        Stop once the L1 error of the rows' marginals was this small before an iteration; an iteration never enlarges it. It is the
-        rounding error if none is given, or less.
+        Stop after an iteration before which the L1 error of the row marginals was at most this; an iteration never increases it. Values below
+        the rounding error, and None, count as the rounding error.
     memory : int
-        Bytes of the kernel that may be held.
+        Maximum bytes of the kernel to keep in memory.
 
     Returns
     -------
@@ -75,10 +77,10 @@ def iterate(
 def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | None) -> Potentials:
     xp, affinity = kernel.xp, kernel.affinity
     u, v = _first(kernel, r, c)
-    if max_iter == 1:  # no iteration follows that would find the error on its way
+    if max_iter == 1:  # otherwise the next iteration would compute the error anyway
         return Potentials(u, v, 1, float(xp.sum(xp.abs(_marginals(kernel, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
-    # To compute a kernel costs as much as to read it dozens of times: where all of it may be held, there is one attempt at less.
+    # Computing a kernel costs as much as reading it dozens of times: if the whole kernel fits in memory, try a sparse one only once.
     again = None if kernel.fits else (r, c)
     a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
     settled = max(tol or 0.0, SETTLED * float(xp.finfo(affinity.dtype).eps))
@@ -99,7 +101,7 @@ def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | Non
         log_a, log_b = xp.log(new_a), xp.log(new_b)
         grown = float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b)))
         if kernel.reach is not None and not grown <= kernel.reach:
-            # What was left out may have counted. From here again; if one iteration alone leads too far, with nothing left out.
+            # The dropped entries may matter now: restart from here; with a dense kernel if a single iteration already exceeded the limit.
             kernel.rebase(kernel.u + xp.log(a), kernel.v + xp.log(b), again if growth else None)
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
             continue
@@ -114,7 +116,7 @@ def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | Non
 
 
 def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
-    """Do the first iteration in logarithms; the columns' sums of exponentials are kept relative to their largest term so far."""
+    """Return u and v after the first iteration, in the log domain, with column sums kept relative to their largest term so far."""
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u, v = kernel.zeros(n), kernel.zeros(m)
     scratch = Scratch(kernel.affinity)
@@ -138,7 +140,7 @@ def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
 
 
 def marginals(affinity: Affinity, epsilon: float, u: Array, v: Array, memory: int) -> tuple[Array, Array]:
-    """Return the sums of the rows and of the columns of the plan, in float64."""
+    """Return the row sums and the column sums of the plan, in float64."""
     with crew_for(affinity, memory) as crew:
         return _marginals(Kernel(affinity, epsilon, memory, crew), u, v)
 

@@ -1,4 +1,4 @@
-"""The product of a map with a block of rows, prepared once for all blocks."""
+"""Apply a map to blocks of rows, with its matrix converted once for all blocks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["block_function"]
 
 
 def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what maps a block of rows of dtype ``compute``, shape (b, d_source) to (b, d_out); it has one matrix where the map is affine."""
+    """Return a function that maps a block of rows of dtype ``compute``, shape (b, d_source) to (b, d_out), by one matrix product if the map is affine."""
     if not isinstance(mapped, AffineMap):
         return mapped.transform
-    # Converted once, not for every block.
+    # Converted once, not for each block.
     matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
     offset = mapped.offset.astype(compute)
 

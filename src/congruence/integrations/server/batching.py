@@ -1,4 +1,4 @@
-"""Requests that wait for one model are encoded together."""
+"""Dynamic batching: requests that wait for the model are encoded together."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Batcher", "Encoded", "StoppedError"]
 
 
 class StoppedError(RuntimeError):
-    """The batcher takes no more texts: its server is being stopped."""
+    """The batcher accepts no more texts because its server is stopping."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What one request gets.
+    """The result of one request.
 
     Attributes
     ----------
     vectors : ndarray of float32, shape (n, dim)
     tokens : int
-        Of all its texts.
+        Number of tokens of all its texts.
     """
 
     vectors: np.ndarray
@@ -40,18 +40,18 @@ class _Waiting:
 
 
 class Batcher:
-    """Encodes texts on one thread, those of several requests at once where they wait for it together.
+    """Encodes texts in one thread, and batches the texts of requests that wait at the same time.
 
     Parameters
     ----------
     encode : callable
-        From a list of texts to their vectors, shape (n, dim), and the number of tokens of each.
+        Takes a list of texts; returns their vectors, shape (n, dim), and the number of tokens of each.
     max_batch : int
-        Most texts of one call; a request with more is encoded alone.
+        Maximum number of texts per call; a request with more is encoded alone, in one call.
     window : float
-        Seconds for which a free model waits for more texts. 0 takes those that came while it was busy.
+        Seconds for which an idle model waits for more texts. With 0 it does not wait; texts that arrived while it was busy are still batched.
     callback : callable, optional
-        Called after each call with the number of its texts and the seconds it took.
+        Called after each successful call of ``encode`` with the number of texts and the seconds it took.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Texts that no call has begun with."""
+        """Number of texts that are not being encoded yet."""
         with self._changed:
             return sum(len(request.texts) for request in self._line)
 
     @property
     def open(self) -> bool:
-        """Whether texts are taken."""
+        """Whether texts are accepted."""
         return self._open
 
     def submit(self, texts: list[str]) -> Future[Encoded]:
-        """Put the texts of a request in line.
+        """Queue the texts of a request.
 
         Parameters
         ----------
@@ -89,18 +89,18 @@ class Batcher:
         Returns
         -------
         Future of Encoded
-            Cancelled before its turn, it costs nothing.
+            If it is cancelled before its batch starts, its texts are not encoded.
 
         Raises
         ------
         StoppedError
-            After :meth:`close`.
+            If the batcher was closed.
         """
         request = _Waiting(texts)
         with self._changed:
             if not self._open:
                 raise StoppedError
-            if self._thread is None:  # not before: a server may fork after it was made
+            if self._thread is None:  # not in __init__: a server may fork after it was constructed
                 self._thread = threading.Thread(target=self._work, name="congruence-encoder", daemon=True)
                 self._thread.start()
             self._line.append(request)
@@ -108,7 +108,7 @@ class Batcher:
         return request.result
 
     def close(self) -> None:
-        """Take no more texts, and return when those in line are encoded."""
+        """Accept no more texts, and return once those in the queue are encoded."""
         with self._changed:
             self._open = False
             thread, self._thread = self._thread, None
@@ -117,7 +117,7 @@ class Batcher:
             thread.join()
 
     def reopen(self) -> None:
-        """Take texts again after :meth:`close`."""
+        """Accept texts again after :meth:`close`."""
         with self._changed:
             self._open = True
 
@@ -126,7 +126,7 @@ class Batcher:
             self._run(batch)
 
     def _next(self) -> list[_Waiting]:
-        """Return the next requests to encode; none when there will be no more."""
+        """Wait for the next batch of requests and return it; it is empty once the batcher is closed and the queue is done."""
         with self._changed:
             while True:
                 while not self._line and self._open:
@@ -154,7 +154,7 @@ class Batcher:
             if len(batch) == 1:
                 batch[0].result.set_exception(error)
                 return
-            for request in batch:  # one of them is bad: the others do not pay for it
+            for request in batch:  # one of them may be at fault: encode each alone, so that the others succeed
                 self._run([request])
             return
         if self._callback is not None:

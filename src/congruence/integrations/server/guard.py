@@ -1,4 +1,4 @@
-"""What stands before every route: who may ask, what is counted, and that no failure tells what was sent."""
+"""Middleware in front of every route: access control, metrics, and error responses that do not reveal what was sent."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from congruence.integrations.server.protocol import error_body
 
 __all__ = ["Guard"]
 
-#: Paths that are counted by name; a stranger's are counted together.
+#: Paths with metrics of their own; all other paths are counted together as "other".
 PATHS = ("/v1/embeddings", "/v1/models", "/healthz", "/metrics")
 
-#: Answer without a key and under any name: what balances load asks for them, and they tell nothing.
+#: Paths answered without a key and under any host name: load balancers request them, and the answers reveal nothing.
 OPEN = ("/healthz",)
 
 _log = logging.getLogger("congruence.serve")
@@ -32,16 +32,16 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware: keys, host names, request ids, counters, and errors without contents.
+    """ASGI middleware that checks keys and host names, sets request ids, counts requests, and keeps contents out of error messages.
 
     Parameters
     ----------
     app : ASGI application
     metrics : Metrics
     api_key : str or None
-        Compared in constant time.
+        Required key, compared in constant time; None requires no key.
     hosts : sequence of str or None
-        Values of the ``Host`` header that are answered, without port; None answers all.
+        Accepted values of the ``Host`` header, without port; None accepts all.
     """
 
     def __init__(self, app: Application, *, metrics: Metrics, api_key: str | None, hosts: Sequence[str] | None) -> None:
@@ -50,7 +50,7 @@ class Guard:
         self._hosts = None if hosts is None else {host.lower().encode() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or hand on, one request."""
+        """Refuse one request, or pass it on to the application."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -73,11 +73,11 @@ class Guard:
             else:
                 await _say(sending, *refused)
         except Exception as error:
-            # The message of an error may quote a text, so neither the client nor the log gets it.
+            # An error message may quote a text, so it goes neither to the client nor to the log.
             frames = "".join(traceback.format_tb(error.__traceback__))
             _log.error("request %s failed: %s\n%s", name, type(error).__name__, frames)
             if not status:
-                told = f"Got a failure while encoding; expected vectors. Look for request {name} in the server's log."
+                told = f"Got an internal error; expected vectors. Look for request {name} in the server's log."
                 await _say(sending, 500, error_body(told, 500, code="internal_error"))
         finally:
             known = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
@@ -85,17 +85,17 @@ class Guard:
 
     def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, object], list[tuple[bytes, bytes]]] | None:
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
-            told = "Got a request for another host; expected this machine's own name. Ask for localhost, or start the server with a key."
+            told = "Got a request for an unknown host name; expected one of this machine's. Send it to localhost, or start the server with a key."
             return 421, error_body(told, 421, code="wrong_host"), []
         given = headers.get(b"authorization", b"")
         if self._key is not None and not hmac.compare_digest(given, self._key):
-            told = "Got no key, or a wrong one; expected the server's. Send it as Authorization: Bearer …."
+            told = "Got a missing or wrong key; expected the server's. Send it as Authorization: Bearer …."
             return 401, error_body(told, 401, code="invalid_api_key"), [(b"www-authenticate", b"Bearer")]
         return None
 
 
 def _host(value: bytes) -> bytes:
-    """Return the host of a Host header, without its port and the brackets of IPv6."""
+    """Return the host of a Host header, without the port and the brackets of an IPv6 address."""
     value = value.strip().lower()
     if value.startswith(b"["):
         return value[1:].partition(b"]")[0]

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings protocol: what a request may say, what is answered, and how it is refused."""
+"""OpenAI's embeddings protocol: parse and validate requests, and write answers and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from congruence.errors import ParameterError
 
 __all__ = ["EmbeddingRequest", "Limits", "RequestError", "answer", "error_body", "read_request"]
 
-#: Types of errors in the API's bodies, by status; everything else of the 400s is an ``invalid_request_error``.
+#: Error types of the API by HTTP status; the type of any other status is ``invalid_request_error``.
 KINDS = {
     401: "authentication_error",
     408: "timeout_error",
@@ -24,18 +24,19 @@ KINDS = {
 
 
 class RequestError(ParameterError):
-    """A request that is refused. Its message never repeats what was sent.
+    """A request is refused. The message never repeats what was sent.
 
     Parameters
     ----------
     message : str
     status : int, default=400
+        HTTP status.
     code : str, optional
-        For programs, as the API's errors have it.
+        Machine-readable code, as in the API's errors.
     param : str, optional
-        Field of the request that is meant.
+        Field of the request that the error is about.
     retry_after : int, optional
-        Seconds after which another try may succeed.
+        Seconds after which a retry may succeed.
     """
 
     def __init__(
@@ -53,20 +54,20 @@ class RequestError(ParameterError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a request may cost.
+    """Limits on the size, number and duration of requests.
 
     Parameters
     ----------
     max_batch : int, default=256
-        Texts of one request.
+        Maximum number of texts per request, and per call of the encoder.
     max_body : int, default=2097152
-        Bytes of its body.
+        Maximum size of a request's body, in bytes.
     max_chars : int, default=32768
-        Characters of one text.
+        Maximum number of characters per text.
     max_waiting : int, default=256
-        Requests that are read, wait or are encoded at a time; more are told to come again.
+        Maximum number of requests in progress (being read, waiting or being encoded); further ones are refused and told to retry.
     timeout : float, default=30
-        Seconds until a request is answered, with an error if need be.
+        Seconds after which a request that has no vectors yet is answered with an error.
     """
 
     max_batch: int = 256
@@ -78,21 +79,21 @@ class Limits:
 
 @dataclass(frozen=True)
 class EmbeddingRequest:
-    """A request that was read: its texts, and whether its vectors are to be base64 of little-endian float32."""
+    """A parsed request: its texts, and whether the vectors are wanted as base64 of little-endian float32."""
 
     texts: list[str]
     base64: bool
 
 
 def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> EmbeddingRequest:
-    """Read the body of ``POST /v1/embeddings``.
+    """Parse and validate the body of ``POST /v1/embeddings``.
 
     Parameters
     ----------
     body : bytes
     limits : Limits
     names : sequence of str
-        Models that may be asked for.
+        Names that the request may send as ``model``.
     dim : int
         Width of the vectors.
 
@@ -103,6 +104,7 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     Raises
     ------
     RequestError
+        If the body is not JSON of the expected form, or asks for something the server does not support or allow.
     """
     try:
         said = json.loads(body)
@@ -118,12 +120,12 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     _check_model(said, names)
     if (form := said.get("encoding_format", "float")) not in ("float", "base64"):
         raise RequestError(
-            "Got an unknown encoding_format; expected 'float' or 'base64'. Send one of these, or leave it out.",
+            "Got an unknown encoding_format; expected 'float' or 'base64'. Send one of these, or omit encoding_format.",
             param="encoding_format",
         )
     if said.get("dimensions") is not None and (type(said["dimensions"]) is not int or said["dimensions"] != dim):
         raise RequestError(
-            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be cut short. Leave dimensions out.",
+            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated. Omit dimensions.",
             param="dimensions",
         )
     return EmbeddingRequest(_texts(said, limits), form == "base64")
@@ -188,7 +190,7 @@ def _is_token(item: object) -> bool:
 
 
 def _kind(item: object) -> str:
-    """Return what JSON calls a value, without the value."""
+    """Return the JSON type of a value in words, without the value itself."""
     kinds = {
         dict: "an object",
         list: "an empty list" if item == [] else "a list",
@@ -200,16 +202,16 @@ def _kind(item: object) -> str:
 
 
 def answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> bytes:
-    """Return the body of an answer.
+    """Return the body of a successful response.
 
     Parameters
     ----------
     vectors : ndarray, shape (n, dim)
     tokens : int
-        Of all texts.
+        Number of tokens of all texts.
     model : str
     as_base64 : bool
-        Vectors as base64 of little-endian float32, which the ``openai`` client asks for; else as lists of numbers.
+        Write vectors as base64 of little-endian float32, which the ``openai`` client requests; otherwise as lists of numbers.
 
     Returns
     -------
@@ -224,12 +226,13 @@ def answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> 
 
 
 def error_body(message: str, status: int, *, code: str | None = None, param: str | None = None) -> dict[str, object]:
-    """Return the body of an error as the API has it.
+    """Return the body of an error response in the API's format.
 
     Parameters
     ----------
     message : str
     status : int
+        HTTP status, which determines the error's type.
     code, param : str, optional
 
     Returns

@@ -1,4 +1,4 @@
-"""The routes, and how a request becomes vectors. Imported with FastAPI alone, which reads the annotations."""
+"""The routes of the server, and the handling of a request. Import this module only if FastAPI is installed: FastAPI reads its annotations at run time."""
 
 import asyncio
 import time
@@ -18,10 +18,10 @@ from congruence.integrations.server.protocol import Limits, RequestError, answer
 
 __all__ = ["Service", "add_routes"]
 
-#: Numbers of an answer that are written by another thread, since they would keep other requests waiting.
+#: Answers with more numbers than this are serialized in another thread, so that other requests do not have to wait.
 MANY = 50_000
 
-#: What clients are told of the body of a request, in the schema of the application.
+#: Schema of a request's body, for the application's OpenAPI document.
 SCHEMA = {
     "requestBody": {
         "required": True,
@@ -47,16 +47,16 @@ SCHEMA = {
 
 
 class Service:
-    """One encoder, what is served of it, and what waits for it.
+    """The request handlers for one encoder, with its batcher and metrics.
 
     Parameters
     ----------
     vectors : TextVectors
     names : sequence of str
-        Of the model, as clients send it.
+        Names of the model that clients may send; answers name the first.
     limits : Limits
     window : float
-        Of the :class:`Batcher`, in seconds.
+        Seconds for which the :class:`Batcher` waits for more texts.
     """
 
     def __init__(self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float) -> None:
@@ -73,10 +73,10 @@ class Service:
     # ------------------------------------------------------------------ routes
 
     async def embeddings(self, request: Request) -> Response:
-        """Answer with the vectors of texts."""
+        """Encode the texts of a request and return their vectors."""
         if self._active >= self.limits.max_waiting:
             raise RequestError(
-                "Got more requests than wait here; expected fewer at a time. Send it again in a second.",
+                f"Got more than {self.limits.max_waiting} requests at a time; expected at most that many. Send it again in a second.",
                 status=503,
                 code="overloaded",
                 retry_after=1,
@@ -97,11 +97,11 @@ class Service:
         return Response(whole, media_type="application/json")
 
     async def models(self) -> dict[str, object]:
-        """List the names under which the model is served."""
+        """List the names of the model."""
         return {"object": "list", "data": [self._card(name) for name in self.names]}
 
     async def model(self, name: str) -> dict[str, object]:
-        """Describe one name."""
+        """Describe the model by one of its names."""
         if name not in self.names:
             raise RequestError(
                 f"Got a model that is not served; expected {' or '.join(map(repr, self.names))}. Ask for one of these.",
@@ -112,12 +112,12 @@ class Service:
         return self._card(name)
 
     async def health(self) -> Response:
-        """Say whether requests are taken."""
+        """Report whether the server accepts requests."""
         ready = self.batcher.open
         return JSONResponse({"status": "ok" if ready else "stopping"}, 200 if ready else 503)
 
     async def numbers(self) -> Response:
-        """Give what was counted, for Prometheus."""
+        """Return the metrics for Prometheus."""
         return Response(self.metrics.page(), headers={"content-type": self.metrics.content_type})
 
     # ------------------------------------------------------------------ steps
@@ -126,13 +126,13 @@ class Service:
         return {"id": name, "object": "model", "created": self._began, "owned_by": "congruence"}
 
     async def _read(self, request: Request, deadline: float) -> bytes:
-        """Return the body, of which no more is read than is allowed. Raises RequestError."""
+        """Return the body of a request; stop reading at the size limit or the deadline. Raises RequestError."""
         most = self.limits.max_body
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A page in a browser may send other types to any address without asking the server first.
+        # A page in a browser may send some other types to any address without a preflight request.
         if kind != "application/json":
             raise RequestError(
-                "Got another content type; expected JSON. Send Content-Type: application/json.", status=415
+                "Got an unsupported content type; expected JSON. Send Content-Type: application/json.", status=415
             )
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise RequestError(
@@ -156,7 +156,7 @@ class Service:
             ) from None
         except TimeoutError:
             raise RequestError(
-                f"Got no whole body in {self.limits.timeout:g} s; expected it sooner. Send it again.",
+                f"Got an incomplete body after {self.limits.timeout:g} s; expected all of it by then. Send it again.",
                 status=408,
                 code="timeout",
             ) from None
@@ -165,12 +165,12 @@ class Service:
         return bytes(body)
 
     async def _wait(self, request: Request, texts: list[str], deadline: float) -> Encoded:
-        """Return what the encoder gives, unless the time is up or the client has gone before. Raises RequestError."""
+        """Return the encoded texts. Raises RequestError if the deadline passes or the client disconnects first, or the server is stopping."""
         try:
             result = asyncio.wrap_future(self.batcher.submit(texts))
         except StoppedError:
             raise RequestError(
-                "Got a request while the server stops; expected none. Send it again.",
+                "Got a request while the server is stopping; expected a running server. Send it again in a second.",
                 status=503,
                 code="stopping",
                 retry_after=1,
@@ -194,11 +194,11 @@ class Service:
 
 
 class _TooLargeError(Exception):
-    """A body is larger than it may be."""
+    """The body of a request exceeds the size limit."""
 
 
 async def _left(request: Request) -> None:
-    """Return when the client has closed the connection."""
+    """Return once the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -211,7 +211,7 @@ def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     body = error_body(str(error), error.status, code=error.code, param=error.param)
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    if error.status == 408:  # the rest of the body may still come
+    if error.status == 408:  # the rest of the body may still arrive
         headers["Connection"] = "close"
     return JSONResponse(body, error.status, headers=headers)
 
@@ -219,14 +219,14 @@ def _refuse(_: Request, error: Exception) -> Response:
 def _no_route(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     told = {
-        404: "Got another path; expected /v1/embeddings, /v1/models, /healthz or /metrics. Set the client's base_url to …/v1.",
-        405: "Got another method; expected POST for /v1/embeddings and GET for the rest. Send it with that.",
-    }.get(error.status_code, "Got a request that cannot be answered; expected one of the API. Look at /openapi.json.")
+        404: "Got an unknown path; expected /v1/embeddings, /v1/models, /healthz or /metrics. Set the client's base_url to …/v1.",
+        405: "Got an unsupported method; expected POST for /v1/embeddings and GET for the rest. Send the request with that method.",
+    }.get(error.status_code, "Got an invalid request; expected one that the API defines. Look at /openapi.json.")
     return JSONResponse(error_body(told, error.status_code), error.status_code, headers=error.headers)
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
-    """Put the routes of a service, and the form of its errors, into an application."""
+    """Add the routes of a service, and its error handlers, to an application."""
     app.add_api_route("/v1/embeddings", service.embeddings, methods=["POST"], response_model=None, openapi_extra=SCHEMA)
     app.add_api_route("/v1/models", service.models, methods=["GET"])
     app.add_api_route("/v1/models/{name:path}", service.model, methods=["GET"])

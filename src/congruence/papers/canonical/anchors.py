@@ -1,4 +1,4 @@
-"""Anchors, means and the part that is measured on: what the kinds of figure share."""
+"""Shared by the kinds of figures: drawing anchors, computing means, fitting maps, and selecting the test split."""
 
 from __future__ import annotations
 
@@ -30,40 +30,41 @@ __all__ = [
     "view",
 ]
 
-#: Most anchors in a quick run.
+#: Maximum number of anchors in a quick run.
 QUICK_ANCHORS = 600
 
-#: What draws resample in a fit on text.
-ALL_PROMPTS = "nothing where a map is fitted on text: it takes every prompt; the test part is fixed"
+#: Description of what the draws resample, for fits on text.
+ALL_PROMPTS = "nothing for fits on text, which use every prompt; the test part is fixed"
 
 
 def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, int]) -> str:
-    """Return the modality to fit on: what the configuration says where both models have it, else the other."""
+    """Return the modality to fit on: the configured one if both models have it, otherwise the other."""
     wanted: str = job.config.parameters.get("fit", "image")
     for modality in (wanted, "text" if wanted == "image" else "image"):
         if all(rows_of(collection, k, modality) is not None for k in pair):
             if modality != wanted:
                 job.remark(f"{collection.name}: fitted on {modality}s, since not every model has {wanted}s.")
-                if job.config.kind not in ("cycle", "composition"):  # whose claims hold of a map of either modality
-                    job.unchecked = f"it is about a fit on {wanted}s, and {modality}s were fitted here"
+                # Claims about cycles and compositions hold for maps fitted on either modality.
+                if job.config.kind not in ("cycle", "composition"):
+                    job.unchecked = f"it is about maps fitted on {wanted}s; here they were fitted on {modality}s"
             return modality
     raise InputError(
-        f"Got {pair_name(collection, pair)} without a modality both have; expected images or texts of both. Embed one modality with both models."
+        f"Got {pair_name(collection, pair)} without a modality that both models have; expected images or texts of both. Embed one modality with both models."
     )
 
 
 def rows_of(collection: Collection, model: int, modality: str) -> np.ndarray | None:
-    """Return all images or all prompts of a model."""
+    """Return the embeddings of all images or all prompts by one model, or None if it has none."""
     return collection.models[model].images if modality == "image" else collection.models[model].prompts
 
 
 def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return all images or all prompts of both models.
+    """Return the embeddings of all images or all prompts by both models.
 
     Raises
     ------
     InputError
-        A model has none.
+        If a model has no embeddings of this modality.
     """
     source, target = (rows_of(collection, k, modality) for k in pair)
     if source is None or target is None:
@@ -74,12 +75,12 @@ def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> t
 
 
 def pair_name(collection: Collection, pair: tuple[int, ...]) -> str:
-    """Write a pair as ``a → b``."""
+    """Return the display name of a pair or chain of models, such as ``a → b``."""
     return " → ".join(collection.models[k].name for k in pair)
 
 
 def anchor_rows(collection: Collection, modality: str, classes: np.ndarray | None = None) -> np.ndarray:
-    """Return the rows a map may be fitted on, of some classes or of all."""
+    """Return the row numbers a map may be fitted on, of the given classes or of all classes."""
     allowed = collection.train if modality == "image" else collection.text_fit
     labels = collection.labels if modality == "image" else collection.prompt_labels
     if classes is not None:
@@ -88,7 +89,7 @@ def anchor_rows(collection: Collection, modality: str, classes: np.ndarray | Non
 
 
 def draw(job: Job[Collection], rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Draw a share of the anchors without replacement."""
+    """Draw a share of the rows without replacement: at least two, and at most ``QUICK_ANCHORS`` in a quick run."""
     count = max(2, round(share * len(rows)))
     if job.quick:
         count = min(count, QUICK_ANCHORS)
@@ -98,9 +99,9 @@ def draw(job: Job[Collection], rows: np.ndarray, share: float, rng: np.random.Ge
 def draw_anchors(
     job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw a share of the images a map may be fitted on, or take every prompt.
+    """Draw a share of the images a map may be fitted on, or return all prompts (or the first template of each class, if configured).
 
-    A share of the prompts would leave classes out of a fit on text where there is one template a class; the paper's split is by image.
+    Prompts are not subsampled: with one template per class, a subset would omit whole classes. The paper splits by image.
     """
     rows = anchor_rows(collection, modality)
     if modality == "image":
@@ -117,9 +118,9 @@ def draw_anchors(
 def draw_subset(
     job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draw a share of the anchors where maps must be fitted on different ones; of prompts, one of each class at least.
+    """Draw a share of the anchors, images or prompts, for maps that must be fitted on different subsets.
 
-    Only where every class has a single prompt does a share leave classes out.
+    A subset of prompts contains at least one prompt of every class, unless every class has a single prompt.
     """
     rows = anchor_rows(collection, modality)
     drawn = draw(job, rows, share, rng)
@@ -132,26 +133,29 @@ def draw_subset(
 
 
 def fitted_once(modality: str, method: str) -> bool:
-    """Say whether every draw would fit the same map: a closed form on all prompts."""
+    """Return whether every draw would give the same map, because the fit has a closed form and uses all prompts."""
     return modality == "text" and method not in ("mlp", "random")
 
 
 def add_references(job: Job[Collection], what: Mapping[str, object], seen: View) -> None:
-    """Add what each model reaches alone and, beside cosines, the constant and the random-rotation control."""
+    """Add the scores before mapping and of each model alone, and the constant and random-rotation controls where they apply."""
     job.results.add_references(what, references(seen, job.config.metrics))
-    shown = "random" not in job.config.parameters.get("methods", [])  # else it is a method of the figure already
+    shown = "random" not in job.config.parameters.get("methods", [])  # otherwise the figure already has it as a method
     job.results.add_references(what, controls(seen, job.config.metrics, random=shown))
 
 
 def means(
     collection: Collection, pair: tuple[int, int], modality: str, anchors: np.ndarray, classes: np.ndarray | None = None
 ) -> dict[str, Means]:
-    """Return the means to exchange: of the anchors, and of the other modality's rows of the classes fitted on."""
+    """Return the means that a map exchanges: of the anchors, and, for the other modality, of the rows of ``classes``.
+
+    ``classes`` defaults to all classes, or to those that are not held out.
+    """
     out: dict[str, Means] = {}
     source, target = both_rows(collection, pair, modality)
     out[modality] = (_mean(source[anchors]), _mean(target[anchors]))
     if classes is None:
-        # With one text a class, texts of the classes measured on stay unseen, their mean included.
+        # With one text per class, not even the mean of the test classes' texts may be used.
         known = np.arange(len(collection.classes))
         classes = known if collection.heldout_classes.all() else known[~collection.heldout_classes]
     if modality == "image":
@@ -181,14 +185,14 @@ def fit_on(
     classes: np.ndarray | None = None,
     seed: int = 0,
 ) -> tuple[ModalityMap, dict[str, Means]]:
-    """Fit a map between two models on some anchors; return it with the means it exchanges."""
+    """Fit a map between two models on the given anchors, and return it with the means it exchanges."""
     source, target = both_rows(collection, pair, modality)
     exchanged = means(collection, pair, modality, anchors, classes)
     return fit_modality_map(method, source[anchors], target[anchors], exchanged, seed=seed, quick=job.quick), exchanged
 
 
 def test_part(collection: Collection) -> Collection:
-    """Return the classes that are measured on; they are also the candidates."""
+    """Return the collection restricted to the classes that are evaluated; only these are candidates."""
     if collection.heldout_classes.all():
         return collection
     return collection.restrict(collection.heldout_classes, collection.name)
@@ -202,9 +206,9 @@ def view(
     classes: np.ndarray | None = None,
     every_image: bool = False,
 ) -> View:
-    """Return the test images and the prototypes, asking about some classes or about all of them.
+    """Return the test images and the class prototypes, with the images of ``classes`` (by default all classes) as queries.
 
-    All test images, or every image where none was fitted on, and all classes are candidates.
+    All test images and all classes are candidates. With ``every_image``, training images are included, for maps that were not fitted on images.
     """
     rows = np.ones(len(collection.train), bool) if every_image else ~collection.train
     images = [collection.models[k].images for k in pair]

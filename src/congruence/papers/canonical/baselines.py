@@ -1,4 +1,4 @@
-"""The maps that are compared, each with the means of both modalities."""
+"""The maps that are compared, each combined with the means of both modalities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from congruence.synthetic import random_rotation
 
 __all__ = ["BASELINES", "ModalityMap", "RandomRotation", "fit_modality_map"]
 
-#: Maps by the names the configurations use.
+#: Maps by the names used in the configurations: the method and its parameters, see :func:`congruence.maps.make_map`.
 BASELINES: dict[str, tuple[str, dict[str, object]]] = {
     "orthogonal": ("orthogonal", {"shrinkage": "full"}),
     "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),
@@ -28,12 +28,12 @@ BASELINES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 class RandomRotation:
-    """A control: a rotation that knows nothing of the target but its mean.
+    """A control: a random rotation that uses only the mean of the target.
 
     Parameters
     ----------
     own : (ndarray, ndarray)
-        Means of the source and of the target.
+        Means of the source and of the target, around which rows are rotated.
     seed : int
     """
 
@@ -42,27 +42,26 @@ class RandomRotation:
         self._rotation = random_rotation(len(own[0]), len(own[1]), random_state=seed)
 
     def transform(self, rows: np.ndarray) -> np.ndarray:
-        """Rotate rows about the means."""
+        """Rotate rows about the source's mean and move them to the target's mean."""
         return ((rows - self._own[0]) @ self._rotation + self._own[1]).astype(rows.dtype)
 
 
 class ModalityMap:
-    """A fitted map with the means of both modalities: ``(modality, rows) -> mapped rows``.
+    """A fitted map combined with the means of both modalities: ``(modality, rows) -> mapped rows``.
 
-    Every map, linear and non-linear ones included, exchanges the means of the modality it maps,
-    ``z ↦ ψ(z − μ_A + μ_A,fit) − μ_B,fit + μ_B``, which for the rotation is the paper's ``Q(z − μ_A) + μ_B``. Where the
-    target's mean is unknown, the source's mean is mapped too.
+    Every map, including linear and non-linear ones, exchanges the means of the modality it maps,
+    ``z ↦ ψ(z − μ_A + μ_A,fit) − μ_B,fit + μ_B``, which for the rotation is the paper's ``Q(z − μ_A) + μ_B``. If a mean of
+    the modality is unknown, the rows are mapped as they are, without exchanging means.
 
     Parameters
     ----------
-    fitted : Map
-        Or anything else that transforms rows.
+    fitted : Map or RandomRotation
     own : (ndarray, ndarray)
-        Means of the anchors.
-    means : dict of str to (ndarray, ndarray or None)
-        By modality.
+        Means of the anchors in the source and in the target, μ_A,fit and μ_B,fit.
+    means : mapping of str to (ndarray, ndarray or None)
+        Means of each modality in the source and in the target, μ_A and μ_B.
     exchange : bool
-        False for the uncentered rotation.
+        Whether to exchange means; False for the uncentered rotation.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class ModalityMap:
         self._map, self._own, self._means, self._exchange = fitted, own, means, exchange
 
     def __call__(self, modality: str, rows: np.ndarray) -> np.ndarray:
-        """Map rows of a modality."""
+        """Map rows of one modality."""
         source, target = self._means.get(modality, (None, None))
         if not self._exchange or source is None or target is None:
             return self._map.transform(rows)
@@ -102,9 +101,9 @@ def fit_modality_map(
     means : mapping of str to (ndarray, ndarray or None)
         Means to exchange, by modality.
     seed : int, default=0
-        Of the perceptron.
+        Random seed of the MLP and of the random rotation.
     quick : bool, default=False
-        Train the perceptron for a few epochs only.
+        Train a smaller MLP, for a few epochs only.
 
     Returns
     -------
@@ -117,7 +116,7 @@ def fit_modality_map(
     if kind == "mlp":
         parameters = {**parameters, "random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
     with warnings.catch_warnings():
-        # Few anchors, and targets narrower than the source, are what some figures are about.
+        # Some figures deliberately use few anchors, or targets narrower than the source.
         warnings.simplefilter("ignore", CongruenceWarning)
         fitted = make_map(kind, **parameters).fit(source, target)
     return ModalityMap(fitted, own, means, exchange=method != "uncentered")

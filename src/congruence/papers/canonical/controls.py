@@ -1,4 +1,4 @@
-"""What a measure reaches without any knowledge of the target but its mean."""
+"""Control scores of maps that use only the mean of the target."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from congruence.papers.canonical.metrics import View, measure
 
 __all__ = ["controls"]
 
-#: Measures of paired rows have both controls; retrieval and classification, which constant rows leave to chance, the random rotation alone.
+#: Metrics of paired rows, which have both controls. Retrieval and classification have the random rotation only: constant rows would score at chance.
 PAIRED = ("image_cosine", "text_cosine", "image_distance", "text_distance")
 
-#: What must be mapped, and so have means to exchange, for a measure that is not of pairs.
+#: Modalities whose means must be known for each of the other metrics.
 _MAPPED = {
     "image_retrieval": {"image"},
     "image_retrieval_other": {"image"},
@@ -27,30 +27,31 @@ _MAPPED = {
     "aligned_image_aligned_text": {"image", "text"},
 }
 
-#: Images asked about up to which retrieval is measured for every draw of the rotation; beyond, for the first.
+#: With more query images than this, the other metrics are measured for the first random rotation only.
 _MOST = 2_000
 
 
 def controls(
     view: View, metrics: Sequence[str], *, random: bool = True, draws: int = DRAWS
 ) -> dict[str, dict[str, float]]:
-    """Measure two controls of a fitted map.
+    """Measure the constant and the random-rotation control.
 
     Parameters
     ----------
     view : View
         Its ``centers`` are the means that the map exchanges.
     metrics : sequence of str
-        Those of :data:`PAIRED` have both controls, others the random rotation.
+        Metrics in :data:`PAIRED` have both controls, the others the random rotation.
     random : bool, default=True
-        Measure the random rotation.
+        Whether to include the random rotation.
     draws : int, default=5
+        Number of random rotations to average over.
 
     Returns
     -------
     dict of str to dict of str to float
-        By metric: ``constant``, every row at the target's mean; ``random_rotation``, a random rotation about the right means, one for images and texts, mean over the
-        draws.
+        By metric: ``constant``, with every row replaced by the target's mean; ``random_rotation``, the mean over random rotations about the correct
+        means. Metrics of images and texts together use the same rotation for both.
     """
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
@@ -73,14 +74,14 @@ def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
     rows = ControlRows(np.asarray(theirs), lengths, max(source.shape[1], target.shape[1]), in_sample=False)
     try:
         found = rows.score(lambda moved: measure(lambda _, __: moved, view, [metric])[metric], draws=draws)
-    except InputError:  # a part without any of the rows asked about
+    except InputError:  # there are no query rows
         return {}
     named = {"constant": found.constant, "random_rotation": found.random_rotation}
     return {name: value for name, value in named.items() if value is not None}
 
 
 def _turned(view: View, metrics: Sequence[str], draws: int) -> dict[str, dict[str, float]]:
-    """Measure with one random rotation for both modalities, about the means of each."""
+    """Measure with the same random rotation for both modalities, about the means of each."""
     means = {name: own for name, own in view.centers.items() if own[1] is not None}
     asked = [metric for metric in metrics if _MAPPED[metric] <= {*means}]
     if not asked:
@@ -90,11 +91,12 @@ def _turned(view: View, metrics: Sequence[str], draws: int) -> dict[str, dict[st
         turns = {name: RandomRotation((own[0], np.asarray(own[1])), seed) for name, own in means.items()}
 
         def turned(modality: str, rows: np.ndarray, turns: dict[str, RandomRotation] = turns) -> np.ndarray:
-            return turns[modality].transform(rows) if modality in turns else rows  # which no measure asked for looks at
+            # Rows of other modalities are not used by the metrics in ``asked``.
+            return turns[modality].transform(rows) if modality in turns else rows
 
         try:
             found = measure(turned, view, asked)
-        except InputError:  # a part without any of the rows asked about
+        except InputError:  # there are no query rows
             return {}
         for metric, value in found.items():
             values.setdefault(metric, []).append(value)

@@ -1,4 +1,4 @@
-"""What an experiment needs of data: images and class prompts in two models or more, classes and a split."""
+"""Data of an experiment: images and class prompts embedded by two or more models, with classes and a split."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Model:
     ----------
     name : str
     images : ndarray, shape (n, d), or None
-        Unit rows; None where only the texts are at hand.
+        Unit rows; None if only texts are available.
     prompts : ndarray, shape (p, d), or None
-        Unit rows, one a class and template.
+        Unit rows, one per class and template.
     """
 
     name: str
@@ -37,7 +37,9 @@ class Model:
 
 @dataclass(frozen=True)
 class Collection(Data):
-    """Images and prompts of the same classes in every model; see :class:`congruence.papers.Data` for what all data have.
+    """Images and prompts of the same classes, embedded by every model.
+
+    See :class:`congruence.papers.Data` for the attributes that all data share.
 
     Attributes
     ----------
@@ -47,42 +49,42 @@ class Collection(Data):
     labels : ndarray of int, shape (n,)
         Class of each image.
     train : ndarray of bool, shape (n,)
-        Images a map may be fitted on; the others are measured on.
+        Images a map may be fitted on; the others are the test images.
     prompt_labels, prompt_templates : ndarray of int, shape (p,)
         Class and template of each prompt.
     pairs : tuple of (int, int)
         Models to align, source and target.
     chains : tuple of (int, int, int)
-        Of three models: source, the one in the middle, target.
+        Chains of three models: source, intermediate, target.
     text_fit : ndarray of bool, shape (p,)
-        Prompts a map may be fitted on; all by default.
+        Prompts a map may be fitted on; by default all.
     heldout_classes : ndarray of bool, shape (k,)
-        Classes measured on; all by default. Where each class has one text only, those fitted on are left out.
+        Classes to evaluate; by default all. If each class has only one text, the classes fitted on are excluded.
     domain : ndarray of int, shape (k,), or None
-        Two groups of classes that stand for two data sets.
+        Group (0 or 1) of each class. The two groups serve as two data sets.
     domains : tuple of str
-        Their names.
+        Names of the two groups.
     texts : tuple of str
-        Words of each prompt, for examples.
+        Text of each prompt, for examples.
     captions : dict of str to str
-        Words of each image.
+        Description of each image, by id, for examples.
     picture : callable, optional
-        ``id -> bytes`` of a small PNG, JPEG or WebP, or None.
+        Function of an image id that returns a small PNG, JPEG or WebP as bytes, or None.
     steps : tuple of int
-        Numbers of classes to fit on that suit these data better than the paper's.
+        Numbers of classes to fit on that fit these data better than the paper's.
     evaluation_templates : {"all", "single"}
-        Class prototypes for evaluation are the mean of all prompts of a class, or its first template alone; fits do not depend on it.
+        Whether class prototypes for evaluation average all prompts of a class or use its first template only. Fits on text do not use prototypes.
     kinds : tuple of str
-        What kind of pair each of ``pairs`` is, where they differ (``"same training data"``).
+        Kind of each pair in ``pairs``, if they differ (``"same training data"``).
     bank : CaptionBank, optional
-        Captions in every model, with edited versions of them.
+        Captions embedded by every model, with edited versions of them.
 
     Raises
     ------
     ShapeError
-        Ids, labels, marks and templates, or the rows of a model, are not one for each image or prompt.
+        If ids, labels, masks, templates or the rows of a model do not match the number of images or prompts.
     InputError
-        A label is of no class, a class has no prompt, or a row is not finite or all zeros.
+        If a label is not a class, a class has no prompt, or a row is not finite or all zeros.
     """
 
     models: tuple[Model, ...]
@@ -120,7 +122,7 @@ class Collection(Data):
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
                 raise InputError(
-                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}. Pass the place of each class in classes=…."
+                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}. Pass labels that are positions in classes=…."
                 )
         bare = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(bare):
@@ -134,7 +136,7 @@ class Collection(Data):
 
     @cached_property
     def prototypes(self) -> tuple[np.ndarray | None, ...]:
-        """Class prototypes of each model, shape (k, d): by eq. (6), or the first template of each class alone."""
+        """Class prototypes of each model, shape (k, d): the prompt ensemble of eq. (6), or the first template of each class."""
         rows = np.ones(len(self.prompt_labels), bool)
         if self.evaluation_templates == "single":
             first = np.full(len(self.classes), np.iinfo(int).max)
@@ -146,11 +148,11 @@ class Collection(Data):
         )
 
     def kind_of(self, pair: tuple[int, int]) -> str | None:
-        """Return what kind of pair one of ``pairs`` is, where they differ."""
+        """Return the kind of one of ``pairs``, or None if all are of the same kind."""
         return self.kinds[self.pairs.index(pair)] if self.kinds else None
 
     def contents(self) -> dict[str, object]:
-        """Return the shapes of the embeddings, and numbers of classes, images, templates and captions."""
+        """Return the shapes of the embeddings and the numbers of classes, images, templates and captions."""
         return {
             "models": {
                 model.name: {
@@ -168,16 +170,18 @@ class Collection(Data):
         }
 
     def thumbnail(self, item: str) -> bytes | None:
-        """Return the picture of an image, where there are pictures."""
+        """Return a thumbnail of an image, or None if there is none."""
         return None if self.picture is None or item not in self.captions else self.picture(item)
 
     def restrict(self, classes: np.ndarray, name: str) -> Collection:
-        """Return the collection with some classes only.
+        """Return the collection restricted to some classes.
 
         Parameters
         ----------
         classes : ndarray of bool, shape (k,)
+            Classes to keep; they are renumbered from 0.
         name : str
+            Name of the restricted collection.
 
         Returns
         -------
@@ -211,12 +215,12 @@ class Collection(Data):
         )
 
     def split_domains(self) -> tuple[Collection, Collection]:
-        """Return the two groups of classes that stand for two data sets.
+        """Return the two groups of classes as two collections.
 
         Raises
         ------
         InputError
-            The collection has no such groups.
+            If the collection has no such groups.
         """
         if self.domain is None:
             raise InputError(
@@ -227,7 +231,7 @@ class Collection(Data):
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Return float32 rows of unit length.
+    """Return the rows scaled to unit length, as float32.
 
     Parameters
     ----------
@@ -241,12 +245,14 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def every_second(labels: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Mark half of the images of every class, chosen at random; of a single image, none.
+    """Return a random mask of half of the images of every class, rounded down.
 
     Parameters
     ----------
     labels : ndarray of int, shape (n,)
+        Class of each image.
     seed : int, default=0
+        Random seed.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Dual encoders from unimodal features: linear heads in closed form."""
+"""Dual encoders built from unimodal features with linear heads in closed form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Heads", "contrastive_heads"]
 
 @dataclass(frozen=True)
 class Heads:
-    """Two linear heads into one space; see :func:`contrastive_heads`."""
+    """Linear image and text heads into a joint space; see :func:`contrastive_heads`."""
 
     image_mean: np.ndarray
     image_matrix: np.ndarray
@@ -23,33 +23,34 @@ class Heads:
     text_matrix: np.ndarray
 
     def images(self, rows: np.ndarray) -> np.ndarray:
-        """Embed image features, unit rows."""
+        """Return the embeddings of image features, as unit rows."""
         return unit_rows((np.asarray(rows, np.float64) - self.image_mean) @ self.image_matrix)
 
     def texts(self, rows: np.ndarray) -> np.ndarray:
-        """Embed text features, unit rows."""
+        """Return the embeddings of text features, as unit rows."""
         return unit_rows((np.asarray(rows, np.float64) - self.text_mean) @ self.text_matrix)
 
 
 def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge: float = 0.1, seed: int = 0) -> Heads:
     """Fit linear heads that minimize the spectral contrastive loss, in closed form.
 
-    With features x and y of a pair, whitened with a ridge, the best linear heads of width k are the k leading singular
-    vectors of their cross-covariance, each scaled by the root of its singular value: regularised canonical correlation
-    analysis. The loss sees inner products only, so that any rotation of both heads is as good; one is drawn at
-    random, as training from a random start would.
+    For ridge-whitened features x and y of a pair, the optimal linear heads of width k are the k leading singular vectors of
+    their cross-covariance, each scaled by the square root of its singular value: regularized canonical correlation
+    analysis. The loss depends on inner products only, so it does not determine a common rotation of both heads. One is
+    drawn at random, like the arbitrary rotation that training from a random initialization leads to.
 
     Parameters
     ----------
     images : ndarray, shape (n, p)
+        Image features.
     texts : ndarray, shape (n, q)
-        Row i describes image i.
+        Text features; row i describes image i.
     dim : int
         Width of the joint space.
     ridge : float, default=0.1
-        Added to both covariances, as a share of their mean eigenvalue.
+        Ridge added to the diagonal of both covariances, relative to their mean eigenvalue.
     seed : int, default=0
-        Of the rotation.
+        Random seed of the rotation.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The paper's measures of one fitted map, on one part of the data, beside what each model reaches alone."""
+"""The paper's metrics of a fitted map on one part of the data, and the reference scores of each model alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from congruence.metrics import class_retrieval, paired_cosine, paired_distance, 
 
 __all__ = ["METRICS", "Means", "View", "measure", "references"]
 
-#: Every measure, with the words that stand on a figure's axis.
+#: Every metric, with its label on a figure's axis.
 METRICS = {
     "image_cosine": "image–image cosine",
     "text_cosine": "text–text cosine",
     "image_distance": "image–image distance",
     "text_distance": "text–text distance",
     "image_retrieval": "image–image class retrieval",
-    "image_retrieval_other": "the same, own counterpart left out",
+    "image_retrieval_other": "image–image class retrieval, own counterpart left out",
     "text_retrieval": "text–text class retrieval",
     "aligned_image_text": "aligned image, target text",
     "image_aligned_text": "target image, aligned text",
@@ -32,20 +32,20 @@ Means = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class View:
-    """What is measured on: queries of both models among all candidates.
+    """Data to evaluate on: query rows and candidates in both models.
 
     Attributes
     ----------
     images : (ndarray or None, ndarray or None)
-        All images to search, in the source and in the target.
+        Image embeddings in the source and in the target; all are candidates.
     texts : (ndarray or None, ndarray or None)
-        Class prototypes, in the source and in the target.
+        Class prototypes in the source and in the target; all are candidates.
     labels : ndarray of int, shape (n,)
-        Class of each image: a row of the prototypes.
+        Class of each image, as a row number of the prototypes.
     rows, classes : ndarray of int
-        Which images and which classes are asked about; all are candidates.
+        Indices of the images and the classes that are queries.
     centers : mapping of str to (ndarray, ndarray or None)
-        Means for the centered accuracy.
+        Means of each modality in the source and in the target, for the centered accuracy and the controls.
     """
 
     images: tuple[np.ndarray | None, np.ndarray | None]
@@ -57,7 +57,7 @@ class View:
 
 
 def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
-    """Measure what does not depend on a map: before, and each model alone.
+    """Return the scores that do not depend on a map: before mapping, of each model alone, and of the target's own rows.
 
     Parameters
     ----------
@@ -67,7 +67,8 @@ def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
     Returns
     -------
     dict of str to dict of str to float
-        By metric: ``before``, ``model_a``, ``model_b``, ``oracle``, as far as they exist.
+        By metric, those of the following that exist: ``before``, unmapped source rows compared with the target; ``model_a`` and ``model_b``,
+        classification within the source and within the target; ``oracle``, the score of the target's own rows.
     """
     same = {m: _same_width(view, m) for m in ("image", "text")}
     (ia, ib), (ta, tb) = view.images, view.texts
@@ -103,7 +104,7 @@ def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
 
 
 def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metrics: list[str]) -> dict[str, float]:
-    """Measure a map.
+    """Return the scores of a map.
 
     Parameters
     ----------
@@ -111,16 +112,17 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
         ``(modality, rows) -> mapped rows``.
     view : View
     metrics : list of str
-        Those for which images or texts of a model are missing are left out.
+        Keys of :data:`METRICS`. Metrics that need images or texts that a model lacks are omitted.
 
     Returns
     -------
     dict of str to float
+        Score by metric.
 
     Raises
     ------
     InputError
-        Nothing can be measured.
+        If none of the metrics can be measured.
     """
     (ia, ib), (ta, tb) = view.images, view.texts
     moved: dict[str, np.ndarray | None] = {
@@ -133,7 +135,7 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
         if metric.startswith("aligned_image_text"):
             middle = _center(view, 0, 1) if metric.endswith("centered") else None
             if middle is not None and ia is not None:
-                # The cloud's center is mapped like its rows.
+                # The images are mapped, so their center is mapped too.
                 middle = (mapping("image", middle[0][None].astype(ia.dtype))[0], middle[1])
             out[metric] = _classify(view, moved["image"], tb, middle)
         elif metric == "image_aligned_text":
@@ -157,7 +159,7 @@ def _same_width(view: View, modality: str) -> bool:
 
 
 def _center(view: View, images: int, texts: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the image mean of one model and the text mean of one, if both are known."""
+    """Return the image mean and the text mean of the models with these indices, or None if one of them is unknown."""
     image, text = view.centers.get("image", (None, None))[images], view.centers.get("text", (None, None))[texts]
     return None if image is None or text is None else (image, text)
 

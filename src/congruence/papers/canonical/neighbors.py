@@ -1,4 +1,4 @@
-"""What the kinds that look for neighbors share."""
+"""Shared by the kinds of figures that search for nearest neighbors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["item", "nearest", "usable"]
 
 
 def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:
-    """Return each collection, the classes of it that are measured on, and each pair with images and texts of both models."""
+    """Return (collection, its evaluated classes, pair) for every pair whose models both have images and texts."""
     out = []
     for collection in job.data:
         heldout = test_part(collection)
@@ -32,10 +32,10 @@ def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int
 
 
 def nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Return row numbers of the k largest cosines of unit rows, best first."""
+    """Return the gallery indices of the k nearest rows to each query by cosine, best first; rows must have unit norm."""
     return metrics.nearest(queries, min(k, len(gallery)), gallery, exact=False)
 
 
 def item(heldout: Collection, i: str) -> Item:
-    """Return an image as an example shows it."""
+    """Return the id and the description of an image, for an example."""
     return {"id": i, "text": heldout.captions.get(i, "")}

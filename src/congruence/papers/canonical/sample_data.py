@@ -1,4 +1,4 @@
-"""Small real data on which the experiments run without the paper's weights."""
+"""Small real data sets on which the experiments run without the paper's weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from congruence.papers.npz import open_npz
 
 __all__ = ["SAMPLE_DATA", "VARIANTS", "open_sample"]
 
-#: Data the experiments run on without the paper's models, and what an experiment may ask of them.
+#: Names of the data that replace the paper's models and data sets, and variants of them that an experiment may request.
 SAMPLE_DATA = ("sample", "lvis", "caltech101")
 VARIANTS = ("items", "narrow", "third", "same_data")
 
-#: What the data are, and what stands for the paper's models, in the words of a title.
+#: Descriptions of the data and of what replaces the paper's models, for titles.
 _TITLES = {"sample": "emoji", "lvis": "LVIS class names", "caltech101": "Caltech-101 photos"}
 _STAND_IN = {
     "sample": "stand-in: two small models of emoji",
@@ -29,30 +29,30 @@ _STAND_IN = {
     "caltech101": "stand-in: linear heads on unimodal encoders",
 }
 
-#: What kinds of pair there are in the variant ``same_data``.
+#: Kinds of pairs in the variant ``same_data``.
 SAME_DATA, OTHER_DATA = "same training data", "other training data"
 
-#: Of three models each is in the middle once.
+#: Chains of three models in which each model is in the middle once.
 _CHAINS = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
 
 _STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
 
 
 def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> Collection:
-    """Open data that stand for the paper's models and data sets.
+    """Open data that replace the paper's models and data sets.
 
     Parameters
     ----------
     name : {"sample", "lvis", "caltech101"}
-        ``"sample"``: the two dual encoders of the emoji sample; a class is a Unicode subgroup. ``"lvis"``: texts of three
-        CLIP models, images of one; fits are on texts. ``"caltech101"``: dual encoders made here, by closed-form
-        heads on unimodal features.
+        ``"sample"``: the two dual encoders of the emoji sample; a class is a Unicode subgroup. ``"lvis"``: texts by three
+        CLIP models, images by one of them; maps are fitted on texts. ``"caltech101"``: dual encoders built here from
+        unimodal features, with linear heads in closed form.
     file : path-like, optional
-        The ``.npz`` of the last two, or the folder it lies in.
+        The ``.npz`` file of the last two, or its folder.
     variant : {"items", "narrow", "third", "same_data"}, optional
-        ``"items"``: every item its own class, so that single texts can be told apart. ``"narrow"``: a source of fewer
-        dimensions. ``"third"``: three models. ``"same_data"``: pairs trained on the same data beside
-        pairs trained on other data. Data without such a thing are left as they are, and a note says so.
+        ``"items"``: each item is its own class, so that single texts can be told apart. ``"narrow"``: the source has fewer
+        dimensions. ``"third"``: three models. ``"same_data"``: pairs of models trained on the same data and on
+        different data. A variant that the data cannot provide leaves them unchanged.
 
     Returns
     -------
@@ -61,9 +61,9 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
     Raises
     ------
     ParameterError
-        Another name or variant, or no file where one is needed.
+        If the name or the variant is unknown, or a required file is not given.
     FileError, CorruptFileError, NotFiniteError, ZeroRowError
-        See :func:`congruence.papers.npz.open_npz`.
+        If the file cannot be read or used; see :func:`congruence.papers.npz.open_npz`.
     """
     check_choice(name, SAMPLE_DATA, "models")
     if variant:
@@ -74,7 +74,7 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
 
 
 def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
-    """Keep the leading principal directions of the first model's images, or of its texts."""
+    """Project the first model onto the leading principal directions of its images, or of its texts if the second model has no images."""
     first, second = models
     rows = first.prompts if second.images is None else first.images
     assert rows is not None
@@ -146,7 +146,7 @@ def _sample(variant: str | None) -> Collection:
         Model(m.name, m.images[kept], m.prompts[mine]) for m in models if m.images is not None and m.prompts is not None
     )
     notes.append(
-        f"A class is a Unicode subgroup with 8 emoji at least ({len(names)} of them); its prompts are those of its emoji."
+        f"A class is a Unicode subgroup with at least 8 emoji ({len(names)} of them); its prompts are those of its emoji."
     )
     train = every_second(labels)
     prompt_labels = labels[new[owner[mine]]]
@@ -251,7 +251,7 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
 
 # ---------------------------------------------------------------------------------------------------- caltech101
 
-#: Photos each model's heads are fitted on; what is left over is for the maps.
+#: Number of photos that each model's heads are fitted on; the remaining photos are for the maps.
 _PART = 1_900
 _WIDTH = 96
 
@@ -294,7 +294,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
     templates = arrays["templates"].tolist()
     classes = arrays["classes"].tolist()
     return Collection(
-        "caltech101-heads",  # the data set itself, by models of one's own, is "caltech101"
+        "caltech101-heads",  # "caltech101" is the data set itself, embedded by real dual encoders
         tuple(models),
         tuple(classes),
         arrays["image_file"][rest].astype(str),

@@ -1,4 +1,4 @@
-"""The Canonical paper as a study."""
+"""The study of the Canonical paper: its data, metrics, methods and figures."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class CanonicalStudy(Study[Collection]):
     }
     types: Mapping[str, object] = {"share": Annotated[float, _SHARE], "edits": dict[str, str]}
     meanings: Mapping[str, str] = {
-        "fit": "modality that maps are fitted on; the other where not every model has it",
-        "methods": "kinds of map",
-        "share": "share of the training images that each draw takes",
-        "classes": "numbers of classes to fit on; data of other sizes have their own",
-        "means": "whose means a map exchanges: of the classes fitted on or of all; in a transfer, of the data evaluated on or fitted on",
-        "fit_templates": "what a fit on text takes: every template of a class, or the first",
-        "evaluation_templates": "what class prototypes are made of where texts are measured: every template, or the first",
-        "steps": "translations from an open to a closed gap",
-        "points": "rows to draw",
-        "examples": "single examples to show",
-        "swaps": "exchanges of a class at random, where no captions are given",
-        "captions": "path of a file of captions, from where this file lies",
+        "fit": "modality that maps are fitted on; the other one if a model lacks it",
+        "methods": "methods to fit maps with",
+        "share": "share of the training images used in each draw",
+        "classes": "numbers of classes to fit on; some data sets define their own",
+        "means": "means that a map exchanges: those of the classes fitted on or of all classes; in a transfer, those of the data evaluated on or fitted on",
+        "fit_templates": "prompts used by a fit on text: all templates of a class, or the first",
+        "evaluation_templates": "prompts averaged into the class prototypes for evaluation: all templates, or the first",
+        "steps": "number of translations between the open and the closed modality gap",
+        "points": "number of rows to plot",
+        "examples": "number of examples to show",
+        "swaps": "maximum number of texts to edit",
+        "captions": "path of a file of captions, relative to this file",
         "edits": "class names to replace in captions, {before: after}",
     }
     drawings: Mapping[str, tuple[str, str]] = {
-        "fig8": ("a drawing of how the theorems follow from each other", "C"),
+        "fig8": ("a diagram of how the theorems depend on each other", "C"),
     }
 
     def open_sample(self, name: str, variant: str | None, request: Request) -> Collection:
@@ -69,7 +69,7 @@ class CanonicalStudy(Study[Collection]):
         return open_sample(name, request.file, variant)
 
     def open_models(self, config: Config, models: str, request: Request) -> list[Collection]:
-        """Embed every data set with every group of models."""
+        """Embed every data set with every group of models, or load the embeddings from the cache."""
         named = config.models_named(models)
         sets = list(request.data or config.data)
         if not named or not sets:
@@ -85,18 +85,18 @@ class CanonicalStudy(Study[Collection]):
         if captions:
             options |= {"captions": captions, "edits": config.parameters["edits"]}
         elif config.kind == "edits":
-            for name in sets:  # said before hours of embedding, not after
+            for name in sets:  # fail before hours of embedding, not after
                 if name in DATASETS and len(DATASETS[name].templates) == 1:
                     raise no_captions(name, config.name)
         cache = Path(request.root).expanduser() / "embeddings" if request.cache is None else request.cache
         return [open_models(spec, name, root=request.root, cache=cache, **options) for spec in named for name in sets]
 
     def configure(self, config: Config, data: Collection) -> Collection:
-        """Measure texts by the templates that the configuration names."""
+        """Return the data with the templates for evaluation that the configuration names."""
         return replace(data, evaluation_templates=config.parameters.get("evaluation_templates", "all"))
 
     def count(self, facts: Mapping[str, object]) -> str:
-        """Return the numbers of classes, images and templates."""
+        """Return the numbers of classes, images and templates, as text."""
         single = facts["evaluation_templates"] == "single"
         return (
             f"{facts['classes']} classes; {facts['train_images']} images to fit on, {facts['test_images']} to measure on; {facts['templates']} "

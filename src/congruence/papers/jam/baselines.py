@@ -1,4 +1,4 @@
-"""JAM with each of its losses, canonical correlations in closed form, and what texts tell without an image."""
+"""Baselines of JAM: each of its losses, canonical correlation analysis in closed form, and a classifier of texts alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from congruence.train import JAM
 
 __all__ = ["BASELINES", "fit_baseline", "fit_text_only"]
 
-#: What can stand in a row of a table.
+#: Methods that a table can compare, with their labels.
 BASELINES = {
     "con": "Con",
     "negcon": "NegCon",
@@ -29,36 +29,38 @@ BASELINES = {
     "towers_spread": "Spread on contrastive towers",
 }
 
-#: Inverse penalties of the logistic regression on texts, chosen from by the validation items.
+#: Inverse penalties of the logistic regression on texts; the validation items select one.
 _INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:
-    """Fit JAM with one of its losses, or canonical correlations in closed form, to a division.
+    """Fit JAM with one of its losses, or canonical correlation analysis in closed form, to a split.
 
     Parameters
     ----------
     method : {"con", "negcon", "spread", "cca"}
     parts : JAMParts
+        The split: training items, validation items and encoders.
     training : mapping, optional
-        Parameters of :class:`congruence.train.JAM`; of these, canonical correlation analysis heeds ``latent``, its width.
+        Parameters of :class:`congruence.train.JAM`. Canonical correlation analysis uses only ``latent``, as its width.
     seed : int, default=5
+        Random seed of JAM; canonical correlation analysis has none.
 
     Returns
     -------
     TwoSidedMap
-        Its spaces bear the names of the encoders.
+        A fitted map into a joint space. Its source and target spaces are named after the encoders.
 
     Raises
     ------
     ParameterError
-        The method is unknown, or has no such parameter.
+        If the method is unknown, or a parameter of JAM is out of range.
     """
     check_choice(method, ("con", "negcon", "spread", "cca"), "method")
     options = dict(training or {})
     train = parts.train
     if method == "cca":
-        # Rows repeat, since an image has several captions, and a caption several wrong ones.
+        # Rows repeat, since an image has several captions, and a caption several wrong captions.
         distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
         width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
         mapping: TwoSidedMap = CCAMap(n_components=width, ridge=0.1).fit(train.source, train.target)
@@ -75,21 +77,22 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
 
 
 def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
-    """Fit a logistic regression that tells right captions from wrong ones by their vectors, and never sees an image.
+    """Fit a logistic regression that separates correct from wrong captions by their embeddings, without any image.
 
-    A wrong caption can often be told by its words: what is added makes it longer, what is replaced is rarer. What this finds, a method that was given
-    wrong captions need not have learned of images.
+    The words alone often give a wrong caption away: an addition makes it longer, a replacement is a rarer word. A method that is trained on wrong
+    captions can reach this score without learning anything about images.
 
     Parameters
     ----------
     parts : JAMParts
-        The training items are fitted on; the penalty is that by which most validation captions come before their wrong ones. Where validation
-        items have none, since they are searched by class, it is the best of three folds of the training items, divided by image.
+        The split; the model is fitted on the training items. The penalty is the one with which most validation captions score above their wrong
+        captions. If the validation items have no wrong captions, because they are searched by class, the penalty is selected by 3-fold
+        cross-validation on the training items, with folds grouped by image.
 
     Returns
     -------
     callable
-        From vectors of texts, shape (n, e), to scores, shape (n,): the higher, the more a text looks like a right caption.
+        Function of text embeddings, shape (n, e), that returns scores, shape (n,). A higher score means that a text is more likely a correct caption.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, GroupKFold
@@ -99,7 +102,7 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     def flat(rows: np.ndarray) -> np.ndarray:
         return np.asarray(rows, np.float64).reshape(-1, np.shape(rows)[-1])
 
-    assert parts.train.negatives is not None  # JAM's data have them
+    assert parts.train.negatives is not None  # always given for JAM's data
     right, wrong = flat(parts.train.target), flat(parts.train.negatives)
     texts, labels = np.vstack([right, wrong]), np.repeat([1, 0], [len(right), len(wrong)])
     regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))

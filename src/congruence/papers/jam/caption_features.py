@@ -1,4 +1,4 @@
-"""Stand-ins for image embeddings, made of the words of an image's captions: no image is looked at."""
+"""Surrogate image embeddings, computed from the words of an image's captions; no image is used."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from congruence.errors import ParameterError
 
 __all__ = ["caption_features"]
 
-#: Places of the table that words and pairs of words are hashed into, and the weight of a pair beside a word.
+#: Number of hash buckets for words and pairs of words, and the weight of a pair relative to a word.
 BUCKETS, PAIR = 8192, 0.7
 
 
 def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0.5, seed: int = 0) -> np.ndarray:
-    """Make a vector for each image of the words of its captions, and of which follows which.
+    """Return a vector for each image, computed from the words and word pairs of its captions.
 
-    Words, and pairs of neighboring words, are hashed and counted over all captions of an image; rare ones weigh more. A random
-    projection, a tanh and Gaussian noise follow. So a vector tells which things, qualities and relations an image has, and of neighboring
-    words in which order: what a photo would tell, but sharper and without anything that no caption mentions.
+    Words and pairs of adjacent words are hashed and counted over all captions of an image, with rare ones weighted more, followed by a random
+    projection, a tanh and Gaussian noise. A vector thus encodes the objects, attributes and relations in an image, and the order of adjacent
+    words. This is the information in a photo, but less ambiguous, and without anything that no caption mentions.
 
     Parameters
     ----------
     texts : sequence of sequence of str, length n
-        The right captions of each image.
+        The correct captions of each image.
     dim : int, default=768
-        As of DINOv2 ViT-B.
+        Width of the vectors; the default is that of DINOv2 ViT-B.
     noise : float, default=0.5
-        Its standard deviation beside that of the signal.
+        Standard deviation of the noise, relative to that of the signal.
     seed : int, default=0
-        Of the projection and of the noise.
+        Random seed of the projection and of the noise.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
     Raises
     ------
     ParameterError
-        An image without a caption, or a number that is out of range.
+        If an image has no caption, or ``dim`` or ``noise`` is out of range.
 
     Examples
     --------
@@ -79,8 +79,8 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
 
 
 def _place(token: str) -> tuple[int, int]:
-    """Return the place and the sign a token is counted with."""
-    # Not scikit-learn's HashingVectorizer, which has another hash and counts a pair as much as a word, nor its TfidfTransformer, which adds 1 to
-    # the rarity of each: the recorded tables of the JAM paper were measured on these features.
+    """Return the hash bucket of a token and the sign it is counted with."""
+    # The recorded tables of the JAM paper were measured on these features, so scikit-learn's HashingVectorizer cannot replace them (it uses another
+    # hash, and weights a pair like a word), nor can its TfidfTransformer (it adds 1 to every inverse document frequency).
     number = zlib.crc32(token.encode())
     return number % BUCKETS, 1 if number >> 16 & 1 else -1

@@ -1,4 +1,4 @@
-"""What a score of JAM is worth: the same data with images or texts that say nothing of each other."""
+"""Controls for JAM's scores: the same data with images and texts that carry no information about each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from congruence.papers.jam.data import JAMData
 
 __all__ = ["CONTROLS", "control_data", "dual_as_encoders", "noise_like"]
 
-#: Every control, with what stands in a table.
+#: Every control, with its label in tables.
 CONTROLS = {
     "none": "as they are",
     "noise": "images: white noise",
@@ -23,7 +23,7 @@ CONTROLS = {
 
 
 def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
-    """Return white noise with the mean and the standard deviation of each column.
+    """Return white noise with the mean and the standard deviation of each column of ``rows``.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
     Returns
     -------
     ndarray of float32, shape (n, d)
-        Columns are independent, which those of embeddings are not.
+        Unlike those of embeddings, the columns are independent.
     """
     check_seed(random_state)
     A = np.asarray(rows, np.float64)
@@ -42,29 +42,30 @@ def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
 
 
 def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
-    """Return data in which images and texts say nothing of each other; everything that runs on data runs on these.
+    """Return a copy of the data in which images and texts carry no information about each other.
 
     Parameters
     ----------
     data : JAMData
     control : {"none", "noise", "others", "unrelated"}
-        ``"noise"``: each image is a row of white noise with the moments of its encoder's, the same one for all its items
-        (:func:`noise_like`). A caption can be told from its wrong one by the texts alone. ``"others"``: the captions and wrong captions of an
-        image are those of another image, kept together, so that the texts alone tell what they told before. ``"unrelated"``: captions and wrong captions
-        are ``data.unrelated`` of the text encoder, drawn at random: nothing can be told. ``"none"``: the data themselves.
+        ``"noise"``: each image embedding is replaced by white noise with the same column means and standard deviations, the same row for all items
+        of the image (:func:`noise_like`). Correct and wrong captions can still be told apart by the texts alone. ``"others"``: each image gets
+        the captions and wrong captions of another image, kept together, so that the texts alone carry as much information as before.
+        ``"unrelated"``: captions and wrong captions are drawn at random from ``data.unrelated`` of the text encoder; they cannot be told
+        apart. ``"none"``: ``data`` itself.
     random_state : int, default=0
 
     Returns
     -------
     JAMData
-        Without dual encoders, except for ``"none"``. Encoders and divisions are those of ``data``.
+        Data with the same encoders and splits, but without dual encoders (except for ``"none"``).
 
     Raises
     ------
     ParameterError
-        An unknown control.
+        If the control is unknown.
     InputError
-        ``"unrelated"`` without unrelated texts, or ``"others"`` with one image.
+        If ``control="unrelated"`` and a text encoder has no unrelated texts, or ``control="others"`` and there is only one image.
 
     Examples
     --------
@@ -89,9 +90,9 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
     if control == "others":
         if len(data.items.images) < 2:
             raise InputError(
-                "Got one image; expected others whose captions take the place of its own. Pass more items."
+                "Got one image; expected at least two, so that each gets the captions of another. Pass more items."
             )
-        # Neighbors in a random cycle of the images: each gets another one, and what belongs to one image stays together.
+        # A random cyclic permutation: no image keeps its own captions, and all captions of an image stay together.
         cycle = rng.permutation(len(data.items.images))
         other = np.empty_like(cycle)
         other[cycle] = np.roll(cycle, 1)
@@ -103,7 +104,7 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
     absent = [text for text in data.captions if text not in data.unrelated]
     if absent:
         raise InputError(
-            f"Got no unrelated texts of {absent[0]}; expected some, embedded by it. Pass unrelated={{{absent[0]!r}: rows}}, or leave this control out."
+            f"Got no unrelated texts of {absent[0]}; expected some, embedded by this encoder. Pass unrelated={{{absent[0]!r}: rows}}, or leave this control out."
         )
     n = len(data.items)
     captions, negatives = ({text: {"late": _drawn(data, text, n, rng)} for text in data.captions} for _ in range(2))
@@ -111,7 +112,7 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
 
 
 def dual_as_encoders(data: JAMData, name: str) -> JAMData:
-    """Return data whose image and text encoder are the towers of one dual encoder, so that heads can be trained on rows that are aligned already.
+    """Return data whose image and text encoders are the towers of one dual encoder, to train heads on rows that are already aligned.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def dual_as_encoders(data: JAMData, name: str) -> JAMData:
     Raises
     ------
     ParameterError
-        There is no such dual encoder.
+        If there is no such dual encoder.
     """
     check_choice(name, data.dual, "dual encoder")
     V, P, N = (np.asarray(rows, np.float32) for rows in data.dual[name])
@@ -138,6 +139,9 @@ def dual_as_encoders(data: JAMData, name: str) -> JAMData:
 
 
 def _drawn(data: JAMData, text: str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return n unrelated texts, each drawn by itself: without replacement, a text that was right once would sooner be wrong the next time."""
+    """Return n unrelated texts, drawn with replacement.
+
+    Without replacement, a text that was once drawn as a correct caption would be more likely to be a wrong one in the remaining draws.
+    """
     rows = np.asarray(data.unrelated[text], np.float32)
     return np.asarray(rows[rng.integers(len(rows), size=n)])

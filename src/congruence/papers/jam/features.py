@@ -1,4 +1,4 @@
-"""JAM's experiments on real features: images and SugarCrepe's captions as ``congruence embed`` writes them."""
+"""Real features for JAM's experiments: SugarCrepe's images and captions, embedded with ``congruence embed``."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ def open_features(
     dual_encoders: Sequence[str] = (),
     device: str = "auto",
 ) -> JAMData:
-    """Open embeddings of SugarCrepe's images and captions.
+    """Read embeddings of SugarCrepe's images and captions.
 
     Parameters
     ----------
     models : sequence of str
-        Pairs of folders, ``"dinov2-base/gemma2-2b"``: the image encoder's and the text encoder's.
+        Pairs of folder names, an image encoder's and a text encoder's, such as ``"dinov2-base/gemma2-2b"``.
     file : path-like
-        The folder in which these lie. An image encoder's holds ``images``, a text encoder's ``captions`` and ``negatives``, each a folder of
-        ``layer_0.parquet``, ``layer_1.parquet``, … (``congruence embed --layer all``) or one file. Images are found by their file names, below whatever
-        folder, captions by the ids of :class:`congruence.datasets.SugarCrepe`. What else is there is left alone. ``unrelated`` beside them, if
-        there is one, holds what has nothing to do with SugarCrepe.
+        The folder that contains these folders. An image encoder's folder holds ``images``, a text encoder's holds ``captions`` and ``negatives``,
+        each of them a folder of ``layer_0.parquet``, ``layer_1.parquet``, … (``congruence embed --layer all``) or a single file. Images are
+        matched by file name, without their folders, and captions by the ids of :class:`congruence.datasets.SugarCrepe`; other rows are ignored.
+        An optional ``unrelated`` next to them holds items that have nothing to do with SugarCrepe.
     root : path-like
         The folder of SugarCrepe's JSON files.
     variant : {"layers", "sizes"}, optional
-        ``"layers"``: read an early and a middle layer too.
+        ``"layers"``: also read an early and a middle layer. ``"sizes"`` has no effect here.
     dual_encoders : sequence of str
-        Folders of dual encoders, with ``images``, ``captions`` and ``negatives``; those that are missing are left out, and a note says so.
+        Folders of dual encoders, with ``images``, ``captions`` and ``negatives``. A dual encoder that lacks one of them is left out, with a note.
     device : str, default="auto"
-        To train on.
+        Device to train on.
 
     Returns
     -------
@@ -55,9 +55,9 @@ def open_features(
     Raises
     ------
     ParameterError
-        No folder given, a name that is no pair, or one layer where several are wanted.
+        If ``file`` or ``root`` is None, a name is not a pair, or there is one layer where several are required.
     FileError, CorruptFileError, IdError
-        Nothing at a place, or items without a vector.
+        If embeddings are missing or cannot be read, or an item has no vector.
     """
     if file is None or root is None:
         raise ParameterError(
@@ -85,7 +85,7 @@ def open_features(
             V, P, N = (_layers(folder, name, kind, items, False)["late"] for kind in _KINDS)
             dual[name] = (V, P, N)
         else:
-            notes.append(f"{name} is left out: no images, captions and negatives of it.")
+            notes.append(f"{name} is left out: its images, captions or negatives are missing.")
     unrelated = {
         name: np.asarray(_read(place, "late")["late"].vectors)
         for name in (*images, *texts)
@@ -106,20 +106,20 @@ def open_features(
 
 
 def _found(folder: Path, kind: str) -> Path | None:
-    """Return a folder or file of vectors by its name before the suffix."""
+    """Return the path of the vectors named ``kind``, a folder or a file with any supported suffix, or None."""
     places = [folder / f"{kind}{suffix}" for suffix in ("", *(s for s in suffixes() if s))]
     return next((place for place in places if place.exists()), None)
 
 
 def _read(place: Path, *wanted: str) -> dict[str, Embeddings]:
-    """Return the wanted depths of what lies at a place; one file, or a folder of parts, is the last layer."""
+    """Read the embeddings at a path, by depth; a single file, or a folder without layers, is the last layer."""
     layers = {}
     if place.is_dir():
         layers = {name: spec for name, spec in matrices(place).items() if name.startswith("layer_")}
     if not layers:
         if set(wanted) != {"late"}:
             raise ParameterError(
-                f"Got one layer at {place}; expected a folder of all, since early, mid and late are compared. Run congruence embed with --layer all."
+                f"Got one layer at {place}; expected a folder of all layers, since early, mid and late are compared. Run congruence embed with --layer all."
             )
         return {"late": read_embeddings(place)}
     number = layer_numbers(len(layers) - 1)
@@ -132,7 +132,7 @@ def _read(place: Path, *wanted: str) -> dict[str, Embeddings]:
 
 
 def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool) -> Mapping[str, np.ndarray]:
-    """Return rows in the order of the items' images, or of the items, by depth."""
+    """Return the embeddings by depth, with rows in the order of ``items.images`` or of ``items.ids``."""
     place = _found(folder / name, kind)
     if place is None:
         raise FileError(

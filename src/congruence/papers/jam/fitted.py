@@ -1,4 +1,4 @@
-"""What stands in a row of JAM's tables, fitted: a map, heads on a dual encoder's towers, or scores of texts alone."""
+"""Fitted methods of JAM's tables: a joint-space map, a map on contrastive towers, or a text-only score."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from congruence.train.captions import Captions
 
 __all__ = ["Fitted", "fit_method", "fit_towers"]
 
-#: Of the contrastive towers: linear, so that they keep what the encoders tell apart; steps and rate are chosen for hundreds of pairs.
+#: Parameters of the contrastive towers. The heads are linear, so that they keep distinctions made by the encoders; the number of steps and
+#: the learning rate suit hundreds of pairs.
 _TOWERS: dict[str, Any] = {"head": "linear", "optimizer": "adamw", "learning_rate": 1e-3}
 _TOWER_STEPS = 300
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fitted method, and what it is asked.
+    """A fitted method that can be scored on test items.
 
     Attributes
     ----------
     mapping : TwoSidedMap or None
-        What maps images and texts into one space; None for scores of texts alone.
+        Maps images and texts into one space; None for the text-only score.
     towers : TwoSidedMap or None
-        Maps rows before ``mapping`` does, where this was trained on the towers of a dual encoder.
+        Contrastive towers applied before ``mapping``, if it was trained on their outputs.
     score : callable or None
-        Of :func:`congruence.papers.jam.fit_text_only`.
+        Text-only score, from :func:`congruence.papers.jam.fit_text_only`.
     """
 
     mapping: TwoSidedMap | None = None
@@ -49,28 +50,28 @@ class Fitted:
         ----------
         items : SugarCrepe
         test : sequence of ndarray
-            Images, captions and wrong captions of the items, by the encoders that the method was fitted on.
+            Embeddings of the items' images, captions and wrong captions, from the encoders that the method was fitted on.
         seed : int, default=5
-            Of the distractors.
+            Random seed of the distractors.
 
         Returns
         -------
         dict of str to dict of str to float
-            As of :func:`congruence.papers.jam.measure_recall`.
+            As returned by :func:`congruence.papers.jam.measure_recall`.
         """
         if self.score is not None:
             return measure_text_only(self.score, items, test, seed)
         return measure_recall(self.mapping, items, test if self.towers is None else _through(self.towers, test), seed)
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
-        """Return which items are answered right, as of :func:`congruence.papers.jam.metrics.measure_outcomes`; None for scores of texts alone."""
+        """Return which items are answered correctly, as :func:`congruence.papers.jam.metrics.measure_outcomes` does; None for the text-only score."""
         if self.mapping is None:
             return None
         return measure_outcomes(self.mapping, items, test if self.towers is None else _through(self.towers, test), seed)
 
 
 def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> Fitted:
-    """Fit any method of JAM's tables to a division.
+    """Fit any method of JAM's tables to a split.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None 
     Raises
     ------
     ParameterError
-        The method is unknown, or JAM has no such parameter.
+        If the method is unknown, or JAM has no such parameter.
     """
     check_choice(method, BASELINES, "method")
     if method == "text_only":
@@ -103,14 +104,15 @@ def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None 
 
 
 def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:
-    """Train a linear head on each encoder with InfoNCE on right captions only: a dual encoder of these pairs.
+    """Train a linear head on each encoder with InfoNCE on correct captions only, as a dual encoder for these pairs.
 
     Parameters
     ----------
     parts : JAMParts
-        Trained on the training items; the step kept is the one with the best recall on the validation items.
+        The training items are used for training; the step with the best recall on the validation items is kept.
     training : mapping, optional
-        Parameters of :class:`congruence.train.JAM`, of which ``latent``, the width, and ``device`` are heeded, and the number of steps of fewer epochs.
+        Parameters of :class:`congruence.train.JAM`. Only ``latent`` (the width), ``device``, and ``max_epochs`` and ``batch_size`` are used; the last
+        two limit the number of steps.
     seed : int, default=5
 
     Returns
@@ -139,7 +141,7 @@ def _through(towers: TwoSidedMap, rows: Sequence[np.ndarray]) -> tuple[np.ndarra
 
 
 def _on_towers(towers: TwoSidedMap, parts: JAMParts) -> JAMParts:
-    """Return a division whose rows have passed through the towers."""
+    """Return a split whose rows are mapped by the towers."""
     train = parts.train
     assert train.negatives is not None  # JAM's data have them
     wrong = towers.transform_target(train.negatives.reshape(-1, train.negatives.shape[-1]))

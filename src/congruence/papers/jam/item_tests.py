@@ -1,4 +1,4 @@
-"""Is the order of JAM's losses more than chance? Their answers to the same items, compared item by item."""
+"""Significance tests of the order of JAM's losses, from their paired outcomes on the same items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DRAWS = 2000
 
 @dataclass(frozen=True)
 class ItemTest:
-    """Two losses' answers to the same questions about the same items.
+    """A paired test of two losses on the same items.
 
     Attributes
     ----------
@@ -31,18 +31,18 @@ class ItemTest:
     metric : str
         ``"binary_recall"`` or ``"five_way_recall"``.
     first, second : str
-        The losses; the paper has the first above the second.
+        The losses; the first ranks above the second in the paper.
     difference : float
-        Mean of right answers of the first less those of the second, over all items of all draws.
+        Mean recall of the first minus that of the second, over all items of all draws.
     low, high : float
-        Its 95 % interval, by a bootstrap of the images.
+        95 % confidence interval of the difference, from a bootstrap over images.
     p_value : float
-        Of a sign-flip permutation test in which an image is the unit: all its items, in all draws in which it was measured on, change sides
+        P-value of a sign-flip permutation test over images: the differences of all items of an image, in all draws that tested it, flip sign
         together.
     adjusted_p_value : float
-        After Holm, over all tests of an experiment.
+        Holm-adjusted over all tests of an experiment.
     n, n_images, draws : int
-        Answers, different images, and divisions of the items.
+        Number of tested items over all draws, of distinct images, and of splits of the items.
     """
 
     data: str
@@ -62,7 +62,7 @@ class ItemTest:
 
 @dataclass
 class ItemPairs:
-    """Right and wrong answers by loss, of one experiment."""
+    """Per-item outcomes of the losses of one experiment."""
 
     _right: dict[tuple[str, str], dict[str, dict[int, np.ndarray]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(dict))
@@ -70,26 +70,26 @@ class ItemPairs:
     _images: dict[tuple[str, str], dict[int, np.ndarray]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, where: tuple[str, str], name: str, draw: int, items: SugarCrepe, right: np.ndarray) -> None:
-        """Add the answers of one fitted loss.
+        """Add the per-item outcomes of one fitted loss.
 
         Parameters
         ----------
         where : tuple of str
-            Data, and task and pair of encoders.
+            Name of the data; task and pair of encoders.
         name : str
-            Of the loss.
+            Name of the loss.
         draw : int
-            Seed of the division.
+            Seed of the split.
         items : SugarCrepe
-            The same for each loss.
+            Test items, the same for each loss.
         right : ndarray, shape (n, 2)
-            Of :func:`congruence.papers.jam.metrics.measure_outcomes`.
+            Outcomes from :func:`congruence.papers.jam.metrics.measure_outcomes`.
         """
         self._right[where][name][draw] = right
         self._images[where][draw] = items.filenames
 
     def tests(self, every: bool = False) -> list[ItemTest]:
-        """Test each of the paper's neighbors in its order of the losses, or every two, where both were run on the same draws."""
+        """Test adjacent losses in the paper's order, or every two if ``every`` is set; only losses that were run on the same draws are compared."""
         rng = np.random.default_rng(0)
         found: list[ItemTest] = []
         for where, names in self._right.items():
@@ -111,7 +111,7 @@ class ItemPairs:
 
 
 def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) -> None:
-    """Keep the tests in the results' ``item_tests``, and say how many tell the losses apart, and which."""
+    """Store the tests in the results' ``item_tests``, and add notes on how many differences, and which, are significant."""
     found = pairs.tests(every)
     if not found:
         return
@@ -122,7 +122,7 @@ def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) 
         above, below = (sum(sign * one.difference > 0 for one in sure) for sign in (1, -1))
         job.remark(
             f"Item by item (sign-flip tests of images, Holm, 5 %): {first} is above {second} in {above} of {len(lines)} tasks and measures, below in {below}, "
-            f"and not told apart in {len(lines) - above - below}."
+            f"and not significantly different in {len(lines) - above - below}."
         )
         for one in sure:
             job.remark(

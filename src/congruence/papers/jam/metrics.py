@@ -1,4 +1,4 @@
-"""What is measured of encoders that JAM aligns: binary and 5-way recall."""
+"""Metrics of aligned encoders in JAM's experiments: binary and 5-way recall."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from congruence.maps import TwoSidedMap
 
 __all__ = ["METRICS", "measure_outcomes", "measure_recall", "measure_text_only"]
 
-#: Every metric, with what it is.
+#: Every metric, with its description.
 METRICS = {
     "binary_recall": "the image is nearer its caption than the wrong one",
-    "five_way_recall": "nearest of its caption, the wrong one, and three of other images",
-    "image_error": "error of reconstructed images (1: their mean)",
-    "text_error": "error of reconstructed texts (1: their mean)",
-    "alpha_at_best": "α at the step with the best validation",
+    "five_way_recall": "the image is nearer its caption than the wrong one and three of other images",
+    "image_error": "reconstruction error of images (1: their mean)",
+    "text_error": "reconstruction error of texts (1: their mean)",
+    "alpha_at_best": "α at the step with the best validation score",
     "epoch_at_best": "epoch of that step",
     "cca_linear": "first canonical correlation of 50 principal components",
-    "cca_kernel": "the same of kernel principal components",
+    "cca_kernel": "first canonical correlation of 50 kernel principal components",
     "cka_linear": "biased linear CKA of 10 principal components",
-    "cka_rbf": "the same with a Gaussian kernel",
+    "cka_rbf": "biased CKA with a Gaussian kernel of 10 principal components",
     "svcca": "mean canonical correlation of 10 principal components",
     "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbors",
     "parameters": "millions of parameters of an autoencoder",
-    "mflops": "millions of operations of a row, round trip",
+    "mflops": "millions of operations per row, round trip",
 }
 
 
 def measure_recall(
     mapping: TwoSidedMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> dict[str, dict[str, float]]:
-    """Measure binary and 5-way recall of a map, or of vectors that share a space already.
+    """Measure binary and 5-way recall of a map, or of vectors that already share a space.
 
     Parameters
     ----------
     mapping : TwoSidedMap or None
-        Images are its source, texts its target; None for vectors of a dual encoder.
+        Map with images as source and texts as target; None for vectors of a dual encoder.
     items : SugarCrepe
     test : sequence of ndarray
-        Images, captions and wrong captions of the items.
+        Embeddings of the items' images, captions and wrong captions.
     seed : int, default=5
-        Of the distractors.
+        Random seed of the distractors.
 
     Returns
     -------
     dict of str to dict of str to float
-        ``binary_recall`` and ``five_way_recall`` by task; swap items are there again in two parts, and the items of a task by category,
-        ``"replace, object"``, where it has several.
+        ``binary_recall`` and ``five_way_recall`` by task. Swap items are also reported in two parts, and tasks with several categories
+        also by category, such as ``"replace, object"``.
     """
     return _by_task(sugarcrepe_recall(items, *_mapped(mapping, test), random_state=seed))
 
@@ -58,7 +58,7 @@ def measure_recall(
 def measure_outcomes(
     mapping: TwoSidedMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> np.ndarray:
-    """Measure which items are answered right, by the same questions.
+    """Return which items are answered correctly, for the same choices as :func:`measure_recall`.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def measure_outcomes(
     Returns
     -------
     ndarray, shape (n, 2)
-        Binary and 5-way, 1 or 0, or a share of 1 for equals.
+        Binary and 5-way outcome of each item: 1, 0, or a fraction for ties.
     """
     return sugarcrepe_outcomes(items, *_mapped(mapping, test), random_state=seed)
 
@@ -83,12 +83,12 @@ def _mapped(mapping: TwoSidedMap | None, test: Sequence[np.ndarray]) -> tuple[np
 def measure_text_only(
     score: Callable[[np.ndarray], np.ndarray], items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> dict[str, dict[str, float]]:
-    """Measure the same of scores of texts, for the same questions; the images are not looked at.
+    """Measure binary and 5-way recall of a score of the texts alone, for the same choices as :func:`measure_recall`; the images are not used.
 
     Parameters
     ----------
     score : callable
-        Of :func:`congruence.papers.jam.baselines.fit_text_only`.
+        Score of texts, from :func:`congruence.papers.jam.baselines.fit_text_only`.
     items, test, seed
         As for :func:`measure_recall`.
 

@@ -1,4 +1,4 @@
-"""What JAM's kinds share: sizes, tasks, training, and lines that say how the methods stand to each other."""
+"""Helpers shared by JAM's kinds of figure: sizes, tasks, training parameters, labels, and records of runs and of the order of the losses."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ __all__ = [
     "training",
 ]
 
-RESAMPLED = "the images trained on, chosen by and measured on (70–15–15), the first weights, and the distractors"
+RESAMPLED = (
+    "the split of the images into training, validation and test (70–15–15), the initial weights, and the distractors"
+)
 
-#: In place of those of the data in a quick run.
+#: Replace the parameters and sizes of the data in a quick run.
 QUICK_TRAINING = {"hidden": (16,), "latent": 8, "max_epochs": 2, "validate_every": 1}
 QUICK_MOST = {"train": 64, "validation": 64, "test": 0}
 
-#: Seeds of the paper's draws; further ones follow the last.
+#: Seeds used in the paper; further seeds count up from the last.
 PAPER_SEEDS = (5, 42, 55)
 
 #: The order of the losses in the paper, best first.
@@ -41,21 +43,21 @@ PAPER_ORDER = ("Spread", "NegCon", "Con")
 
 
 def paper_seeds(draws: int) -> list[int]:
-    """Return the paper's seeds, and further ones where more are asked for."""
+    """Return the paper's seeds, followed by further seeds if more draws are requested."""
     return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]
 
 
 def training(job: Job[JAMData], data: JAMData) -> dict[str, Any]:
-    """Return JAM's parameters that are not its own defaults."""
+    """Return the parameters of JAM that differ from its defaults."""
     return {**(job.size(data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
 
 
 def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
-    """Return the configuration's tasks that the data have."""
+    """Return the configuration's tasks for which the data have items."""
     found = [task for task in job["tasks"] if task in data.tasks]
     if not found:
         raise InputError(
-            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks. Pass data that has some."
+            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks. Pass data with items of these tasks."
         )
     return found
 
@@ -68,30 +70,30 @@ def split(
     encoders: tuple[str, str],
     layer: str | tuple[str, str] = "late",
 ) -> JAMParts:
-    """Divide a task's items, in the sizes that hold here."""
+    """Split a task's items, with the sizes of this run."""
     return data.split(task, seed, encoders=encoders, layer=layer, most=limits(job, data))
 
 
 def limits(job: Job[JAMData], data: JAMData) -> dict[str, int]:
-    """Return the most items of each part of a division."""
+    """Return the maximum number of items of each part of a split; 0 means no limit."""
     most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
     return {**QUICK_MOST, "test": most["test"]} if job.quick else most
 
 
 def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
-    """Write a pair of encoders, the image encoder only where there are several: labels of bars are short."""
+    """Format a pair of encoders; the image encoder is included only if there are several, to keep bar labels short."""
     return " – ".join(encoders) if len({image for image, _ in data.encoders}) > 1 else encoders[1]
 
 
 def in_task(task: str, pair: str) -> str:
-    """Write a task, or a part of one, before what was measured on it."""
+    """Prefix a pair of encoders with a task or part of a task."""
     return f"{task}: {pair}"
 
 
 def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> dict[str, float]:
-    """Keep how a run of JAM went, and return its best epoch and its α there."""
+    """Record a training run of JAM, and return its best epoch and the α at that epoch."""
     facts = getattr(mapping, "facts_", None) or {}
-    if "reconstruction_error" not in facts:  # no run of JAM
+    if "reconstruction_error" not in facts:  # not trained by JAM
         return {}
     per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
     best = facts["best_step"]
@@ -114,7 +116,7 @@ def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> d
 
 
 def record_order(job: Job[JAMData]) -> None:
-    """Say for each data, pair, task and measure whether the paper's order of the losses holds for the means."""
+    """Record for each combination of data, pair, task and metric whether the mean scores follow the paper's order of the losses."""
     means_by_task: dict[tuple[object, ...], dict[str, float]] = {}
     for row in job.results.rows():
         task = str(row["pair"]).partition(":")[0]

@@ -1,4 +1,4 @@
-"""Made-up scenes that images and texts see with noise: JAM's data where nothing else is at hand, and the world in which Spread pays."""
+"""Synthetic scenes observed by images and texts with noise: JAM's default sample data, and data on which the Spread loss helps or does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from congruence.papers.jam.data import JAMData
 
 __all__ = ["CONTEXTS", "made_context", "made_scenes"]
 
-#: Numbers of which a scene is made.
+#: Dimension of a scene.
 _LATENT = 12
 
 _SIZES: dict[str, object] = {
@@ -25,12 +25,12 @@ _SIZES: dict[str, object] = {
     }
 }
 
-#: What a wrong caption says of its image's scene, beside its mistake: the encoders of :func:`made_context`.
+#: Text encoders of :func:`made_context`, named by what a wrong caption contains besides its error.
 CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wrong captions: of other scenes")
 
 
 def made_scenes(variant: str | None = None, images: int = 200) -> JAMData:
-    """Make scenes that images and texts see with little noise; a wrong caption changes one number or swaps two.
+    """Generate scenes observed by images and texts with little noise; a wrong caption changes one coordinate of the scene or swaps two.
 
     Parameters
     ----------
@@ -82,24 +82,24 @@ def made_scenes(variant: str | None = None, images: int = 200) -> JAMData:
         stand_in="stand-in: made up of one latent",
         sizes=_SIZES,
         notes=(
-            f"Made up: {images} scenes of {_LATENT} numbers that images and texts see with noise; a wrong caption changes one number or swaps two.",
+            f"Synthetic: {images} scenes of {_LATENT} numbers, observed by images and texts with noise; a wrong caption changes one number or swaps two.",
         ),
     )
 
 
 def made_context(images: int = 2000, noise: float = 1.0, change: float = 3.0) -> JAMData:
-    """Make scenes of which texts say little: what a wrong caption says beside its mistake is then worth having, or not.
+    """Generate scenes with noisy texts, where the part of a wrong caption that is correct adds information, or does not.
 
-    There are three text encoders, with the same captions. In the first, a wrong caption is another noisy view of the scene, with one number changed;
-    in the second the same view, with the noise of the caption; in the third it is of another scene.
+    There are three text encoders with the same captions. In the first, a wrong caption is another noisy view of the scene, with one number changed;
+    in the second, it is the same view, with the caption's noise and one number changed; in the third, it is a view of another scene.
 
     Parameters
     ----------
     images : int, default=2000
     noise : float, default=1.0
-        Standard deviation of the noise of texts, in that of what they say; of images 0.3.
+        Standard deviation of the noise of the texts, relative to that of their signal. For images it is 0.3.
     change : float, default=3.0
-        How much the number is changed, in standard deviations of it.
+        Size of the change, in standard deviations of the changed number.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def made_context(images: int = 2000, noise: float = 1.0, change: float = 3.0) ->
         stand_in="made up of one latent",
         sizes=_SIZES | {"validation": 60},
         notes=(
-            f"Made up: {images} scenes of {_LATENT} numbers. Images see them clearly; texts see them with as much noise as signal. A wrong caption has one number "
+            f"Synthetic: {images} scenes of {_LATENT} numbers. Images observe them clearly; texts with as much noise as signal. A wrong caption has one number "
             "changed, and is another view of the scene, the same view, or a view of another scene.",
         ),
     )
@@ -141,7 +141,7 @@ def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
 
 
 def _seen(points: np.ndarray, width: int, blur: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """Return what an encoder of this width sees of points, by layer; encoders with the same ``blur`` have the same noise."""
+    """Return the embeddings of points by an encoder of the given width, by layer; encoders with the same ``blur`` and width have the same noise."""
     clear = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
     return {
         layer: (clear + level * clear.std() * np.random.default_rng([blur, k]).standard_normal(clear.shape)).astype(

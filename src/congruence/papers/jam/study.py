@@ -1,4 +1,4 @@
-"""JAM as a study."""
+"""The JAM paper as a study: its data, metrics, kinds of figure and their parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["STUDY", "JAMStudy"]
 
 _ENDS = Field(min_length=2, max_length=2, description="two numbers from 0 to 1", examples=[[0.5, 0.5]])
 
-_WEIGHTS = Field(min_length=2, description="two weights from 0 on, or more", examples=[[0.1, 1.0]])
+_WEIGHTS = Field(min_length=2, description="at least two nonnegative weights", examples=[[0.1, 1.0]])
 
 _PAIRS = Field(min_length=1, description="numbers of pairs, each above 1", examples=[[32, 64]])
 
@@ -55,18 +55,18 @@ class JAMStudy(Study[JAMData]):
     }
     meanings: Mapping[str, str] = {
         "methods": "losses and baselines",
-        "dual_encoders": "dual encoders measured beside them",
-        "dual_methods": "losses whose heads are trained on the dual encoders' towers",
-        "controls": "what is put in place of images or captions",
-        "weights": "weights of the reconstruction, each kept from the first step to the last, or two: the first and the last of a linear schedule",
+        "dual_encoders": "dual encoders measured for comparison",
+        "dual_methods": "losses with which JAM is trained on the dual encoders' towers",
+        "controls": "what replaces the images or captions",
+        "weights": "reconstruction weights, each a constant, or the first and the last value of a linear schedule",
         "pairs": "numbers of pairs to train on",
         "tasks": "SugarCrepe's kinds of wrong caption",
-        "train": "pairs to train on; as many as suit the data if left out",
-        "validation": "pairs to choose the step by; as many as suit the data if left out",
-        "test": "pairs to measure on; as many as suit the data if left out",
-        "training": "parameters of JAM in place of those that suit the data",
-        "spread_mix": "α of the Spread loss where its curriculum begins and ends",
-        "rows": "most images measured",
+        "train": "maximum number of training pairs; by default chosen for the data",
+        "validation": "maximum number of validation pairs, by which the step is selected; by default chosen for the data",
+        "test": "maximum number of test pairs; by default chosen for the data",
+        "training": "parameters of JAM; by default chosen for the data",
+        "spread_mix": "α of the Spread loss at the start and the end of its curriculum",
+        "rows": "maximum number of images measured",
         "widths": "width of each encoder's embeddings, {encoder: width}",
     }
     drawings: Mapping[str, tuple[str, str]] = {
@@ -81,7 +81,7 @@ class JAMStudy(Study[JAMData]):
     }
 
     def open_sample(self, name: str, variant: str | None, request: Request) -> JAMData:
-        """Open made-up scenes, SugarCrepe's captions or a file of features."""
+        """Open synthetic scenes, SugarCrepe's captions or a file of features."""
         return open_sample(name, request.file, variant, cache=request.cache, log=request.log)
 
     def open_models(self, config: Config, models: str, request: Request) -> list[JAMData]:
@@ -106,7 +106,7 @@ class JAMStudy(Study[JAMData]):
     def count(self, facts: Mapping[str, Any]) -> str:
         """Return the numbers of items and images."""
         items = ", ".join(f"{count} {task}" for task, count in facts["items"].items())
-        return f"{items} items of {facts['distinct_images']} images, divided 70–15–15 by image"
+        return f"{items} items of {facts['distinct_images']} images, split 70–15–15 by image"
 
 
 STUDY = JAMStudy()

@@ -1,4 +1,4 @@
-"""Sentences that have nothing to do with photos, for controls: Python's own manual, which is there wherever this library runs."""
+"""Sentences unrelated to photos, for controls: from the manual included with Python, so no download is needed."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from congruence._utils.validation import check_positive
 
 __all__ = ["unrelated_sentences"]
 
-#: Words of a sentence: about as many as captions have.
+#: Minimum and maximum number of words of a sentence, similar to captions.
 _SHORTEST, _LONGEST = 6, 25
 
 
 def unrelated_sentences(most: int = 1000) -> list[str]:
     """Return sentences of Python's language reference, in the order of the text.
 
-    They differ a little from one version of Python to the next.
+    The sentences differ slightly between versions of Python.
 
     Parameters
     ----------
     most : int, default=1000
+        Maximum number of sentences.
 
     Returns
     -------
     list of str
-        Distinct, without markup, of 6 to 25 words each.
+        Distinct sentences of 6 to 25 words, without markup.
 
     Raises
     ------
     ParameterError
-        ``most`` is no positive integer.
+        If ``most`` is not a positive integer.
     """
     from pydoc_data.topics import topics
 

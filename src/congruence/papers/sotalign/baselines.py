@@ -1,4 +1,4 @@
-"""The methods that are compared, what is tried of each, and how one is fitted to a split."""
+"""The compared methods, their hyperparameter grids, and how they are fitted to a split."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from congruence.train.tuning import grid_points
 
 __all__ = ["BASELINES", "Baseline", "choose", "combinations", "fit_baseline", "method_parameters"]
 
-#: Pairs for which the paper's weights α are meant.
+#: Number of pairs for which the paper's weights α were chosen.
 PAPER_PAIRS = 10_000
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method as it is compared.
+    """A method in the comparison.
 
     Attributes
     ----------
     words : str
-        On figures and in tables.
+        Name in figures and tables.
     method : str
         A key of :data:`congruence.train.METHODS`.
     fixed : dict
-        Its parameters.
+        Parameters that are not tuned.
     grid : dict of str to sequence
-        Eight combinations to choose among; names with a rule of their own are those of :func:`method_parameters`.
+        Values to choose from, eight combinations in all; names that are not parameters of the method are converted by :func:`method_parameters`.
     unpaired : bool
-        Whether it makes use of unpaired rows.
+        Whether unpaired rows are used.
     every_pair : bool
-        Whether it is told the partners of the unpaired rows' items: an upper bound, and no competitor.
+        Whether it is also trained on the true pairs of the unpaired rows' items: an upper bound, not a competitor.
     """
 
     words: str
@@ -51,10 +51,10 @@ _WEIGHTS = {"weight": (10.0, 1.0, 100.0, 0.1), "preprocess": ("center", "normali
 _ALPHAS = {"paper_alpha": (1e-4, 1e-3, 1e-5, 1e-2)}
 _TEACHERS = {"teacher": ("cca", "procrustes")}
 
-#: Everything that can stand in a row of a table. The first combination is taken where nothing is tuned.
+#: All methods that can be listed in a table. Without tuning, the first combination of the grid is used.
 BASELINES: dict[str, Baseline] = {
     "sotalign": Baseline("SOTAlign", "sotalign", {}, {**_ALPHAS, **_TEACHERS}),
-    # Ours: the paper's heads begin at random.
+    # Ours: the paper initializes the heads at random.
     "sotalign_teacher": Baseline(
         "SOTAlign, teacher's start", "sotalign", {"init": "teacher"}, {**_ALPHAS, **_TEACHERS}
     ),
@@ -87,19 +87,22 @@ BASELINES: dict[str, Baseline] = {
 def method_parameters(
     tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float = 1e-4
 ) -> dict[str, object]:
-    """Write a combination in the parameters of its method.
+    """Convert a combination of the grid to parameters of its method.
 
-    ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose among α for 10,000 pairs, and the gradient of its supervised loss, a mean over all n²
-    logits of which n are of pairs, falls as 1/n. ``both_weights`` is the weight of images and of texts. ``components_share`` is the width as a share of the
-    directions that the pairs span, ``rate`` the learning rate as a multiple of the one that all methods share.
+    ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose α for 10,000 pairs, and the gradient of its supervised loss, a mean over n² logits of which
+    n are pairs, falls as 1/n. ``both_weights`` sets the weight of images and of texts. ``components_share`` is the width as a share of the
+    directions that the pairs span, and ``rate`` is the learning rate as a multiple of the one shared by all methods.
 
     Parameters
     ----------
     tried : mapping
+        One combination of a grid.
     pairs : int
+        Number of pairs.
     rank : int
-        The most directions that the pairs can span.
+        Maximum number of directions that the pairs can span.
     learning_rate : float, default=1e-4
+        Learning rate shared by all methods.
 
     Returns
     -------
@@ -120,7 +123,7 @@ def method_parameters(
 
 
 def combinations(name: str) -> list[dict[str, object]]:
-    """Return what is tried of a baseline; the first is taken where nothing is tuned.
+    """Return the parameter combinations of a baseline; without tuning, the first is used.
 
     Parameters
     ----------
@@ -137,7 +140,7 @@ def combinations(name: str) -> list[dict[str, object]]:
 def fit_baseline(
     name: str, parts: Parts, training: Mapping[str, Any], tried: Mapping[str, Any] | None = None, seed: int = 0
 ) -> TwoSidedMap:
-    """Fit a baseline to a split; the step with the best retrieval on the validation part is kept.
+    """Fit a baseline to a split; the step with the best retrieval on the validation part is kept, if the method trains in steps.
 
     Parameters
     ----------
@@ -145,9 +148,10 @@ def fit_baseline(
         A key of :data:`BASELINES`.
     parts : Parts
     training : mapping
-        Parameters all methods share; each takes those it has, closed forms none. ``unpaired_batch`` is the number of unpaired rows in a step.
+        Parameters shared by all trained methods; each uses those it has, and closed-form methods use none. ``unpaired_batch`` is the number of unpaired
+        rows per step.
     tried : mapping, optional
-        One of :func:`combinations`; the first by default.
+        One of :func:`combinations`; by default the first.
     seed : int, default=0
 
     Returns
@@ -179,24 +183,25 @@ def choose(
     classes: bool = False,
     among: Sequence[Mapping[str, object]] | None = None,
 ) -> tuple[dict[str, Any], list[tuple[dict[str, Any], dict[str, float]]]]:
-    """Try every combination of a baseline on splits kept for that, and return the best and all.
+    """Evaluate every combination of a baseline on tuning splits, and return the best combination and all trials.
 
-    The score is the mean of MeanR@1, @5 and @10 on the splits' test parts: recall at 1 alone, of few items, is mostly chance.
+    The score is the mean of MeanR@1, @5 and @10 on the splits' test parts, because recall at 1 alone is too noisy with few items.
 
     Parameters
     ----------
     name : str
     splits : sequence of Parts
-        Of seeds that nothing is reported of.
+        Tuning splits, with seeds that are not used for reported results.
     training : mapping
     classes : bool, default=False
-        See :func:`measure_heads`.
+        As for :func:`measure_heads`.
     among : sequence of mapping, optional
-        What to try; the baseline's own combinations by default.
+        Combinations to evaluate; by default the baseline's own.
 
     Returns
     -------
     tuple of (dict, list of (dict, dict))
+        The best combination; each combination with its metrics, averaged over the splits.
     """
     trials = []
     for tried in among or combinations(name):

@@ -1,4 +1,4 @@
-"""Embeddings by unimodal encoders of images and texts, split for semi-supervised alignment."""
+"""Embeddings of images and texts from unimodal encoders, split for semi-supervised alignment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Heldout", "Parts", "SOTAlignData", "check_sources"]
 
 @dataclass(frozen=True)
 class Heldout:
-    """Rows a pair of heads is measured on.
+    """Held-out rows on which a pair of heads is evaluated.
 
     Attributes
     ----------
     images, texts : ndarray, shape (n, d) and (m, e)
     image_labels, text_labels : ndarray, shape (n,) and (m,)
-        Equal labels belong together: several texts may belong to an image, and several images to a text.
+        Rows with equal labels match: an image may match several texts, and a text several images.
     """
 
     images: np.ndarray
@@ -33,24 +33,24 @@ class Heldout:
 
     @property
     def validation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The rows and labels in the order in which the methods of :mod:`congruence.train` take them."""
+        """The rows and labels in the order expected by the methods of :mod:`congruence.train`."""
         return self.images, self.texts, self.image_labels, self.text_labels
 
 
 @dataclass(frozen=True)
 class Parts:
-    """One split.
+    """One split of the data.
 
     Attributes
     ----------
     images, texts : ndarray, shape (n, d) and (n, e)
-        Pairs.
+        Pairs, row by row.
     unpaired_images, unpaired_texts : ndarray
-        In an order of their own.
+        Unpaired rows, each side in a random order of its own.
     validation, test : Heldout
     partners : tuple of two tuples, optional
-        All rows of either side, and which of them are further pairs: those of the unpaired rows' items. No method sees them but the upper bound,
-        which is trained as if they were known.
+        For each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper bound uses them, trained as if these
+        pairs were known.
     """
 
     images: np.ndarray
@@ -62,7 +62,7 @@ class Parts:
     partners: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
 
     def all_pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pairs, and behind them the true pairs of the unpaired rows' items."""
+        """Return the pairs followed by the true pairs of the unpaired rows' items."""
         if self.partners is None:
             return self.images, self.texts
         (images, a), (texts, b) = self.partners
@@ -71,30 +71,30 @@ class Parts:
 
 @dataclass(frozen=True)
 class SOTAlignData(Data):
-    """Images and texts by encoders that know nothing of each other; see :class:`congruence.papers.Data` for what all data have.
+    """Images and texts from independent unimodal encoders; see :class:`congruence.papers.Data` for the common attributes.
 
     Attributes
     ----------
     images, texts : dict of str to ndarray, shape (n, d) and (m, e)
-        Rows by encoder.
+        Embeddings by encoder.
     image_labels, text_labels : ndarray of int, shape (n,) and (m,)
-        Equal labels belong together. A label of several images is a class: its images and texts are then split apart within it. A label of one
-        image is an item: it goes into one part with all its texts.
+        Rows with equal labels match. If labels are shared by several images they are classes, and the images and texts of a class are distributed
+        over the parts of a split. Otherwise a label is an item, which is assigned to one part together with all its texts.
     encoders : tuple of (str, str)
-        Pairs of encoders; the first is the one used unless they are compared.
+        Pairs of encoders; the first is used unless encoders are compared.
     image_source, text_source : ndarray of int, shape (n,) and (m,)
-        Which collection a row is from; 0, the one that is measured on, by default.
+        Collection of each row; by default 0, the collection used for evaluation.
     sources : tuple of str
         Names of the collections.
 
     Raises
     ------
     ShapeError
-        An encoder has another number of rows than there are labels, or there is not one source for each label.
+        If an encoder's number of rows differs from the number of labels, or there is not one source per label.
     InputError
-        A row is of a source without a name, is not finite or is all zeros.
+        If a row has a source without a name, contains NaN or infinity, or is all zeros.
     ParameterError
-        A pair names an unknown encoder.
+        If a pair names an unknown encoder.
     """
 
     images: Mapping[str, np.ndarray]
@@ -157,28 +157,30 @@ class SOTAlignData(Data):
         unpaired_sources: tuple[int, int] = (0, 0),
         overlap: float | None = 0.0,
     ) -> Parts:
-        """Draw pairs, unpaired rows of either side, and rows to choose by and to measure on.
+        """Draw pairs, unpaired rows of each side, and validation and test rows.
 
-        What is measured on depends on ``seed``, ``validation`` and ``test`` alone, and the pairs of a smaller number are among those of a larger one.
+        The held-out rows depend only on ``seed``, ``validation`` and ``test``. A smaller number of pairs is a subset of a larger one.
 
         Parameters
         ----------
         pairs : int
+            Number of pairs.
         unpaired : int, optional
-            The most unpaired rows of either side; all that are left over by default.
+            Maximum number of unpaired rows of each side; by default all remaining rows.
         validation, test : int
-            Images. Of the texts, those with the same labels; where labels are classes, an eighth of each class's for either.
+            Numbers of images. The held-out texts are those with the same labels; if labels are classes, an eighth of each class's texts is
+            reserved for each of the two parts.
         seed : int
         encoders : (str, str), optional
-            Image and text encoder; the first pair by default.
+            Image and text encoder; by default the first pair.
         pair_source : int, default=0
-            Where the pairs are from. What is measured on is always from the first source.
+            Source of the pairs' images. Held-out images are always from the first source.
         unpaired_sources : (int, int), default=(0, 0)
-            Where the unpaired images and texts are from.
+            Sources of the unpaired images and texts.
         overlap : float, optional
-            Share of the items of either side's unpaired rows that the other's have too; by default the sides have no item in common. None
-            draws each side from all that are left, whether the other has its partner or not. Where labels are classes, or the sides are of
-            different sources, no row has a partner, and nothing is to be chosen.
+            Share of each side's unpaired items that are also among the other side's; by default the sides have no item in common. None draws
+            each side from all remaining rows, regardless of partners. It has no effect if labels are classes or the two sources differ, since
+            rows then have no partners.
 
         Returns
         -------
@@ -187,7 +189,7 @@ class SOTAlignData(Data):
         Raises
         ------
         ParameterError
-            Fewer rows than asked for.
+            If a size is not a positive integer, or there are fewer rows than requested.
         """
         for value, name in ((pairs, "pairs"), (validation, "validation"), (test, "test")):
             check_positive(value, name, integer=True)
@@ -204,7 +206,7 @@ class SOTAlignData(Data):
         if len(heldout) < test + validation or len(pool) < pairs:
             raise ParameterError(
                 f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected {len(pool)} pairs at most "
-                f"beside the {min(len(heldout), test + validation)} held out. Pass fewer pairs=…."
+                f"besides the {min(len(heldout), test + validation)} held-out images. Pass fewer pairs=…."
             )
         a, b = pool[:pairs], partner[:pairs]
         rest: list[np.ndarray] = []
@@ -214,7 +216,7 @@ class SOTAlignData(Data):
         ):
             left = np.setdiff1d(left, used)
             left = left[source[left]]
-            if not self.classes:  # the other captions of a paired image would be pairs in disguise
+            if not self.classes:  # other captions of a paired image would be hidden pairs
                 left = left[~np.isin(labels[left], paired_labels)]
             rest.append(left)
         partners = not self.classes and unpaired_sources[0] == unpaired_sources[1]
@@ -224,7 +226,7 @@ class SOTAlignData(Data):
             rest = [left[pool] for left, pool in zip(rest, pools, strict=True)]
         rest = [rng.permutation(left)[:unpaired] for left in rest]
         more, theirs = pool[pairs:], partner[pairs:]
-        if self.classes:  # no text is of one image: as many pairs as there are unpaired images
+        if self.classes:  # texts do not belong to a single image: use as many pairs as there are unpaired images
             more, theirs = more[: len(rest[0])], theirs[: len(rest[0])]
         else:
             loose = np.union1d(self.image_labels[rest[0]], self.text_labels[rest[1]])
@@ -246,7 +248,7 @@ class SOTAlignData(Data):
     def _texts(
         self, heldout_images: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the texts that are measured on with some images, by part, and the texts that may be trained on."""
+        """Return the texts held out with the given images, by part, and the texts available for training."""
         order = rng.permutation(len(self.text_labels))
         if self.classes:
             order = order[np.argsort(self.text_labels[order], kind="stable")]
@@ -266,7 +268,7 @@ class SOTAlignData(Data):
         return heldout, np.sort(free)
 
     def _partners(self, pool: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Give each image a text of its label, another one each time as long as there are some; drop images without any."""
+        """Assign each image a text with its label, and drop images without one; texts are reused only if a label has fewer texts than images."""
         texts = texts[np.argsort(self.text_labels[texts], kind="stable")]
         labels = self.text_labels[texts]
         wanted = self.image_labels[pool]
@@ -280,12 +282,12 @@ class SOTAlignData(Data):
 
 
 def check_sources(data: SOTAlignData, names: Sequence[str]) -> None:
-    """Refuse data of one source where several are to be compared.
+    """Check that the data have several sources to compare.
 
     Raises
     ------
     InputError
-        The data have one source.
+        If the data have only one source.
     """
     if len(data.sources) < 2:
         raise InputError(

@@ -1,4 +1,4 @@
-"""SOTAlign's experiments on embeddings of one's own: images and texts as ``congruence embed`` writes them."""
+"""User-supplied embeddings for SOTAlign's experiments: images and texts as written by ``congruence embed``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from congruence.stores import read_column, read_embeddings, suffixes
 
 __all__ = ["open_features"]
 
-#: The paper's sizes, the most that is taken of own data, and the share of their images that this may be.
+#: The paper's sizes, used as maxima for user-supplied data, and the largest share of the images for each.
 _SIZES = {"pairs": (10_000, 0.1), "validation": (5000, 0.1), "test": (5000, 0.2)}
 _SWEEPS = {
     "pairs_sweep": (100, 300, 1000, 3000, 10_000, 30_000, 100_000),
@@ -26,39 +26,39 @@ _SWEEPS = {
 def open_features(
     models: Sequence[str], file: str | Path, *, variant: str | None = None, device: str = "auto"
 ) -> SOTAlignData:
-    """Open embeddings of images and of their texts.
+    """Open embeddings of images and their texts.
 
     Parameters
     ----------
     models : sequence of str
-        Pairs of folders, ``"dinov2/minilm"``: the image encoder's and the text encoder's.
+        Pairs of folder names, ``"dinov2/minilm"``: image encoder and text encoder.
     file : path-like
-        The folder in which these lie. An image encoder's holds ``images``, a text encoder's ``texts``, each a file or folder of any
-        format with ids (``images.parquet``). The id of a text is that of its image, or with ``#`` and more behind it where an image has several
-        (``cat.jpg#2``). Where ``labels.csv`` lies beside the folders (columns ``id`` and ``label``), labels of images are classes: any text of an
-        image of the same label is a hit, and images can be classified.
+        The folder that contains these. An image encoder's folder holds ``images``, a text encoder's ``texts``, each a file or folder of any
+        format with ids (``images.parquet``). The id of a text is that of its image, followed by ``#`` and a suffix if an image has several texts
+        (``cat.jpg#2``). If there is a ``labels.csv`` beside the folders (columns ``id`` and ``label``), its labels are the images' classes: any text of
+        an image with the same label is a hit, and images can be classified.
     variant : {"sources", "classes"}, optional
-        What the experiment needs: classes of several images. Own embeddings are of one source.
+        Requirement of the experiment. ``"classes"``: classes of several images. User-supplied embeddings always have a single source.
     device : str, default="auto"
-        To train on.
+        Device for training.
 
     Returns
     -------
     SOTAlignData
-        Its sizes are the paper's where there are as many images, else a tenth of them as pairs, a tenth to choose by and a fifth to measure
-        on; all others are unpaired.
+        Its sizes are the paper's, but at most a tenth of the images as pairs, a tenth for validation and a fifth for testing; all others are
+        unpaired.
 
     Raises
     ------
     ParameterError
-        A name that is no pair, a file that is no folder, or no classes where they are needed.
+        If a model is not a pair of names, ``file`` is not a folder, or classes are required and missing.
     FileError, CorruptFileError, IdError
-        Nothing at a place, rows without ids, or images without a text.
+        If a file is missing or damaged, rows have no ids, or an image or text has no partner.
     """
     folder = Path(file).expanduser()
     if not folder.is_dir():
         raise ParameterError(
-            f"Got {folder} for {', '.join(models)}; expected the folder in which these lie. Pass file=…, that folder."
+            f"Got {folder} for {', '.join(models)}; expected the folder that contains these. Pass file=… with the path of that folder."
         )
     pairs = []
     for spec in models:
@@ -77,8 +77,8 @@ def open_features(
     if len(bare) or (of < 0).any():
         what, name = ("image", known[bare[0]]) if len(bare) else ("text", words[int(np.argmin(of))])
         raise IdError(
-            f"Got the {what} {name!r} in {folder} without its {'text' if what == 'image' else 'image'}; expected each text's id to be its image's, or "
-            "this with # and more behind it. Leave out rows without a partner, or name them so."
+            f"Got the {what} {name!r} in {folder} without its {'text' if what == 'image' else 'image'}; expected each text's id to be its image's, "
+            "optionally followed by # and a suffix. Remove rows without a partner, or correct their ids."
         )
     labels = _labels(folder, known)
     data = SOTAlignData(
@@ -93,13 +93,13 @@ def open_features(
     )
     if variant == "classes" and not data.classes:
         raise ParameterError(
-            f"Got {folder} without classes, where images are to be classified; expected labels.csv with the columns id and label. Write it, or pass models='synthetic'."
+            f"Got {folder} without classes, but the experiment classifies images; expected labels.csv with the columns id and label. Write this file, or pass models='synthetic'."
         )
     return data
 
 
 def _read(folder: Path, kind: str) -> Embeddings:
-    """Return rows in the order of their ids, so that encoders agree."""
+    """Read rows and sort them by id, so that all encoders have the same order."""
     places = [folder / f"{kind}{suffix}" for suffix in ("", *(s for s in suffixes() if s))]
     place = next((place for place in places if place.exists()), None)
     if place is None:
@@ -108,24 +108,24 @@ def _read(folder: Path, kind: str) -> Embeddings:
         )
     rows = read_embeddings(place)
     if not rows.has_ids:
-        raise IdError(f"Got rows without ids in {place}; expected the image's id at each. Add a column id.")
+        raise IdError(f"Got rows without ids in {place}; expected the image's id for each row. Add a column id.")
     return rows.take(np.argsort(id_texts(list(rows.ids)), kind="stable"))
 
 
 def _same_ids(side: dict[str, Embeddings], folder: Path) -> list[str]:
-    """Return the ids that all encoders of a side have."""
+    """Return the ids of a side, which must be the same for all its encoders."""
     names = {name: list(map(str, id_texts(list(rows.ids)))) for name, rows in side.items()}
     (first, ids), *others = names.items()
     for name, other in others:
         if other != ids:
             raise IdError(
-                f"Got other ids of {name} than of {first} in {folder}; expected the same rows of both. Embed the same rows by both."
+                f"Got different ids for {name} and {first} in {folder}; expected the same rows for both. Embed the same rows with both."
             )
     return ids
 
 
 def _labels(folder: Path, known: list[str]) -> np.ndarray:
-    """Return the number of each image's class; each image by itself without a file of classes."""
+    """Return the class number of each image; without ``labels.csv``, each image has a number of its own."""
     file = folder / "labels.csv"
     if not file.exists():
         return np.arange(len(known))
@@ -133,7 +133,7 @@ def _labels(folder: Path, known: list[str]) -> np.ndarray:
     classes = dict(zip(map(str, id_texts(list(ids))), map(str, labels), strict=True))
     missing = [name for name in known if name not in classes]
     if missing:
-        raise IdError(f"Got no label of {missing[0]!r} in {file}; expected one of each image. Add its line.")
+        raise IdError(f"Got no label of {missing[0]!r} in {file}; expected one for each image. Add a line for it.")
     numbers: np.ndarray = np.unique([classes[name] for name in known], return_inverse=True)[1].reshape(-1)
     return numbers
 

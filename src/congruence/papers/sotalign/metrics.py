@@ -1,4 +1,4 @@
-"""What is measured of aligned encoders: retrieval, classification, and how much two encoders agree."""
+"""Metrics of aligned encoders: retrieval, classification, and the agreement of two encoders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from congruence.train.retrieval import recalls
 
 __all__ = ["METRICS", "encoder_agreement", "measure_heads"]
 
-#: Every metric, with the words that stand on a figure's axis.
+#: Every metric, with its axis label in figures.
 METRICS = {
     **{f"t2i_r{k}": f"text to image, recall at {k}" for k in (1, 5, 10)},
     **{f"i2t_r{k}": f"image to text, recall at {k}" for k in (1, 5, 10)},
@@ -26,20 +26,20 @@ METRICS = {
 
 
 def measure_heads(mapping: TwoSidedMap, heldout: Heldout, classes: bool = False) -> dict[str, float]:
-    """Measure retrieval both ways, and classification.
+    """Measure retrieval in both directions, and classification.
 
     Parameters
     ----------
     mapping : TwoSidedMap
-        Images are its source, texts its target.
+        Map with images as source and texts as target.
     heldout : Heldout
     classes : bool, default=False
-        Classify the images by the mean of each label's mapped texts, too.
+        Also classify the images by the mean of each label's mapped texts.
 
     Returns
     -------
     dict of str to float
-        By keys of :data:`METRICS`. A hit is any text, or image, of the same label.
+        Values by key of :data:`METRICS`. Any text or image with the same label counts as a hit.
     """
     F, G = mapping.transform(heldout.images), mapping.transform_target(heldout.texts)
     found = recalls(F, G, heldout.image_labels, heldout.text_labels)
@@ -54,7 +54,7 @@ def measure_heads(mapping: TwoSidedMap, heldout: Heldout, classes: bool = False)
 def encoder_agreement(
     data: SOTAlignData, encoders: tuple[str, str], k: int = 10, rows: int = 1000, seed: int = 0
 ) -> float:
-    """Mutual k-NN of an image and a text encoder on items they both know: one image and one text of each label drawn.
+    """Return the mutual k-NN of an image and a text encoder, on one random image and one random text of each label that both sides have.
 
     Parameters
     ----------
@@ -62,13 +62,13 @@ def encoder_agreement(
     encoders : (str, str)
     k : int, default=10
     rows : int, default=1000
-        The most labels.
+        Maximum number of labels.
     seed : int, default=0
 
     Returns
     -------
     float
-        Mean share of common neighbors; k/(n − 1) by chance.
+        Mean share of common neighbors; chance is k/(n − 1).
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What the semi-supervised kinds share: sizes, splits, tuning, and the rows of the results."""
+"""Helpers shared by SOTAlign's kinds of figure: sizes, splits, tuning, and rows of the results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from congruence.train.retrieval import chance_recall
 
 __all__ = ["RESAMPLED", "TUNING_SEEDS", "add_chance", "measure_baseline", "size", "split", "training", "tuned"]
 
-RESAMPLED = "the split: pairs, unpaired rows, what is chosen by and what is measured on"
+RESAMPLED = "the split: pairs, unpaired rows, validation rows and test rows"
 
-#: Seeds of the splits that parameters are chosen on; nothing is reported of them.
+#: Seeds of the tuning splits, which are not used for reported results.
 TUNING_SEEDS = (1000, 1001, 1002)
 
-#: Where neither the configuration nor the data say otherwise.
+#: Sizes used if neither the configuration nor the data specify them.
 PAPER_SIZES: dict[str, object] = {
     "pairs": 10_000,
     "pairs_sweep": [100, 300, 1000, 3000, 10_000, 30_000, 100_000],
@@ -30,7 +30,7 @@ PAPER_SIZES: dict[str, object] = {
     "test": 5000,
     "training": {},
 }
-#: In place of those in a quick run.
+#: Replace the parameters of training in a quick run.
 QUICK_TRAINING = {
     "n_components": 8,
     "max_steps": 2,
@@ -43,17 +43,17 @@ QUICK_TRAINING = {
 
 
 def size(job: Job[SOTAlignData], data: SOTAlignData, key: str) -> Any:
-    """Return a size: what the configuration says, else what suits the data, else the paper's."""
+    """Return a size from the configuration, else from the data, else from the paper."""
     return job.size(data, key, PAPER_SIZES[key])
 
 
 def training(job: Job[SOTAlignData], data: SOTAlignData) -> dict[str, Any]:
-    """Return the parameters all trained methods share."""
+    """Return the parameters shared by all trained methods."""
     return {**size(job, data, "training"), **(QUICK_TRAINING if job.quick else {})}
 
 
 def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | None = None, **options: Any) -> Parts:
-    """Draw a split of the sizes that hold here."""
+    """Draw a split with the sizes of this run."""
     options.setdefault("unpaired", size(job, data, "unpaired"))
     options.setdefault("overlap", job["overlap"])
     return data.split(
@@ -66,7 +66,7 @@ def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | No
 
 
 def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int) -> dict[str, dict[str, object]]:
-    """Choose the parameters of baselines for a number of pairs, once, on splits of their own; the first ones where nothing is tuned."""
+    """Choose the parameters of baselines for a number of pairs, once, on tuning splits; without tuning, the first combination of each."""
     if not job["tune"] or job.quick:
         return {name: combinations(name)[0] for name in names}
     splits = [split(job, data, seed, pairs) for seed in TUNING_SEEDS]
@@ -95,7 +95,7 @@ def measure_baseline(
     what: Mapping[str, object],
     tried: Mapping[str, object] | None = None,
 ) -> dict[str, float]:
-    """Fit a baseline to a split, measure it, and add what the configuration asks for to the results; return all."""
+    """Fit a baseline to a split, add the configuration's metrics to the results, and return all metrics."""
     mapping = fit_baseline(name, parts, training(job, data), tried, seed)
     found = measure_heads(mapping, parts.test, data.classes)
     line = {"data": data.name, "series": BASELINES[name].words, **what}
@@ -111,7 +111,7 @@ def measure_baseline(
 
 
 def _say_below(job: Job[SOTAlignData], line: Mapping[str, object], seed: int, own: float, its: float) -> None:
-    """Note that heads are below the teacher they learned from: one note a cell of the table, which names its draws."""
+    """Note that the heads score below their teacher: one note per cell of the table, listing the draws."""
     where = ", ".join(str(value) for key, value in line.items() if key != "series" and value is not None)
     begins = f"{line['series']} ({where}) retrieves worse than its linear teacher on the test rows, by MeanR@1: "
     said = next((note for note in job.notes if note.startswith(begins)), None)
@@ -123,7 +123,7 @@ def _say_below(job: Job[SOTAlignData], line: Mapping[str, object], seed: int, ow
 
 
 def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, object]) -> None:
-    """Add what a random order would reach."""
+    """Add the scores of a random ranking."""
     heldout = parts.test
     values: dict[str, float] = {}
     for k in (1, 5, 10):

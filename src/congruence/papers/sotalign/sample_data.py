@@ -1,4 +1,4 @@
-"""Embeddings by unimodal encoders on which the semi-supervised experiments run."""
+"""Sample data of the semi-supervised experiments: embeddings from unimodal encoders."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from congruence.synthetic import unimodal_problem
 
 __all__ = ["SAMPLE_DATA", "open_sample"]
 
-#: What the semi-supervised experiments run on here.
+#: Names of the sample data of the semi-supervised experiments.
 SAMPLE_DATA = ("synthetic", "imagenet1000", "caltech101")
 
-#: ImageNet's classes stand in an order in which the animals come first.
+#: Number of animal classes in ImageNet, which come first in the order of its classes.
 _ANIMALS = 398
 
 _TRAINING = {
     "n_components": 256,
     "max_steps": 120,
-    # Lion moves a weight by at most rate × steps / 2: 0.06 here, and 0.1 by the paper's schedule.
+    # Lion changes a weight by at most rate × steps / 2: 0.06 here, and 0.1 with the paper's schedule.
     "learning_rate": 1e-3,
     "validate_every": 20,
     "max_iter": 500,
@@ -36,18 +36,18 @@ _TRAINING = {
 
 
 def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> SOTAlignData:
-    """Open data that stand for the paper's encoders and collections.
+    """Open data that stand in for the paper's encoders and collections.
 
     Parameters
     ----------
     name : {"synthetic", "imagenet1000", "caltech101"}
-        ``"synthetic"``: made here, two encoders of one latent. ``"imagenet1000"``: a photo of each class of ImageNet, and its name as a text.
-        ``"caltech101"``: several photos and 34 texts of each of 100 classes. Both by two image encoders and two text encoders.
+        ``"synthetic"``: generated data, two encoders per side of one shared latent. ``"imagenet1000"``: one photo per ImageNet class, with the class
+        name as text. ``"caltech101"``: several photos and 34 texts of each of 100 classes. The last two use two image encoders and two text encoders.
     file : path-like, optional
-        The ``.npz`` of the last two, or the folder it lies in.
+        The ``.npz`` file of the last two, or the folder that contains it.
     variant : {"sources", "classes"}, optional
-        ``"sources"``: two collections where there is one otherwise: things and animals of ImageNet, every second class of Caltech-101, a moved latent.
-        ``"classes"``: classes of several images, so that images can be classified; what has none cannot have it.
+        ``"sources"``: two collections instead of one: objects and animals of ImageNet, even and odd classes of Caltech-101, or a shifted latent.
+        ``"classes"``: classes of several images, so that images can be classified; not available for ``"imagenet1000"``.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
     Raises
     ------
     ParameterError
-        Another name or variant, no file where one is needed, or data that cannot have the variant.
+        If the name or variant is unknown, a required file is not given, or the data do not support the variant.
     FileError, CorruptFileError, NotFiniteError, ZeroRowError
         See :func:`congruence.papers.npz.open_npz`.
     """
@@ -103,7 +103,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
         title="made-up rows",
         stand_in="stand-in: made up of one latent",
         notes=(
-            "Made up: a latent of 10 dimensions that both encoders see with noise (more of it in 'dim' and 'vague'), among nuisances of their own.",
+            "Synthetic: a latent of 10 dimensions that all encoders observe with noise (more of it in 'dim' and 'vague'), and variation of their own.",
         ),
     )
 
@@ -119,7 +119,7 @@ def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[st
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
     if variant == "classes":
         raise ParameterError(
-            "Got imagenet1000, which has one photo a class, where images are to be classified; expected synthetic or caltech101. Pass models='synthetic', for example."
+            "Got imagenet1000, which has one photo per class, but the experiment classifies images; expected synthetic or caltech101. Pass models='synthetic', for example."
         )
     items = np.arange(len(arrays["names"]))
     animals = (items < _ANIMALS).astype(int) if variant else np.zeros(len(items), int)
@@ -181,7 +181,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignD
         title="Caltech-101 photos and class prompts",
         stand_in="stand-in: small encoders of photos and class prompts",
         notes=(
-            "A label is one of 100 classes, and any text of an image's class is a hit; photos and texts that are measured on are seen by no method, "
-            "their classes may be.",
+            "A label is one of 100 classes, and any text of an image's class is a hit; no method is trained on the test photos and texts, "
+            "but their classes may occur in training.",
         ),
     )

@@ -1,4 +1,4 @@
-"""Equation 14 as a column of the results: how far unpaired rows lie from the pairs they are used with."""
+"""Equation 14 in the results: the distribution shift between unpaired rows and the pairs they are used with."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from congruence.transport import DistributionShift, distribution_shift
 
 __all__ = ["SHIFTS", "add_distances", "add_shift", "distance", "shift_of"]
 
-#: The metrics that a configuration names to get the columns.
+#: Metrics of the shift that a configuration can list.
 SHIFTS = ("shift", "image_shift", "text_shift")
 
 
 def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
-    """Measure equation 14 between unpaired images, paired images, unpaired texts and paired texts, on one draw of circles.
+    """Measure the distance of equation 14 between unpaired and paired images and texts, with one draw of random circles.
 
     Parameters
     ----------
     job : Job
     *clouds : ndarray
-        In the order of :func:`congruence.transport.distribution_shift`.
+        Unpaired images, paired images, unpaired texts and paired texts, in the order of :func:`congruence.transport.distribution_shift`.
     seed : int, default=0
 
     Returns
@@ -36,7 +36,7 @@ def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> Dist
 
 
 def shift_of(job: Job[SOTAlignData], parts: Parts, seed: int = 0) -> DistributionShift:
-    """Measure how far the unpaired rows of a split lie from its pairs.
+    """Measure the distance of a split's unpaired rows from its pairs.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def shift_of(job: Job[SOTAlignData], parts: Parts, seed: int = 0) -> Distributio
 
 
 def add_distances(job: Job[SOTAlignData], what: Mapping[str, object], shift: DistributionShift) -> None:
-    """Add the distances that the configuration names to the results, each with its floor.
+    """Add the distances among the configuration's metrics to the results, each with its floor.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def add_distances(job: Job[SOTAlignData], what: Mapping[str, object], shift: Dis
 def add_shift(
     job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, seed: int, what: Mapping[str, object] | None = None
 ) -> None:
-    """Measure a split's shift and add it to the results, if the configuration names it among its metrics.
+    """Measure a split's shift and add it to the results, if it is among the configuration's metrics.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ def add_shift(
     data : SOTAlignData
     parts : Parts
     seed : int
-        Of the draw: of the circles, too.
+        Seed of the draw, also used for the circles.
     what : mapping, optional
-        The other columns of the row but the data.
+        The other columns of the row, except the data.
     """
     if set(SHIFTS) & set(job.config.metrics) and len(parts.unpaired_images) and len(parts.unpaired_texts):
         add_distances(job, {"data": data.name, **(what or {})}, shift_of(job, parts, seed))

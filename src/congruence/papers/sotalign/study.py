@@ -1,4 +1,4 @@
-"""SOTAlign as a study."""
+"""The SOTAlign paper as a study: its data, metrics, kinds of figure and their parameters."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class SOTAlignStudy(Study[SOTAlignData]):
         "overlap": Annotated[float, Field(ge=0, le=1, description="a share from 0 to 1", examples=[0.0])] | None
     }
     meanings: Mapping[str, str] = {
-        "methods": "SOTAlign and what it is compared with",
+        "methods": "SOTAlign and the methods it is compared with",
         "teachers": "linear teachers",
-        "divergences": "between the plans of student and teacher",
+        "divergences": "divergences between teacher and student",
         "over": "what the sweep varies",
         "vary": "which side's unpaired rows come from other sources",
-        "pairs": "pairs to train on; as many as suit the data if left out",
-        "unpaired": "unpaired rows of each side; as many as suit the data if left out",
-        "pairs_sweep": "numbers of pairs, where the sweep varies them",
-        "unpaired_sweep": "numbers of unpaired rows, where the sweep varies them",
-        "overlap": "share of the items of either side's unpaired rows whose partner is among the other's; null draws either side from all rows",
-        "validation": "items to choose by; as many as suit the data if left out",
-        "test": "items to measure on; as many as suit the data if left out",
-        "training": "parameters of the method in place of those that suit the data",
-        "tune": "choose among six combinations of parameters",
-        "scatter": "draw retrieval against the distance or agreement of the data, in place of a table",
+        "pairs": "pairs to train on; by default chosen for the data",
+        "unpaired": "maximum number of unpaired rows of each side; by default chosen for the data",
+        "pairs_sweep": "numbers of pairs, if the sweep varies them",
+        "unpaired_sweep": "numbers of unpaired rows, if the sweep varies them",
+        "overlap": "share of each side's unpaired items that are also among the other side's; null draws each side from all remaining rows",
+        "validation": "number of validation images; by default chosen for the data",
+        "test": "number of test images; by default chosen for the data",
+        "training": "parameters of the trained methods; by default chosen for the data",
+        "tune": "choose each method's parameters on separate splits, instead of using the first combination",
+        "scatter": "plot retrieval against the distance or agreement of the data, instead of a table",
     }
     drawings: Mapping[str, tuple[str, str]] = {
         "sotalign-fig1": ("a drawing of the task", "1"),
@@ -66,11 +66,11 @@ class SOTAlignStudy(Study[SOTAlignData]):
     }
 
     def open_sample(self, name: str, variant: str | None, request: Request) -> SOTAlignData:
-        """Open made-up rows or a file of features."""
+        """Open synthetic rows or a file of features."""
         return open_sample(name, request.file, variant)
 
     def open_models(self, config: Config, models: str, request: Request) -> list[SOTAlignData]:
-        """Open embeddings of one's own, or the paper's encoders embedded by the user."""
+        """Open embeddings supplied by the user, from any encoders or from the paper's."""
         if request.file is None:
             return super().open_models(config, models, request)
         if request.data:
@@ -84,7 +84,7 @@ class SOTAlignStudy(Study[SOTAlignData]):
     def count(self, facts: Mapping[str, Any]) -> str:
         """Return the numbers of images, texts and labels."""
         images, texts = ({rows[0] for rows in facts[side].values()} for side in ("images", "texts"))
-        return f"{max(images)} images, {max(texts)} texts, {facts['labels']} labels, divided anew by each draw"
+        return f"{max(images)} images, {max(texts)} texts, {facts['labels']} labels, split anew for each draw"
 
 
 STUDY = SOTAlignStudy()

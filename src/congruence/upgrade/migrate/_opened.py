@@ -1,4 +1,4 @@
-"""A migration as it is opened: database, journal and map checked against each other, and what its steps share."""
+"""Open a migration: check database, journal and map against each other, and provide what all steps share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["OpenMigration"]
 
 
 class OpenMigration:
-    """What the steps of a :class:`congruence.upgrade.migrate.Migration` stand on; its parameters and errors are that class's."""
+    """Base class of :class:`congruence.upgrade.migrate.Migration`, with the same parameters and errors: opening and state."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OpenMigration:
         if mapping is None:
             if kept is None:
                 raise ParameterError(
-                    f"Got no map, and no journal at {self.folder}; expected one of both. Pass a map, or journal=… with the folder of a migration that was begun."
+                    f"Got no map, and no journal at {self.folder}; expected one of the two. Pass a map, or journal=… with the folder of a migration that was begun."
                 )
             mapping = load(self.folder / "map")
         digest = map_digest(mapping)
@@ -109,9 +109,9 @@ class OpenMigration:
         return self.journal
 
     def _begin(self, plan: Plan, anyway: bool) -> None:
-        """Refuse what must not be begun, and make the journal's folder with the map in it."""
+        """Check the plan, and create the journal's folder with the map in it."""
         refuse(plan, anyway=anyway)
-        # These raise their own errors, with the argument to change.
+        # These raise errors that name the argument to change.
         sample = next(iter(self.database.scan("old", batch=SAMPLE)))
         self.mapper.check(self.info, sample.vectors)
         self.mapper(sample.ids, sample.vectors, sample.modalities)
@@ -147,7 +147,7 @@ class OpenMigration:
 
     @contextmanager
     def _at_work(self) -> Iterator[Journal]:
-        """Keep other runs away, and give the journal as the database itself bears it out."""
+        """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database."""
         journal = self._journal()
         with hold(self.folder):
             self._follow()

@@ -1,4 +1,4 @@
-"""What an application's cut-offs on scores become after a migration."""
+"""Translate the score cut-offs of an application to scores after a migration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fit_cutoffs(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit the translation on a sample of the table's rows; see :meth:`congruence.Migration.fit_thresholds`."""
+    """Fit the translation of cut-offs on a sample of the table's rows; see :meth:`congruence.Migration.fit_thresholds`."""
     first = next(iter(database.scan("old", batch=1)))
     ids = pa.array(sample, first.ids.type)
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
@@ -39,7 +39,7 @@ def fit_cutoffs(
     if among is not None:
         if old.modalities is None:
             raise ModalityError(
-                f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave it out."
+                f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
             )
         kept &= np.array([one == among for one in old.modalities.to_pylist()], bool)
     names = old.ids.filter(pa.array(kept))
@@ -51,7 +51,7 @@ def fit_cutoffs(
     after = mapper.new.decode(new.vectors[place[kept]])
     if queries is None and queries_old is None:
         order = np.random.default_rng(random_state).permutation(len(names))
-        asked, rest = np.array_split(order, 2)  # no row is compared with itself
+        asked, rest = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
         return fit_thresholds(
             (after[asked], after[rest]), (before[asked], before[rest]), None, folds=folds, random_state=random_state
         )
@@ -81,6 +81,6 @@ def fit_cutoffs(
 
 
 def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:
-    """Return queries as an application quantizes them to search codes; of bits, cosines are 1 − 2 / d of Hamming distances."""
+    """Return queries quantized and decoded, as in a search of quantized vectors; for bits, a cosine is 1 − 2h / d for Hamming distance h."""
     rows = queries.astype(np.float32, copy=False)
     return side.decode(side.encode(rows)) if side.coded else rows

@@ -1,4 +1,4 @@
-"""From ids to the new model's vectors: a command of the user's, a file of vectors, or an encoder over a table of items."""
+"""Functions from row ids to the new model's vectors: a user's command, a file of vectors, or an encoder applied to items."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from congruence.errors import FileError, IdError, ParameterError
 
 __all__ = ["CommandEncoder", "FileEncoder", "ItemsEncoder"]
 
-#: Characters of a command's own words that a message shows.
+#: Number of characters at the end of a command's output that an error message shows.
 _TAIL = 400
 
 
 class CommandEncoder:
-    """Runs a command for each chunk of rows.
+    """Encode rows by running a command for each chunk of ids.
 
     Parameters
     ----------
     command : str
-        Split as a shell does, but run without one. ``{ids}`` stands for a file with an id a line, ``{out}`` for the ``.npy`` file that it must write:
-        one row for each id, in their order.
+        Split like a shell command, but run without a shell. ``{ids}`` is replaced by the path of a file with one id per line, ``{out}`` by the path
+        of the ``.npy`` file that the command must write, with one row per id, in the same order.
 
     Raises
     ------
     ParameterError
-        One of the two is missing.
+        If ``{ids}`` or ``{out}`` is missing, or the command cannot be split.
     """
 
     def __init__(self, command: str) -> None:
@@ -55,9 +55,9 @@ class CommandEncoder:
         Raises
         ------
         FileError
-            The command failed, or wrote no array.
+            If the command cannot be run, fails, or writes no array.
         ParameterError
-            An id has a line break.
+            If an id contains a line break.
         """
         if any("\n" in one or "\r" in one for one in ids):
             raise ParameterError(
@@ -76,7 +76,7 @@ class CommandEncoder:
             if done.returncode:
                 said = done.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
                 raise FileError(
-                    f"Got exit status {done.returncode} from {self.words[0]} ({said}); expected 0. Make it run for the ids it is given."
+                    f"Got exit status {done.returncode} from {self.words[0]} ({said}); expected 0. Make the command succeed for these ids."
                 )
             try:
                 return np.asarray(np.load(out, allow_pickle=False))
@@ -87,17 +87,17 @@ class CommandEncoder:
 
 
 class FileEncoder:
-    """Takes vectors from a file that holds them already, by id.
+    """Look up the vectors of rows by id, in vectors that are already encoded.
 
     Parameters
     ----------
     vectors : Embeddings
-        Of the new model, with ids.
+        Vectors of the new model, with ids.
 
     Raises
     ------
     IdError
-        It has no ids.
+        If the vectors have no ids.
     """
 
     def __init__(self, vectors: Embeddings) -> None:
@@ -108,13 +108,13 @@ class FileEncoder:
         self.vectors, self._ids = vectors, id_texts(vectors.ids)
 
     def __call__(self, ids: list[str]) -> np.ndarray:
-        """Return the vectors of rows. Raises IdError where one is not there."""
+        """Return the vectors of these rows. Raises IdError if one is missing."""
         rows = _rows_of(self._ids, ids, "the file of vectors")
         return np.asarray(self.vectors.vectors[rows])
 
 
 class ItemsEncoder:
-    """Encodes items, which a table or folder names by the ids of rows.
+    """Encode the items of rows, given as a table or folder of items with the same ids.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class ItemsEncoder:
         self._ids = id_texts(items.ids)
 
     def __call__(self, ids: list[str]) -> np.ndarray:
-        """Encode the items of rows. Raises IdError where one is not there."""
+        """Encode the items of these rows. Raises IdError if one is missing."""
         rows = _rows_of(self._ids, ids, self.items.name)
         return self.encoder.encode_all([self.items.fetch(int(row)) for row in rows], self.batch_size)
 
@@ -138,6 +138,6 @@ def _rows_of(known: np.ndarray, ids: list[str], where: str) -> np.ndarray:
     if (rows < 0).any():
         first = ids[int(np.flatnonzero(rows < 0)[0])]
         raise IdError(
-            f"Got {int((rows < 0).sum())} of {len(ids)} rows that {where} does not have, {first!r} for one; expected all of them. Add them, or restrict the rows."
+            f"Got {int((rows < 0).sum())} of {len(ids)} rows that are missing from {where}, {first!r} for one; expected all of them. Add them, or restrict the rows."
         )
     return rows

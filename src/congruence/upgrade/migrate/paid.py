@@ -1,4 +1,4 @@
-"""Vectors that were encoded for a progressive migration and are not in its plan yet: on the disk before anything else is done with them."""
+"""Store vectors encoded for a progressive migration that are not in its plan yet, so that a kill does not lose them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from congruence.upgrade.migrate.native import NativeRows
 
 __all__ = ["Paid", "keep_paid"]
 
-#: In the folder of a journal.
+#: Name of the folder, in the journal's folder.
 _FOLDER = "encoded"
 
 
 class Paid:
-    """Encoded rows by id, one small folder a chunk.
+    """Encoded rows by id, stored as one small folder per chunk.
 
     Parameters
     ----------
     folder : Path
-        Of the journal.
+        Folder of the journal.
     dim : int
-        Of the new model.
+        Width of the new model.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Paid:
                 self.rows |= {str(name): row for name, row in zip(names, vectors, strict=True)}
 
     def add(self, ids: list[str], vectors: np.ndarray) -> None:
-        """Keep a chunk, on the disk first. Raises StorageError."""
+        """Store a chunk, on disk before in memory. Raises StorageError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"part-{self._count:06d}"
         persist.write_folder(path, {"vectors": vectors}, {"kind": "encoded rows", "ids": ids}, "# Encoded rows\n")
@@ -53,7 +53,7 @@ class Paid:
         self.rows |= dict(zip(ids, vectors, strict=True))
 
     def forget(self, ids: list[str]) -> None:
-        """Let go of rows that the plan has taken in; the files go with the last of them."""
+        """Remove rows that are now in the plan; the files are deleted with the last of them."""
         for one in ids:
             self.rows.pop(one, None)
         if not self.rows:
@@ -61,7 +61,7 @@ class Paid:
 
 
 def keep_paid(folder: Path, native: NativeRows) -> None:
-    """Turn a plan's folder into encoded rows: the plan goes, and what was paid for stays. Raises StorageError."""
+    """Remove a plan, but keep the vectors that were encoded for it. Raises StorageError."""
     kept = Paid(folder, native.new.width)
     for part in blocks(len(native.ids), 4 * native.new.width):
         names = [str(one) for one in native.ids[part].tolist()]

@@ -1,4 +1,4 @@
-"""Walks over a database: the first writes all rows, later ones repair what others have changed meanwhile."""
+"""Passes over all rows of a database: the first writes the new vectors, later ones repair what others have changed meanwhile."""
 
 from __future__ import annotations
 
@@ -36,39 +36,40 @@ __all__ = [
     "wrong_rows",
 ]
 
-#: Walks that repair what others change meanwhile; a table that changes faster than it is walked never comes to rest.
+#: Maximum number of repair passes; a table that changes faster than it is read would never be complete.
 PASSES = 5
 
-#: Seconds of work that a kill may cost: the journal is written that often.
+#: Seconds between checkpoints, i.e. the work that a kill may lose.
 CHECKPOINT_SECONDS = 5.0
 
-#: Ids that the journal keeps for verification.
+#: Number of ids that the journal keeps for verification.
 SAMPLE_IDS = 1000
 
-#: Bytes of old vectors in a block.
+#: Target size of a block, in bytes of old vectors.
 _BLOCK_BYTES = 8 * 2**20
 
 _T = TypeVar("_T")
 
 
 def _passing(database: Database) -> tuple[type[Exception], ...]:
-    """Errors after which it helps to wait."""
+    """Return the errors after which a retry may succeed."""
     return (DatabaseUnavailableError, *database.transient)
 
 
 @dataclass
 class Retry:
-    """Waits and tries again where a database does not answer.
+    """Retry with exponential backoff while a database does not answer.
 
     Attributes
     ----------
     attempts : int
-        In all, for one step.
+        Maximum number of attempts per step, including the first.
     first : float
-        Seconds before the second; each further wait is twice as long, at most a minute.
+        Seconds before the second attempt; each further wait is twice as long, up to a minute.
     sleep : callable
+        Called with the seconds to wait.
     say : callable or None
-        Told of each wait in a sentence.
+        Called with a message before each wait.
     """
 
     attempts: int = 6
@@ -77,7 +78,7 @@ class Retry:
     say: Callable[[str], object] | None = None
 
     def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
-        """Return what a step gives, tried again after errors that may pass."""
+        """Run a step, retry it after transient errors, and return its result."""
         for attempt in range(1, self.attempts):
             try:
                 return step()
@@ -86,7 +87,7 @@ class Retry:
         return step()
 
     def wait(self, attempt: int, error: BaseException) -> None:
-        """Wait before the next attempt."""
+        """Wait after the given failed attempt, counted from 1."""
         seconds = min(self.first * 2 ** (attempt - 1), 60.0)
         if self.say is not None:
             self.say(f"the database does not answer ({error}); trying again in {seconds:g} s")
@@ -94,7 +95,7 @@ class Retry:
 
 
 class Checksum:
-    """A sum over rows that does not depend on their order: of the 128-bit digests of id and vector, modulo 2¹²⁸."""
+    """Order-independent checksum of rows: the sum of 128-bit digests of id and vector, modulo 2¹²⁸."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -111,7 +112,7 @@ class Checksum:
         flat = np.ascontiguousarray(vectors, np.float32).tobytes()
         size = vectors.shape[1] * 4
         digests = b"".join(
-            # In one piece: a further call of update costs as much as a row of 512 numbers.
+            # Hashed in one call: a second update would take as long as a row of 512 numbers.
             blake2b(b"%b\0%b" % (str(one).encode(), flat[k : k + size]), digest_size=16).digest()
             for one, k in zip(ids.to_pylist(), range(0, len(ids) * size, size), strict=True)
         )
@@ -120,7 +121,7 @@ class Checksum:
         self.rows += len(ids)
 
     def merge(self, rows: int, text: str) -> None:
-        """Add the rows of another checksum, given as its number of rows and its text."""
+        """Add another checksum, given as its number of rows and its hexadecimal text."""
         self._sum = (self._sum + int(text, 16)) % 2**128
         self.rows += rows
 
@@ -130,14 +131,14 @@ class Checksum:
 
 @dataclass
 class Reservoir:
-    """A uniform sample of what streams by (algorithm R)."""
+    """Uniform random sample of a stream of ids (reservoir sampling, algorithm R)."""
 
     kept: list[int | str]
     seen: int
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def add(self, ids: pa.Array) -> None:
-        """Let ids stream by."""
+        """Add the next ids of the stream."""
         for one in ids.to_pylist():
             self.seen += 1
             if len(self.kept) < SAMPLE_IDS:
@@ -147,12 +148,12 @@ class Reservoir:
 
 
 def rows_a_block(dim: int) -> int:
-    """Return how many rows of a width go into a block."""
+    """Return the number of rows per block for vectors of a width."""
     return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
 
 
 def read_on(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
-    """Scan the old side, taken up again behind the last block after errors that may pass."""
+    """Scan the old side; after a transient error, continue after the last block."""
     attempt = 0
     while True:
         try:
@@ -176,8 +177,8 @@ def fill(
     retry: Retry,
     callback: Callable[[int], object] | None = None,
 ) -> None:
-    """Write the new vectors of all rows, from where the journal stands; reading, products and writing overlap."""
-    if journal.cursor is None:  # an engine may have written some rows, here and there
+    """Write the new vectors of all rows, starting at the journal's cursor; reading, mapping and writing overlap."""
+    if journal.cursor is None:  # an engine may have written some rows, in any order
         journal.rows, journal.sample = 0, []
     reservoir = Reservoir(journal.sample, journal.rows)
     batch = rows_a_block(dim)
@@ -205,7 +206,7 @@ def fill(
                     note(block)
                     last, written = None, time.monotonic()
         finally:
-            if last is not None:  # also when it is stopped: what was written need not be written again
+            if last is not None:  # also when interrupted, so that these rows are not written again
                 note(last)
     finally:
         if reader is not database:
@@ -221,17 +222,17 @@ def repair(
     *,
     write: bool = True,
 ) -> dict[str, object]:
-    """Compare every row's new vector with what the map gives, write those that differ, and remove those whose rows are gone.
+    """Compare each new vector with the mapped old one, write those that differ, and remove those whose rows no longer exist.
 
     Parameters
     ----------
     write : bool, default=True
-        Otherwise only count.
+        If False, only count the differences.
 
     Returns
     -------
     dict
-        ``rows``, ``written`` (missing or other), ``removed``, and the checksum ``old`` of the old vectors.
+        ``rows``, ``written`` (missing or different vectors), ``removed``, and ``old``, the checksum of the old vectors.
     """
     reader = database.reader()
 
@@ -259,7 +260,7 @@ def repair(
 
 
 def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return which rows of a block have no new vector or another than the map gives, a mask, and the vectors that they should have; None if none."""
+    """Return a mask of the rows whose new vector is missing or differs from the mapped one, and the vectors they should have; None if all are right."""
     wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
     wrong = ~block.has_new
     if block.has_new.any():
@@ -268,7 +269,7 @@ def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tup
 
 
 def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, write: bool = True) -> int:
-    """Write those new vectors of a block that are missing or other than the map gives; return how many."""
+    """Write the new vectors of a block that are missing or differ from the mapped ones; return how many."""
     found = wrong_rows(database, mapper, block)
     if found is None:
         return 0
@@ -281,21 +282,22 @@ def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, w
 def settle(
     walk: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
 ) -> None:
-    """Walk and repair until a walk finds nothing, and note each walk in the journal.
+    """Repeat repair passes until one finds no differences, and record each in the journal.
 
     Parameters
     ----------
     walk : callable
-        Repairs, and returns what :func:`repair` does.
+        Runs one repair pass, and returns the result of :func:`repair`.
     journal : Journal
     folder : Path
-        Of the journal.
+        Folder of the journal.
     tell : callable
+        Called with a message before each pass.
 
     Raises
     ------
     MigrationError
-        Others change the table faster than it is walked.
+        If differences remain in the last pass, because others keep changing the table.
     """
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
@@ -305,21 +307,21 @@ def settle(
         if not found["written"] and not found["removed"]:
             return
     raise MigrationError(
-        f"Got a table that still changed in pass {PASSES} ({found['written']:,} rows written, {found['removed']:,} removed); expected it to come to rest. "
+        f"Got a table that still changed in pass {PASSES} ({found['written']:,} rows written, {found['removed']:,} removed); expected no more changes. "
         "Stop writers for the time of the switch, and pass resume=True."
     )
 
 
 def check_room(free: int | None, size: int) -> None:
-    """Refuse to begin where the disk has no room for the new vectors. Raises StorageError."""
+    """Raise StorageError if the disk has no room for the new vectors."""
     if free is not None and free < size:
         raise StorageError(
-            f"Got {free:,} bytes free on the disk of the database for {size:,} of new vectors; expected room for them. Free some, or store halves (float16)."
+            f"Got {free:,} bytes free on the disk of the database for {size:,} of new vectors; expected room for them. Free some, or pass element_type='float16'."
         )
 
 
 def checksum_of(database: Database, side: Side, dim: int) -> Checksum:
-    """Return the checksum of all vectors of one side, in one walk."""
+    """Return the checksum of all vectors of one side, in one pass."""
     checksum = Checksum()
     for block in database.scan(side, batch=rows_a_block(dim)):
         checksum.add(block.ids, block.vectors)

@@ -1,4 +1,4 @@
-"""How vectors are stored, as floats, int8 or bits, and what that costs a search."""
+"""Quantize vectors to the type in which they are stored (float, int8 or bits), and measure the effect on search results."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from congruence.errors import ParameterError
 
 __all__ = ["Quantizer", "check_told", "recall_of"]
 
-#: Queries by which the cost of a type is measured, at most.
+#: Maximum number of queries with which the recall of a type is measured.
 QUERIES = 200
 
-#: Relative error of a component that products of blocks of other sizes may have.
+#: Relative tolerance of a component, by element type: matrix products of blocks of different sizes are rounded differently.
 _ROUNDING = {"float32": 2.0**-20, "float16": 2.0**-10}
 
-#: Steps of int8 by which a number may miss the half between two codes, and be either.
+#: Tolerance, in int8 steps, within which a value halfway between two codes may be stored as either.
 _NEAR_HALF = 0.01
 
 
 class Quantizer:
-    """Makes numbers what a database stores, and numbers again.
+    """Convert vectors to the form in which a database stores them, and back.
 
     Parameters
     ----------
     element_type : {"float32", "float16", "int8", "binary"}
-        int8 is ``round((x - low) / step - 128)`` within -128 to 127, where ``step = (high - low) / 255``; binary is one bit, whether
-        ``x > 0``. As sentence-transformers' ``quantize_embeddings`` has them, which cuts off where this rounds.
+        int8 is ``round((x - low) / step - 128)``, clipped to -128 to 127, with ``step = (high - low) / 255``; binary is one bit,
+        ``x > 0``. Same as sentence-transformers' ``quantize_embeddings``, except that the latter truncates instead of rounding.
     dim : int
     ranges : array-like, shape (2, dim), optional
-        Of int8: the smallest and the largest value of each component.
+        For int8: the smallest and the largest value of each component.
+    name : str, default="ranges"
+        Name of the parameter, for error messages.
 
     Attributes
     ----------
@@ -40,7 +42,7 @@ class Quantizer:
     Raises
     ------
     ParameterError
-        Ranges of another shape or order, or for another type.
+        If the ranges have a wrong shape, are not finite or in order, or are given for another type.
     """
 
     def __init__(self, element_type: str, dim: int, ranges: ArrayLike | None = None, name: str = "ranges") -> None:
@@ -65,13 +67,14 @@ class Quantizer:
 
     @property
     def coded(self) -> bool:
-        """Whole numbers stand for the numbers: int8 or bits."""
+        """Whether stored values are codes: int8 or bits."""
         return self.element_type in ("int8", "binary")
 
     def calibrated(self, sample: np.ndarray) -> Quantizer:
-        """Return one with a single range for all components, symmetric about 0, up to the largest of a sample.
+        """Return a quantizer with one range for all components, symmetric about 0, up to the largest absolute value of a sample.
 
-        One step for all components keeps cosines, inner products and distances in proportion, so that the codes can be searched as they are.
+        With the same step for all components, cosines, inner products and distances keep their proportions, so that the codes can be searched directly.
+        If the type is not int8 or ranges are given, returns the quantizer itself.
 
         Parameters
         ----------
@@ -90,7 +93,7 @@ class Quantizer:
         return step.astype(np.float32), np.round(-self.ranges[0] / step - 128, 6).astype(np.float32)
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
-        """Return what is to be written: whole numbers from -128 to 127 for int8, 1 and -1 for bits, else the vectors.
+        """Return the values to store: whole numbers from -128 to 127 for int8, 1 and -1 for bits, otherwise the vectors unchanged.
 
         Parameters
         ----------
@@ -112,7 +115,7 @@ class Quantizer:
         return codes
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return the numbers that stored ones stand for; of int8 without ranges in units of 127, of bits without their size.
+        """Return the vectors that stored values represent; int8 without ranges is divided by 127, and bits remain 1 and -1.
 
         Parameters
         ----------
@@ -128,21 +131,21 @@ class Quantizer:
         return np.asarray((codes - zero) * step, np.float32)
 
     def clipped(self, vectors: np.ndarray) -> float:
-        """Return the share of components that lie outside of the ranges, shape (b, dim)."""
+        """Return the share of the components of vectors, shape (b, dim), that lie outside the ranges."""
         if self.ranges is None or not vectors.size:
             return 0.0
-        margin = (self.ranges[1] - self.ranges[0]) / 510  # half a step is rounding
+        margin = (self.ranges[1] - self.ranges[0]) / 510  # half a step, within which values are only rounded
         return float(np.mean((vectors < self.ranges[0] - margin) | (vectors > self.ranges[1] + margin)))
 
     def differs(self, found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Say of each stored vector whether it is another than the mapped one, beyond rounding.
+        """Return for each stored vector whether it differs from the mapped one by more than rounding.
 
         Parameters
         ----------
         found : ndarray of float32, shape (b, dim)
-            As the database gives it.
+            Stored vectors, as returned by the database.
         wanted : ndarray of float32, shape (b, dim)
-            Not encoded.
+            Mapped vectors, not encoded.
 
         Returns
         -------
@@ -160,7 +163,7 @@ class Quantizer:
         return np.asarray(~near.all(axis=1))
 
     def words(self) -> str:
-        """Say how a query is to be stored likewise; empty where nothing has to be known."""
+        """Return a description of how queries must be quantized; empty if there is nothing to do."""
         if self.element_type == "binary":
             return "bits: 1 where a component is above 0"
         if self.element_type != "int8" or self.ranges is None:
@@ -170,19 +173,19 @@ class Quantizer:
         return "int8: by the range of each component"
 
     def told(self) -> list[float | list[float]] | None:
-        """Return the ranges as plain data: two numbers, or two lists of them."""
+        """Return the ranges as plain data: for each bound, one number if it is the same for all components, otherwise a list."""
         if self.ranges is None:
             return None
         return [float(row[0]) if np.ptp(row) == 0 else row.tolist() for row in self.ranges]
 
     @classmethod
     def of_told(cls, element_type: str, dim: int, told: list[float | list[float]] | None) -> Quantizer:
-        """Return one by what :meth:`told` gave. Raises ParameterError."""
+        """Create a quantizer from the result of :meth:`told`. Raises ParameterError."""
         return cls(element_type, dim, told and [one if isinstance(one, list) else [one] * dim for one in told])
 
 
 def check_told(told: object, dim: int | None = None) -> None:
-    """Refuse what :meth:`Quantizer.told` cannot have given. Raises ValueError."""
+    """Raise ValueError for data that :meth:`Quantizer.told` cannot have returned."""
     if told is None:
         return
     if type(told) is not list or len(told) != 2:
@@ -199,22 +202,22 @@ def check_told(told: object, dim: int | None = None) -> None:
 
 
 def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: int = 10) -> float | None:
-    """Return the share of the ``k`` nearest rows that are still among them when rows and queries are stored so.
+    """Return the recall of the ``k`` nearest rows when rows and queries are quantized.
 
-    Some of the rows are the queries, the others what is searched.
+    Up to 200 rows, at most a quarter of all, serve as queries; the others are searched.
 
     Parameters
     ----------
     exact, stored : ndarray of float32, shape (n, dim)
-        The same rows, before and after.
+        The same rows before and after quantization.
     distance : {"cosine", "dot", "l2"} or None
-        None is by the inner product.
+        None means the inner product.
     k : int, default=10
 
     Returns
     -------
     float or None
-        None for fewer than 4 ``k`` rows.
+        None if there are fewer than 4 ``k`` rows.
     """
     if len(exact) < 4 * k:
         return None

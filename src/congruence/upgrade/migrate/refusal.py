@@ -1,4 +1,4 @@
-"""What a migration must not be begun with."""
+"""Refuse to start a migration whose plan has a failed check."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ["refuse"]
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
-    """Raise for the first check of a plan that is bad.
+    """Raise an error for the first bad check of a plan.
 
     Parameters
     ----------
     plan : Plan
     anyway : bool, default=False
-        Pass over a certificate that speaks against mapping, and over nothing else.
+        Ignore a certificate that advises against mapping; all other checks still apply.
 
     Raises
     ------
     MigrationError
-        There are new vectors already, or the certificate speaks against mapping.
+        If there already are new vectors, or the certificate advises against mapping.
     IdError
-        Several rows have one id.
+        If several rows have the same id.
     StorageError
-        The disk has no room.
+        If the disk has no room for the new vectors.
     SpaceMismatchError
-        The rows look like the new model's, or like rows mapped already.
+        If the rows look like the new model's, or like rows that are already mapped.
     """
     for one in plan.checks:
         if one["outcome"] != "bad":
@@ -42,11 +42,11 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
         if one["check"] == "certificate":
             if not anyway:
                 raise MigrationError(
-                    f"Got a certificate that speaks against mapping ({one['detail']}); expected one that speaks for it. Follow it, or pass anyway=True."
+                    f"Got a certificate that advises against mapping ({one['detail']}); expected one that supports it. Follow its advice, or pass anyway=True."
                 )
         elif one["check"] == "disk":
             check_room(plan.free_bytes, plan.bytes_new)
         elif one["check"] == "origin":
             raise SpaceMismatchError(
-                f"Got {plan.place}, where {one['detail']}; expected the old model's rows. Use the map that leads from their model."
+                f"Got {plan.place}, where {one['detail']}; expected the old model's rows. Use a map from the model of these rows."
             )

@@ -1,4 +1,4 @@
-"""A whole migration in one call."""
+"""Run a whole migration in one call."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ def migrate(
     callback: Callable[[int], object] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Map the vectors of a database beside the old ones, verify them, and, if asked, switch.
+    """Write mapped vectors next to the old ones of a database, verify them and, with ``switch``, make readers see them.
 
     Parameters
     ----------
     where : str or path-like
-        As its users write it; see :func:`congruence.databases.open_database`.
+        Address of the database; see :func:`congruence.databases.open_database`.
     mapping : Map
     journal, modality, element_type
-        As of :class:`Migration`.
+        See :class:`Migration`.
     switch : bool, default=False
-        Switch if it verifies.
+        Switch if verification passes.
     resume : bool, default=False
+        Resume a run that was interrupted.
     callback : callable, optional
         Called with the number of rows of each block.
     **options
-        Of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``, ``rows``.
+        Options of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``, ``rows``.
 
     Returns
     -------
     dict
-        :meth:`Migration.status`.
+        The result of :meth:`Migration.status`.
 
     Raises
     ------
     MigrationError
-        A check is bad, or what was written does not verify.
+        If a check of the plan is bad, or the new vectors do not pass verification.
     CongruenceError
-        As of the steps.
+        If one of the steps fails; see the methods of :class:`Migration`.
     """
     database = open_database(where, **options)
     with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:

@@ -1,4 +1,4 @@
-"""Where a migration walks over all rows: in this process, or, by an engine, on other machines."""
+"""Passes of a migration over all rows: in this process or, with an engine, on other machines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["LocalWalks", "Walks"]
 
 
 class Walks(Protocol):
-    """The walks of a migration; each may be made again after it was broken off."""
+    """The passes of a migration over all rows; each can be repeated after it was interrupted."""
 
     def begin(self, database: Database) -> None:
-        """Make ready for a database. Raises ParameterError for one that these walks cannot go over."""
+        """Prepare for a database. Raises ParameterError if it is not supported."""
 
     def fill(
         self,
@@ -40,17 +40,17 @@ class Walks(Protocol):
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Compare every new vector with what the map gives, and write those that differ."""
+        """Compare each new vector with the mapped old one, and write those that differ."""
 
     def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
         """Return the checksum of the old vectors."""
 
 
 class LocalWalks:
-    """In this process."""
+    """Passes over all rows in this process."""
 
     def begin(self, database: Database) -> None:
-        """Do nothing: every database will do."""
+        """Do nothing, since every database is supported."""
 
     def fill(
         self,

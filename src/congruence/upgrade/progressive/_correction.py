@@ -1,4 +1,4 @@
-"""A map of a progressive migration as data: what it is made of, row by row, and what was fitted."""
+"""The map of a progressive migration as data: the fitted correction of the first map, and the terms of the map for given rows."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from congruence.upgrade.progressive.texts import Gate
 
 __all__ = ["GATED", "PLAIN", "TEXTS", "Correction", "Parts", "Solved", "apply"]
 
-#: Kinds of map: with the old model's texts, without, and with them by how likely it is that a row's own text is one of them.
+#: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is among the known ones.
 TEXTS, PLAIN, GATED = "texts", "plain", "gated"
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A map by what it adds to the first one.
+    """A kind of map, and the ridge regression that it adds to the first map.
 
     Attributes
     ----------
     kind : {"texts", "plain", "gated"}
-        The texts that the old model finds near are added, and are features; or not; or so far as the gate lets them.
+        "texts": a mixture of the texts nearest in the old model is added to the first map, and used as features. "plain": no texts are used. "gated": a
+        mixture of both, weighted by the gate.
     ridge : float
-        Multiple of the rows' mean squared norm.
+        Penalty, as a multiple of the rows' mean squared norm.
     gate : Gate or None
-        Of a gated map.
+        The gate of a gated map.
     feature_mean : ndarray, shape (p,), or None
-        None where nothing was fitted yet.
+        This and the following arrays are None if nothing was fitted yet.
     residual_mean : ndarray, shape (d_new,), or None
     coef : ndarray, shape (p, d_new), or None
     plain_coef : ndarray, shape (d_old, d_new), or None
-        Of a gated map's part without texts.
+        Coefficients of the part without texts of a gated map.
     evidence : str
-        How it was chosen.
+        Data on which kind and penalty were chosen.
     """
 
     kind: str
@@ -48,22 +49,22 @@ class Correction:
     evidence: str = "too few re-embedded rows to choose by"
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the fitted arrays, for saving; none before a fit."""
+        """Return the fitted arrays by name, for saving; empty before a fit."""
         found = {name: getattr(self, name) for name in _ARRAYS}
         return {name: array for name, array in found.items() if array is not None}
 
     def facts(self) -> dict[str, Any]:
-        """Return the rest as plain data."""
+        """Return all other fields as plain data, for saving."""
         gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
         return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
 
     def solved(self) -> dict[str, Solved]:
-        """Return the regressions by kind, none before a fit."""
+        """Return the fitted regressions by kind; empty before a fit."""
         if self.feature_mean is None or self.residual_mean is None or self.coef is None:
             return {}
         found = {PLAIN if self.kind == PLAIN else TEXTS: Solved(self.feature_mean, self.residual_mean, self.coef)}
         if self.plain_coef is not None:
-            # Residuals without the texts are y − f(x), whose mean is that of y − f(x) − t(x) and of t(x).
+            # Residuals without texts are y − f(x); their mean is the mean of y − f(x) − t(x) plus that of t(x).
             d = len(self.plain_coef)
             offset = self.residual_mean + self.feature_mean[d:]
             found[PLAIN] = Solved(self.feature_mean[:d], offset, self.plain_coef)
@@ -87,22 +88,23 @@ class Correction:
         )
 
 
-#: Arrays of a correction; the last one is a gated map's.
+#: Arrays of a correction; only a gated map has the last one.
 _ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
 
 
 class Parts(NamedTuple):
-    """What a map is made of, by row.
+    """The terms of a map for some rows.
 
     Attributes
     ----------
     rows : ndarray, shape (n, d_old)
+        Rows of the old model.
     mixed : ndarray, shape (n, d_new), or None
-        Mixtures of texts.
+        Mixtures of texts; None for a map without texts.
     known : ndarray, shape (n, 1), or None
-        Weights of the texts, by a gate.
+        Weights of the texts, from the gate of a gated map.
     base : ndarray, shape (n, d_new)
-        By the first map.
+        Rows mapped by the first map.
     """
 
     rows: np.ndarray
@@ -111,21 +113,21 @@ class Parts(NamedTuple):
     base: np.ndarray
 
     def features(self, kind: str) -> np.ndarray:
-        """Return what is regressed on, shape (n, p)."""
+        """Return the features of the regression, shape (n, p)."""
         return self.rows if kind == PLAIN or self.mixed is None else np.hstack([self.rows, self.mixed])
 
     def start(self, kind: str) -> np.ndarray:
-        """Return what residuals are of, shape (n, d_new)."""
+        """Return the mapped rows without the regression, from which residuals are taken, shape (n, d_new)."""
         return self.base if kind == PLAIN or self.mixed is None else self.base + self.mixed
 
     def take(self, rows: np.ndarray) -> Parts:
-        """Return some of the rows."""
+        """Return the terms for some of the rows."""
         mixed, known = (None if one is None else one[rows] for one in (self.mixed, self.known))
         return Parts(self.rows[rows], mixed, known, self.base[rows])
 
 
 class Solved(NamedTuple):
-    """A ridge regression: means of features and of residuals, and coefficients."""
+    """A fitted ridge regression: means of features and of residuals, and coefficients."""
 
     mean: np.ndarray
     offset: np.ndarray
@@ -133,14 +135,14 @@ class Solved(NamedTuple):
 
 
 def apply(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
-    """Return rows by a kind of map, shape (n, d_new), not of unit norm.
+    """Return rows mapped by a kind of map, shape (n, d_new), without normalization.
 
     Parameters
     ----------
     parts : Parts
     kind : str
     solved : mapping of str to Solved
-        Regressions with the texts and without; empty before the first fit.
+        Regressions with texts and without; empty before the first fit.
     """
     if kind == GATED:
         assert parts.known is not None

@@ -1,4 +1,4 @@
-"""The front of an order: the few rows of a large store from which a batch is taken."""
+"""Take a batch from the front of an order, without reading all rows of a large store."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ __all__ = ["take_front"]
 def take_front(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: Rows, native: np.ndarray, near: float
 ) -> np.ndarray:
-    """Return what :func:`pick` takes of all rows, from those that it can take only.
+    """Return the rows that :func:`pick` would take, reading only those that it may take or compares with.
 
     Parameters
     ----------
     scores, eligible, free, n, old, native, near
-        As of :func:`pick`; ``old`` may be on a disk.
+        As for :func:`pick`; ``old`` may be on disk.
 
     Returns
     -------
     ndarray of int
+        Rows of the store.
     """
-    # Of near-duplicates pick looks at four times as many rows as it takes; rows that are free come in between.
+    # pick looks for near-duplicates among the first 4 n rows; free rows may come in between.
     most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
     first = _highest(scores, eligible, most)
     some = np.union1d(first, native)
@@ -34,7 +35,7 @@ def take_front(
 
 
 def _highest(scores: np.ndarray, eligible: np.ndarray, most: int) -> np.ndarray:
-    """Return the eligible rows with the highest scores, of equal ones the first, in any order."""
+    """Return the eligible rows with the highest scores, in any order; of rows with equal scores the first are taken."""
     rows = np.flatnonzero(eligible)
     if most >= len(rows):
         return rows

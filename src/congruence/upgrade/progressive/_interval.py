@@ -1,4 +1,4 @@
-"""Intervals for the mean of rows that were not measured, from a random sample of rows that were."""
+"""Confidence intervals for the mean of the rows that were not measured, from a random sample that was."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 __all__ = ["rest_interval"]
 
-#: Chance that the truth lies below the interval, and above it.
+#: Probability that the true value lies below the interval, and that it lies above.
 TAIL = 0.025
 
-#: Pólya's urn is drawn from, so many times, where fewer rows than these and fewer than the sample's are left: their mean has few values then.
+#: If fewer than FEW rows are left, and fewer than the sample has, DRAWS draws from Pólya's urn give the interval: the mean of few rows takes few values.
 DRAWS, FEW = 4000, 256
 
 
@@ -28,30 +28,31 @@ def rest_interval(
     Parameters
     ----------
     values : ndarray, shape (m,)
-        Of the sample.
+        Values of the sample.
     rest : int
-        Rows of the population outside of the sample.
+        Number of rows of the population outside of the sample.
     support : (float, float), default=(0, 1)
-        Least and greatest value that a row can have.
+        Minimum and maximum value that a row can have.
     weights, rest_weights : ndarray, shapes (m,) and (rest,), optional
-        Weights ≥ 0 of the sample and of the rest: the weighted mean of the rest is estimated.
+        Non-negative weights of the sample and of the rest. If given, the weighted mean of the rest is estimated.
 
     Returns
     -------
     mean, low, high : float
-        Of the rest, at 95 %. From fewer than two rows, or rows without weight, nothing is known but the support.
+        Estimated mean of the rest, with its 95 % interval. With fewer than two rows of positive weight, the interval is the support.
 
     Notes
     -----
-    Values 0 and 1 without weights have the interval of the hypergeometric distribution, which is exact.
+    For values 0 and 1 without weights, the interval comes from the hypergeometric distribution and is exact.
 
-    For others the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ, E independent gamma variables, over the sample and one more row of the least value, and the
-    upper end likewise with one more row of the greatest: Gaffke's bound. Of values 0 and 1 it is Clopper and Pearson's; that it holds for any distribution on the support is conjectured, and
-    confirmed in all simulations so far. Equal values give an interval as wide as "none of m" does (about 3.7/m of the support). The shape of the gamma variables, (R − 1)/(R + m + 1) for R rows in the
-    rest, gives the mean of R rows drawn by Pólya's urn its variance: sampling without replacement, where the rest is what is estimated. The quantile is found by the saddlepoint
-    approximation; where the rest is smaller than the sample and than 256 rows, by 4,000 draws from the urn.
+    For other values, the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one additional row with the minimum value, where E are independent
+    gamma variables; the upper end is found likewise, with an additional row of the maximum value. This is Gaffke's bound. For values 0 and 1 it is the bound of Clopper
+    and Pearson; that it holds for any distribution on the support is a conjecture, confirmed in all simulations so far. If all values are equal, the interval is as wide
+    as for 0 of m (about 3.7/m of the support). The shape of the gamma variables, (R − 1)/(R + m + 1) for R rows in the rest, is chosen so that the variance is that of the
+    mean of R rows drawn from Pólya's urn: sampling is without replacement, and the mean of the rest is what is estimated. The quantile is found by the saddlepoint
+    approximation, or by 4,000 draws from the urn if the rest is smaller than the sample and than 256 rows.
 
-    With weights the row added has the mean weight of the rest as its searches meet it, Σ w²/Σ w.
+    With weights, the additional row has weight Σ w²/Σ w: the mean weight of the rest if rows are drawn in proportion to their weights, as by searches.
 
     References
     ----------
@@ -77,7 +78,7 @@ def rest_interval(
 
 
 def _lower_end(values: np.ndarray, weights: np.ndarray, least: float, extra: float, rest: int) -> float:
-    """Return the 2.5 % quantile of the weighted mean with random weights, a row of the least value and of weight ``extra`` added."""
+    """Return the 2.5 % quantile of the randomly weighted mean, with an additional row of value ``least`` and weight ``extra``."""
     from scipy.optimize import brentq
 
     w = np.append(weights, extra) / extra
@@ -91,13 +92,13 @@ def _lower_end(values: np.ndarray, weights: np.ndarray, least: float, extra: flo
     def tail(share: float) -> float:
         return _chance_below_zero(w * (over / mean - share), shape) - TAIL
 
-    if tail(1e-9) >= 0:  # so few rows in the rest that each may be the worst
+    if tail(1e-9) >= 0:  # the rest has so few rows that all may have the minimum value
         return least
     return least + mean * float(brentq(tail, 1e-9, 1.0, xtol=1e-7))
 
 
 def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, extra: float, rest: int) -> float:
-    """Return the same for few rows in the rest, which Pólya's urn draws: each a copy of a row of the sample, of the row added, or of one drawn before."""
+    """Return the same for few rows in the rest, drawn from Pólya's urn: each is a copy of a row of the sample, of the additional row, or of one drawn before."""
     rng = np.random.default_rng(0)
     x, w, runs = np.append(values, least), np.append(weights, extra), np.arange(DRAWS)
     drawn = np.zeros((DRAWS, rest), np.intp)
@@ -109,14 +110,14 @@ def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, ext
 
 
 def _chance_below_zero(c: np.ndarray, shape: float) -> float:
-    """Return P(Σ cᵢ Eᵢ ≤ 0) for independent gamma variables E of one shape, by Lugannani and Rice's formula; Σ cᵢ is not negative."""
+    """Return P(Σ cᵢ Eᵢ ≤ 0) for independent gamma variables E of one shape, by the formula of Lugannani and Rice; Σ cᵢ must not be negative."""
     from scipy.optimize import brentq
     from scipy.special import ndtr
 
     least = float(c.min())
     if c.sum() <= 1e-12 * np.abs(c).sum():
         return 0.5
-    # Where the cumulant function is least: Σ c/(1 − t c) = 0 for a t between 1/least and 0; times 1 − t least, it has no pole.
+    # The saddlepoint: Σ c/(1 − t c) = 0 for a t between 1/least and 0. Multiplied by 1 − t least, the sum has no pole there.
     t = float(
         brentq(lambda s: float((c * ((1 - s * least) / (1 - s * c))).sum()), (1 - 1e-12) / least, 0.0, xtol=1e-300)
     )
@@ -129,13 +130,13 @@ def _chance_below_zero(c: np.ndarray, shape: float) -> float:
 
 
 def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
-    """Return the interval of the rest's rate: the numbers of hits in the population under which the sample's is no surprise."""
+    """Return the interval of the rate of hits in the rest, by inverting the hypergeometric test on the number of hits in the population."""
     from scipy.stats import hypergeom
 
     n = m + rest
 
     def first(holds: Callable[[int], bool], low: int, high: int) -> int:
-        """Return the first number for which it holds; it does for ``high``."""
+        """Return the first number from ``low`` for which ``holds`` is true; it must be true for ``high``."""
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if holds(middle) else (middle + 1, high)

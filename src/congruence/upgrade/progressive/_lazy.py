@@ -1,4 +1,4 @@
-"""Rows that are read, and mapped, whenever they are asked for: of stores larger than memory, in the place of an array."""
+"""Matrices whose rows are read, and mapped, on access: they stand in for arrays if a store is larger than memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Lazy", "Rows", "RowsOnDisk", "as_rows", "by_block", "is_on_disk", "r
 
 
 class RowsOnDisk(Protocol):
-    """What rows are read from: a memory-mapped array, an HDF5 or Zarr data set."""
+    """Anything that rows can be read from: a memory-mapped array, an HDF5 or a Zarr data set."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -23,17 +23,18 @@ class RowsOnDisk(Protocol):
 
 
 class Lazy:
-    """A matrix of float32 of which no more than a block is in memory.
+    """A float32 matrix that is computed block by block, so that it never is in memory as a whole.
 
-    Takes an array's place where rows are read by slice or number, multiplied by a vector or a few columns, or averaged.
+    Supports what is needed of an array: rows by slice or index, the product with a vector or a few columns, and the mean row.
 
     Parameters
     ----------
     read : callable
-        From a slice without a step, or from row numbers, to rows, shape (b, d_in).
+        Takes a slice without a step, or an array of row numbers; returns these rows, shape (b, d_in).
     shape : (int, int)
+        Shape of this matrix, (n, d).
     make : callable, optional
-        From rows as they are read to the rows of this matrix, shape (b, d).
+        Takes rows as they were read; returns the rows of this matrix, shape (b, d).
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Lazy:
         return out
 
     def mean(self, axis: int = 0, dtype: object = None) -> np.ndarray:
-        """Return the mean row in float64, shape (d,); computed once."""
+        """Return the mean row in float64, shape (d,); it is computed once."""
         if self._mean is None:
             total = np.zeros(self.shape[1])
             for part in row_blocks(self):
@@ -76,24 +77,24 @@ class Lazy:
         return self._mean
 
 
-#: Rows in memory, or on a disk.
+#: Rows in memory or on disk.
 Rows: TypeAlias = "np.ndarray | Lazy"
 
 
 def row_blocks(rows: Rows) -> list[slice]:
-    """Cut rows into blocks of which a few in double precision fit into memory."""
+    """Return slices that divide rows into blocks, sized so that a few copies in float64 fit into memory."""
     return list(blocks(len(rows), 8 * 4 * rows.shape[1], budget=BLOCK_BYTES))
 
 
 def as_rows(source: Source | RowsOnDisk) -> Lazy:
-    """Return a file, or anything that gives rows by slice and by increasing numbers, as a matrix of float32."""
+    """Return a file, or anything that returns rows by slice and by increasing row numbers, as a float32 matrix."""
     if isinstance(source, Source):
         return Lazy(_reader(source), (source.n, source.dim))
 
     def read(key: slice | np.ndarray) -> np.ndarray:
         if isinstance(key, slice):
             return np.asarray(source[key])
-        # HDF5 takes increasing numbers only, and a disk is read in its order.
+        # HDF5 accepts only increasing row numbers, and reading a disk in order is faster.
         wanted, place = np.unique(key, return_inverse=True)
         return np.asarray(source[wanted])[place]
 
@@ -117,14 +118,14 @@ def _reader(source: Source) -> Callable[[slice | np.ndarray], np.ndarray]:
 
 
 def is_on_disk(array: object) -> bool:
-    """Say whether an array is a view of a memory-mapped file."""
+    """Return whether an array is a view of a memory-mapped file."""
     while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
         array = getattr(array, "base", None)
     return array is not None
 
 
 def by_block(rows: Rows, make: Callable[[np.ndarray], np.ndarray], width: int) -> Rows:
-    """Return what ``make`` gives for rows: an array of float32 for one in memory, and for others something that makes rows when they are asked for."""
+    """Return rows transformed by ``make`` to ``width`` columns: a float32 array for rows in memory, a :class:`Lazy` matrix for others."""
     if isinstance(rows, Lazy):
         return Lazy(rows.read, (len(rows), width), make)
     out = np.empty((len(rows), width), np.float32)

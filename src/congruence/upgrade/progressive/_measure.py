@@ -1,4 +1,4 @@
-"""Scores of rows that the meter and the forecast are made of."""
+"""Scores of single rows, from which the meter and the forecast are computed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Rows", "losses", "picture", "read"]
 
-#: Without texts neighbors are looked for among so many times k random rows: always the same, so that stages can be compared.
+#: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages are comparable.
 REFERENCES = 5
 
-#: Fewest re-embedded rows besides the meter's that say how low a cosine of a mapped row may be.
+#: Minimum number of recent re-embedded rows, without the meter's, from which the lowest possible cosine of a mapped row is estimated.
 FEWEST = 20
 
 
 class Rows:
-    """A plan's rows as they are measured.
+    """The rows of a plan, with what is needed to score them.
 
     Parameters
     ----------
@@ -39,11 +39,13 @@ class Rows:
         Unit rows.
     texts : Texts or None
     labels : ndarray of int, shape (n,), or None
+        Index of each row's own text, negative if it is not known.
     k : int
+        Number of nearest neighbors that are compared.
     weights : ndarray, shape (n,), or None
-        How often each row is asked for.
+        How often each row is requested.
     surprise : ndarray, shape (e,)
-        1 − cosine of each re-embedded row that is not the meter's with what the map had given before, in the order they came.
+        1 − cosine between each re-embedded row (without the meter's) and its mapped vector before it was re-embedded, in order of arrival.
     """
 
     def __init__(
@@ -64,11 +66,11 @@ class Rows:
         self.sample = book.measured
 
     def native(self, rows: np.ndarray) -> np.ndarray:
-        """Return new vectors of re-embedded rows."""
+        """Return the new vectors of re-embedded rows."""
         return self.new.take(rows)
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return for each row of the sample what mapping keeps of it: 1 where nothing is lost."""
+        """Return by metric what mapping preserves of each row of the meter's sample, 1 if nothing is lost."""
         theirs, ours = self.native(self.sample), self.mapped[self.sample]
         out = {}
         against = None
@@ -85,16 +87,16 @@ class Rows:
         return out
 
     def references(self) -> np.ndarray:
-        """Return the random rows, not the meter's, among which neighbors are looked for without texts: the first 5 k of the permutation; none before there are so many."""
+        """Return the random rows, without the meter's, among which neighbors are searched if there are no texts: the first 5 k in random order; none if there are fewer."""
         book, wanted = self.book, REFERENCES * self.k
         found = book.permutation[(book.role == LEARN)[book.permutation] & book.embedded[book.permutation]]
         return np.asarray(found[:wanted] if len(found) >= wanted else found[:0])
 
     def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
-        """Return the least and greatest value of a row.
+        """Return the minimum and maximum value that a row can have of a metric.
 
-        Of a cosine the least is the lowest that the later half of the re-embedded rows had, which the order put first, or the meter's rows have. The provable bound −1 is
-        taken where fewer than 20 rows say it, or all say the same but for rounding.
+        For the cosine, the minimum is estimated as the lowest value of the later half of the re-embedded rows, which the order put first, and of the meter's rows. The
+        provable bound −1 is used if that half has fewer than 20 rows, the meter has none, or all values are equal up to rounding.
         """
         if name != "cosine":
             return 0.0, 1.0
@@ -105,7 +107,7 @@ class Rows:
         return (least if kept.max() - least > 1e-6 else -1.0), max(1.0, float(kept.max()))
 
     def hits(self, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray) -> np.ndarray:
-        """Say of rows whether their own text is nearest, and among the k nearest, shape (rows, 2); NaN where it is not known."""
+        """Return whether each row's own text is the nearest, and among the k nearest, shape (rows, 2); NaN if its text is not known."""
         assert self.labels is not None
         label = self.labels[rows]
         out = np.full((len(rows), 2), np.nan)
@@ -119,7 +121,7 @@ class Rows:
 
 
 def read(rows: Rows) -> Reading:
-    """Measure the store."""
+    """Return the quality of the store at this stage."""
     n, rest = len(rows.old), rows.book.rest
     known = n - rest
     reading = Reading(n, known, len(rows.sample))
@@ -136,7 +138,7 @@ def read(rows: Rows) -> Reading:
 
 
 def _add_hits(rows: Rows, reading: Reading) -> None:
-    """Add what own texts tell: exact for the old model and the store as it is, estimated for the new model."""
+    """Add accuracy and recall, from rows' own texts: exact for the old model and the present store, estimated for the new model."""
     assert rows.texts is not None
     assert rows.labels is not None
     book = rows.book
@@ -158,9 +160,10 @@ def _add_hits(rows: Rows, reading: Reading) -> None:
 def losses(
     rows: Rows,
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]], tuple[float, float] | None]:
-    """Return what mapping loses of each of the meter's rows, by metric; the least and greatest of what it can keep; and the old model's accuracy with the most the new one's can be.
+    """Return losses and bounds for the forecast.
 
-    The loss of accuracy is relative to the new model's.
+    They are, by metric, what mapping loses of each of the meter's rows, and the minimum and maximum of what it can preserve; and, if it can be measured, the old model's
+    accuracy with the upper bound of the new model's. The loss of accuracy is relative to the new model's accuracy.
     """
     kept = rows.kept()
     out = {name: 1 - values for name, values in kept.items()}
@@ -179,7 +182,7 @@ def losses(
 
 
 def picture(history: list[Reading], name: str, forecast: Forecast | None) -> ProgressPicture:
-    """Return what :func:`congruence.plotting.draw_progress` draws."""
+    """Return the data that :func:`congruence.plotting.draw_progress` plots."""
     stages = [_point(one.share, one.store[name]) for one in history]
     last = history[-1]
     lines = {"new model": last.new[name].value if name in last.new else 1.0}
@@ -188,7 +191,7 @@ def picture(history: list[Reading], name: str, forecast: Forecast | None) -> Pro
     ahead: list[ProgressPoint] = []
     if forecast is not None:
         shares, values = forecast.share, (forecast.value, forecast.low, forecast.high)
-        # A forecast of accuracy is relative to the new model's, and to its value today.
+        # A forecast of accuracy is relative to the new model's; the shift makes it start at the measured value.
         level = lines["new model"] if name == "accuracy" else 1.0
         shift = stages[-1]["value"] - forecast.value[0] * level
         ahead = [

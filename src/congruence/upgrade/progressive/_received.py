@@ -1,4 +1,4 @@
-"""The new model's vectors as they came, in memory or in files that are written once."""
+"""The new model's vectors in order of arrival, in memory or in files that are never rewritten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Received"]
 
 @dataclass(eq=False)
 class _Part:
-    """Rows that came together.
+    """Rows that arrived, or were saved, together.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class _Part:
         In memory, or a view of a file.
     surprise : ndarray of float64, shape (b,)
     start : int
-        Of its rows among all that were received.
+        Position of its first row among all rows received.
     name : str or None
-        Of its file.
+        Name of its file; None if it was not saved yet.
     """
 
     rows: np.ndarray
@@ -37,7 +37,7 @@ class _Part:
     name: str | None = None
 
     def dump(self) -> bytes:
-        """Return the bytes of its file."""
+        """Return the contents of its file."""
         table = np.empty(len(self.rows), _table(self.vectors.shape[1]))
         table["row"], table["surprise"], table["vector"] = self.rows, self.surprise, self.vectors
         out = io.BytesIO()
@@ -46,22 +46,23 @@ class _Part:
 
 
 class Received(Mapping[int, np.ndarray]):
-    """New vectors by row of the store.
+    """The new vectors received so far, by row of the store.
 
     Parameters
     ----------
     n : int
-        Rows of the store.
+        Number of rows of the store.
     width : int
+        Dimension of the new vectors.
     keep : bool
-        Vectors stay in memory when they have been written to a file.
+        Whether vectors stay in memory after they were written to a file.
 
     Attributes
     ----------
     rows : ndarray of int64, shape (e,)
-        In the order in which they first came.
+        Rows in the order in which they first arrived.
     surprise : ndarray of float64, shape (e,)
-        1 − cosine of each with what the map had given.
+        1 − cosine between each and the mapped vector at that time.
     """
 
     def __init__(self, n: int, width: int, *, keep: bool) -> None:
@@ -86,11 +87,11 @@ class Received(Mapping[int, np.ndarray]):
         return np.asarray(self.take(np.array([row]))[0])
 
     def known(self, rows: np.ndarray) -> np.ndarray:
-        """Say which rows came already, shape (b,)."""
+        """Return which rows have been received, shape (b,)."""
         return np.asarray(self._at[rows] >= 0)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the latest vectors of rows that came, shape (b, width)."""
+        """Return the latest vectors of received rows, shape (b, width)."""
         at = self._at[rows]
         out = np.empty((len(at), self.width), np.float32)
         part = np.searchsorted([one.start for one in self._parts], at, "right") - 1
@@ -100,7 +101,7 @@ class Received(Mapping[int, np.ndarray]):
         return out
 
     def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray) -> None:
-        """Take in rows, each different; those that came before get another vector, and keep their place and their surprise."""
+        """Add distinct rows; those received before get a new vector, and keep their position and their surprise."""
         self._append(_Part(rows.astype(np.int64), vectors, surprise.astype(np.float64), self._count))
 
     def _append(self, part: _Part) -> None:
@@ -114,7 +115,7 @@ class Received(Mapping[int, np.ndarray]):
     # ------------------------------------------------------------------ files
 
     def save(self, folder: Path) -> list[str]:
-        """Write what is in no file of this folder yet, and return the names of all files in order. Raises StorageError."""
+        """Write rows that are not in a file of this folder yet, and return the names of all files in order. Raises StorageError."""
         fresh = [one for one in self._parts if one.name is None]
         if fresh:
             self._parts = [one for one in self._parts if one.name is not None]
@@ -134,14 +135,14 @@ class Received(Mapping[int, np.ndarray]):
         return names
 
     def release(self, folder: Path) -> None:
-        """Read vectors from the files of a folder from now on, unless they are to stay in memory."""
+        """Free saved vectors, and from now on read them from the files of a folder; does nothing if ``keep`` is set."""
         if not self.keep:
             for part in self._parts:
                 if part.name is not None:
                     part.vectors = _open(folder / part.name, self.width)["vector"]
 
     def load(self, folder: Path, names: Sequence[str]) -> None:
-        """Take in the files that :meth:`save` wrote. Raises CorruptFileError; ValueError for one that is no such file."""
+        """Add the rows of files that :meth:`save` wrote. Raises CorruptFileError; ValueError for a file of another kind."""
         for name in names:
             check_piece(folder, name)
             table = _open(folder / name, self.width)

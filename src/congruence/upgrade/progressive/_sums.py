@@ -1,4 +1,4 @@
-"""The refit from sums over re-embedded rows: what is kept does not grow with their number."""
+"""The refit from sums over re-embedded rows, so that its memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from congruence.upgrade.progressive.refit import FEWEST, FEWEST_CHOOSING, FOLDS,
 
 __all__ = ["Sums"]
 
-#: Rows that are added, or compared, at a time.
+#: Number of rows that are added, or compared, at a time.
 BLOCK = 4096
 
-#: Chosen rows, and random ones, whose weight changes from stage to stage.
+#: Groups with sums of their own: chosen rows, and random rows, whose weight changes from stage to stage.
 CHOSEN, RANDOM = 0, 1
 
 
 class _Moments:
-    """Number of rows, and sums of z = [features, residuals] and of features × z."""
+    """Number of rows, sum of z = [features, residuals], and sum of the outer products of features and z."""
 
     def __init__(self, p: int, q: int) -> None:
         self.n = 0.0
@@ -33,7 +33,7 @@ class _Moments:
         self.second += sign * (z[:, :p].T @ z)
 
     def plus(self, other: _Moments, weight: float) -> _Moments:
-        """Return the sums of both, the other's rows with a weight."""
+        """Return the sums over both sets of rows, with a weight on the other's."""
         out = _Moments(*self.second.shape[:1], len(self.first) - len(self.second))
         out.n = self.n + weight * other.n
         out.first = self.first + weight * other.first
@@ -41,7 +41,7 @@ class _Moments:
         return out
 
     def solve(self, rows: float, ridges: list[float]) -> list[Solved]:
-        """Return the ridge regression for each penalty; ``rows`` is their number without weights."""
+        """Return the ridge regression for each penalty; ``rows`` is the unweighted number of rows."""
         p, mean = len(self.second), self.first / self.n
         centered = (self.second - self.n * np.outer(mean[:p], mean)) * (rows / self.n)
         gram, cross = centered[:, :p], centered[:, p:]
@@ -52,7 +52,7 @@ class _Moments:
 
 
 class Sums:
-    """The refit of :class:`Refit`, from sums.
+    """Fits the correction of a :class:`Refit` from sums instead of the rows.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ class Sums:
 
     Notes
     -----
-    Features are [x, t(x)] with texts, and x without; residuals y − b(x). Without the texts they are x, and y − b(x) + t(x), whose sums are differences of
-    the same sums: one set serves all kinds of map. The choice between kinds and penalties leaves out a fold of random rows at a time, and reads
-    these rows anew.
+    With texts, features are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y − b(x) + t(x), whose sums follow from
+    the sums with texts by addition, so one set serves all kinds of map. The choice between kinds and penalties leaves out one fold of random rows at a time,
+    and reads these rows again.
     """
 
     def __init__(self, refit: Refit, old: Rows, new: Received) -> None:
@@ -72,7 +72,7 @@ class Sums:
         self._d, self._q = old.shape[1], refit.mapping.d_target
         self._p = self._d + (self._q if refit.texts is not None else 0)
         self._sums = [_Moments(self._p, self._q) for _ in (CHOSEN, RANDOM)]
-        #: Of each received row the sums that it is in, −1 for none.
+        #: Group to whose sums each row of the store was added, −1 for none.
         self._in = np.full(len(old), -1, np.int8)
 
     def _parts(self, rows: np.ndarray) -> Parts:
@@ -88,29 +88,29 @@ class Sums:
             sums.add(self._z(rows[start : start + BLOCK]), sign)
 
     def leave(self, rows: np.ndarray) -> None:
-        """Take rows out, before they get other vectors."""
+        """Remove rows from the sums, before they get other vectors."""
         for group, sums in enumerate(self._sums):
             self._add(sums, rows[self._in[rows] == group], -1.0)
         self._in[rows] = -1
 
     def follow(self, rows: np.ndarray, random: np.ndarray) -> None:
-        """Take in those of the rows, shape (e,), that are not in yet; ``random`` says which were drawn at random."""
+        """Add those of the rows, shape (e,), that were not added yet; ``random``, shape (e,), marks those drawn at random."""
         for group, which in ((CHOSEN, ~random), (RANDOM, random)):
             fresh = rows[which & (self._in[rows] < 0)]
             self._add(self._sums[group], fresh)
             self._in[fresh] = group
 
     def fit(self, learn: np.ndarray, weight: float, last: Correction, *, choose: bool) -> Correction:
-        """Fit the correction on the rows that are in.
+        """Fit the correction on the rows that were added.
 
         Parameters
         ----------
         learn : ndarray of int, shape (m,)
-            Those drawn at random, in the order in which they came.
+            Rows drawn at random, in order of arrival.
         weight : float
-            Of each of them; of chosen rows 1.
+            Weight of each of them; chosen rows have weight 1.
         last : Correction
-            Whose kind and penalty stay unless ``choose``.
+            Its kind and penalty are kept unless ``choose`` is set.
         choose : bool
 
         Returns
@@ -128,12 +128,12 @@ class Sums:
     def _solve(
         self, sums: _Moments, rows: float, regressions: tuple[str, ...], ridges: list[float]
     ) -> list[dict[str, Solved]]:
-        """Return regressions by kind for each penalty."""
+        """Return the regressions by kind, for each penalty."""
         found = [self._kind(sums, one).solve(rows, ridges) for one in regressions]
         return [dict(zip(regressions, one, strict=True)) for one in zip(*found, strict=True)]
 
     def _kind(self, sums: _Moments, kind: str) -> _Moments:
-        """Return the sums of one kind of map."""
+        """Return the sums for one kind of regression."""
         if kind == TEXTS or self._refit.texts is None:
             return sums
         d, p = self._d, self._p

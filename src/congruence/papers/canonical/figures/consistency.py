@@ -1,4 +1,4 @@
-"""Round trips, and by way of a third model, with maps fitted on independent subsets (figures 35–40)."""
+"""Cycle and composition consistency of maps fitted on independent subsets of the anchors (figures 35–40)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESAMPLED = "the anchors of every map independently: {share:.0%} of the training
 
 
 def run_cycle(job: Job[Collection]) -> None:
-    """Map from A to B and back with two maps, and compare with A itself."""
+    """Map from A to B and back with two independently fitted maps, and compare the result with A."""
     for collection in job.data:
         heldout = test_part(collection)
         for a, b in collection.pairs:
@@ -45,7 +45,7 @@ def run_cycle(job: Job[Collection]) -> None:
 
 
 def run_composition(job: Job[Collection]) -> None:
-    """Compare the way from A over B to C with the direct one, for every chain of the data."""
+    """Compare the composed map A → B → C with the direct map A → C, for every chain of the data."""
     for collection in job.data:
         if len(collection.models) < 3:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Two ways from an image to the target's images (figures 53, 54)."""
+"""Commuting diagrams: two paths from a source image to target images (figures 53, 54)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows"
 
 
 def run_commuting(job: Job[Collection]) -> None:
-    """Compare the direct path with the one through texts: the share of five images found by both."""
+    """Compare the direct path, mapping the image, with the path through the nearest text, by the overlap of their top five images."""
     examples: list[Example] = []
     for collection, heldout, pair in usable(job):
         test = ~heldout.train
@@ -54,7 +54,7 @@ def run_commuting(job: Job[Collection]) -> None:
                 for metric, series, value in found:
                     if method == "orthogonal":
                         line = {**what, "series": series, "metric": metric, "quantity": "after"}
-                    elif (metric, series) != ("right_class_at_5", "through texts"):  # one control a measure
+                    elif (metric, series) != ("right_class_at_5", "through texts"):  # one control per metric
                         line = {**what, "metric": metric, "quantity": "random_rotation"}
                     else:
                         continue

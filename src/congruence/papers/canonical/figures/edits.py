@@ -1,4 +1,4 @@
-"""Captions in which only the class was changed (figures 55, 56)."""
+"""Edits of a text in which only the class is changed (figures 55, 56)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ RESAMPLED = "the anchors, {share:.0%} of the training rows each time, and the te
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts that are searched, and edited ones that are mapped.
+    """Texts that are searched, and edited texts that are mapped.
 
-    ``read`` is the text nearest each query image; ``wanted`` is the class each edited text names.
+    ``read`` is the text nearest to each query image, and ``wanted`` the class named in each edited text. Pairs of arrays belong to the source and
+    the target model, except for ``templates``, which holds the templates of the edited texts and of the gallery.
     """
 
     gallery: tuple[np.ndarray, np.ndarray]
@@ -40,10 +41,10 @@ class _Texts:
 
 
 def run_edits(job: Job[Collection]) -> None:
-    """Change only the class of a text, map it, and look at the nearest text and image of the target.
+    """Change only the class in a text, map the edited text, and evaluate the nearest text and image in the target.
 
-    The text is the caption nearest an image in the source, edited by name; without captions it is a class prompt of several templates, and the
-    edited one is the same template with another class.
+    The text is the caption nearest to an image in the source, in which the class name is replaced. Without captions, it is the nearest class
+    prompt, and the edited text is the prompt of another class with the same template.
     """
     examples: list[Example] = []
     for collection, heldout, pair in usable(job):
@@ -102,7 +103,7 @@ def run_edits(job: Job[Collection]) -> None:
 def _control(
     heldout: Collection, texts: _Texts, turned: ModalityMap, labels: np.ndarray, pictures: np.ndarray
 ) -> dict[str, float]:
-    """Measure what a random rotation about the right means finds for the edited texts."""
+    """Return the scores of a random rotation about the correct means."""
     theirs, wanted = texts.gallery[1], texts.wanted
     text = nearest(unit_rows(turned("text", texts.edited[0])), theirs, 1)[:, 0]
     found = nearest(theirs[text], pictures, 5)
@@ -115,7 +116,7 @@ def _control(
 
 
 def _check_texts(job: Job[Collection], heldout: Collection) -> None:
-    """Refuse what has nothing that an edit could keep: one template a class and no captions."""
+    """Reject data with one template per class and no captions: an edit would leave nothing to preserve."""
     templates = len(np.unique(heldout.prompt_templates))
     named = ", ".join(f"{before} → {after}" for before, after in job["edits"].items())
     if heldout.bank is not None:
@@ -127,7 +128,7 @@ def _check_texts(job: Job[Collection], heldout: Collection) -> None:
     if templates < 2:
         raise no_captions(heldout.name, job.config.name)
     job.remark(
-        f"{heldout.name}: no captions here. Edited are class prompts of {templates} templates, the class exchanged for another at random"
+        f"{heldout.name}: no captions here. Class prompts of {templates} templates are edited instead, with the class replaced by a random one"
         f"{f'; {named} needs a file of captions' if named else ''}."
     )
 
@@ -135,7 +136,7 @@ def _check_texts(job: Job[Collection], heldout: Collection) -> None:
 def _prompts(
     heldout: Collection, pair: tuple[int, int], own: np.ndarray, most: int, rng: np.random.Generator
 ) -> _Texts:
-    """Read a class prompt from each image, and exchange its class at random."""
+    """Find the class prompt nearest to each image, and replace its class by a random one."""
     ours, theirs = both_rows(heldout, pair, "text")
     queries = rng.choice(len(own), min(most, len(own)), replace=False)
     read = nearest(own[queries], ours, 1)[:, 0]
@@ -160,15 +161,15 @@ def _prompts(
 def _captions(
     heldout: Collection, bank: CaptionBank, pair: tuple[int, int], own: np.ndarray, most: int, rng: np.random.Generator
 ) -> _Texts:
-    """Read a caption from each image; those images count whose caption could be edited."""
+    """Find the caption nearest to each image, and keep the images whose caption has an edited version."""
     ours, theirs = (bank.vectors[k] for k in pair)
     version = np.full(len(bank.texts), -1)
-    version[bank.origin[::-1]] = np.arange(len(bank.origin))[::-1]  # the first edit of a caption
+    version[bank.origin[::-1]] = np.arange(len(bank.origin))[::-1]  # the first edited version of each caption
     read = nearest(own, ours, 1)[:, 0]
     editable = np.flatnonzero(version[read] >= 0)
     if not len(editable):
         raise InputError(
-            f"Got no image of {heldout.name} whose nearest caption names a class to be replaced, among {len(own)} test images; expected one at least. "
+            f"Got no image of {heldout.name} whose nearest caption names a class to be replaced, among {len(own)} test images; expected at least one. "
             "Pass captions=… of these images, or other edits=…."
         )
     queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))
@@ -186,7 +187,10 @@ def _captions(
 
 
 def _rest(heldout: Collection, texts: _Texts, text: np.ndarray) -> dict[str, float]:
-    """Measure what is kept beside the class: the template, or the share of the caption's other words; chance is a text of the edited class at random."""
+    """Return how much of the text apart from the class is preserved: the template, or the share of the caption's other words.
+
+    ``chance`` is the expected value for a random text of the edited class.
+    """
     if texts.templates is not None:
         asked, every = texts.templates
         labels = texts.gallery_labels

@@ -1,4 +1,4 @@
-"""Fit on N classes, measure on these and on all others (figures 5, 16–27)."""
+"""Fit on N classes, and evaluate on seen and unseen classes (figures 5, 16–27)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESAMPLED = "the N classes fitted on"
 
 
 def run(job: Job[Collection]) -> None:
-    """Draw N classes, fit on all their training rows, and measure on the seen and the unseen classes apart."""
+    """Draw N classes, fit on all of their training rows, and evaluate on seen and unseen classes separately."""
     for collection in job.data:
         k = len(collection.classes)
         for pair in collection.pairs:
@@ -45,7 +45,7 @@ def run(job: Job[Collection]) -> None:
 
 
 def _unseen(collection: Collection, chosen: np.ndarray) -> np.ndarray:
-    """Return the classes measured on that were not fitted on: the same ones at every step where some are held out."""
+    """Return the evaluated classes that were not fitted on; if the data hold classes out, these are the same for every N."""
     every = np.arange(len(collection.classes))
     return np.setdiff1d(every[collection.heldout_classes], chosen)
 

@@ -1,4 +1,4 @@
-"""Pictures of both spaces: modality gap, kernels, clouds (figures 1–3, 9, 10)."""
+"""Geometry of both spaces: modality gap, similarity kernels and PCA projections (figures 1–3, 9, 10)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESAMPLED_KERNELS = RESAMPLED_GAP
 
 
 def run_gap(job: Job[Collection]) -> None:
-    """Measure the gap between images and texts of each model, and what closing it by a translation costs."""
+    """Measure the modality gap of each model, and the zero-shot accuracy while a translation closes it."""
     clouds: list[Cloud] = []
     for collection in job.data:
         heldout = test_part(collection)
@@ -57,7 +57,7 @@ def run_gap(job: Job[Collection]) -> None:
                 ):
                     key = {**what, "series": series, "x": step, "metric": "zero_shot", "quantity": "after"}
                     job.results.add(key, accuracy)
-            # Half-way marks would be the same for both; each image is drawn with its class's text.
+            # Each image is plotted together with the text of its class.
             chosen = _some(len(images), job["points"], job.seeds[0])
             clouds.append(
                 {
@@ -74,7 +74,7 @@ def run_gap(job: Job[Collection]) -> None:
 
 
 def run_kernels(job: Job[Collection]) -> None:
-    """Compare image–text similarities in one model with those in the other, and image–image ones across models."""
+    """Compare the image–text similarity kernels of two models, and their image and text kernels."""
     pictures: list[Kernel] = []
     for collection in job.data:
         heldout = test_part(collection)
@@ -99,7 +99,7 @@ def run_kernels(job: Job[Collection]) -> None:
                 "text_cka": float(linear_cka(ga, gb)),
             }
             if fa.shape[1] == fb.shape[1]:
-                # What the paper calls the unimodal kernel ⟨f(x), f̃(x′)⟩ crosses models, so it depends on coordinates.
+                # The paper's unimodal kernel ⟨f(x), f̃(x′)⟩ compares vectors of different models, so it depends on their coordinates.
                 inside, across = fa @ fa.T, fa @ fb.T
                 numbers["cross_model_correlation"] = float(np.corrcoef(inside.ravel(), across.ravel())[0, 1])
             for metric, value in numbers.items():
@@ -121,7 +121,7 @@ def run_kernels(job: Job[Collection]) -> None:
 
 
 def run_clouds(job: Job[Collection]) -> None:
-    """Draw both models in two principal directions before and after the map, with their cosines."""
+    """Project both models onto two principal directions before and after mapping, and measure the configured metrics."""
     clouds: list[Cloud] = []
     for collection in job.data:
         heldout = test_part(collection)
@@ -168,7 +168,7 @@ def _before_after(
 
 
 def _project(sides: list[np.ndarray], names: list[str]) -> dict[str, list[list[float]]]:
-    """Project onto the two leading principal directions of all rows together."""
+    """Project rows onto the two leading principal directions of all sides together."""
     rows = np.concatenate(sides).astype(np.float64)
     center = rows.mean(axis=0)
     directions = np.linalg.svd(rows - center, full_matrices=False)[2][:2].T

@@ -1,4 +1,4 @@
-"""One map, or several kinds of map, fitted on one modality and measured on both (figures 4, 7, 11–15, 32–34, 41–52)."""
+"""Maps of one or more methods, fitted on one modality and evaluated on both (figures 4, 7, 11–15, 32–34, 41–52)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the 
 
 
 def run(job: Job[Collection]) -> None:
-    """Fit every method on draws of the anchors and measure on the test part."""
+    """Fit every method on random draws of the anchors, and evaluate on the test part."""
     methods = list(job["methods"])
     if "mlp" in methods and importlib.util.find_spec("torch") is None:
         methods.remove("mlp")
-        job.remark("The perceptron was left out: it needs PyTorch (pip install 'congruence[train]').")
+        job.remark("The MLP was left out: it needs PyTorch (pip install 'congruence[train]').")
     for collection in job.data:
         heldout = test_part(collection)
         for pair in collection.pairs:
@@ -57,7 +57,7 @@ def run(job: Job[Collection]) -> None:
 def _fit_on_images(
     job: Job[Collection], collection: Collection, pair: tuple[int, int], what: Mapping[str, object], seed: int
 ) -> None:
-    """Fit on images as well, where both models have them: what a fit on text is compared with."""
+    """Also fit on images if both models have them, for comparison with the fit on text."""
     if any(collection.models[k].images is None for k in pair):
         return
     anchors = draw_anchors(job, collection, "image", job["share"], np.random.default_rng([seed, 11]))

@@ -1,4 +1,4 @@
-"""What the data sets hold, beside the paper's tables 1 and 2."""
+"""Statistics of the data sets, for comparison with the paper's tables 1 and 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESAMPLED = "nothing: these are counts"
 
 
 def run_statistics(job: Job[Collection]) -> None:
-    """Count classes and images."""
+    """Count the classes, training images and test images."""
     for collection in job.data:
         counts = {
             "classes": len(collection.classes),
@@ -26,7 +26,7 @@ def run_statistics(job: Job[Collection]) -> None:
 
 
 def run_templates(job: Job[Collection]) -> None:
-    """Count templates and list those of the first class."""
+    """Count the templates, and list the prompts of the first class."""
     listed = {}
     for collection in job.data:
         first = np.flatnonzero(collection.prompt_labels == 0)

@@ -1,4 +1,4 @@
-"""Fit on one data set, use on another without fitting again (figures 6, 28–31)."""
+"""Fit on one data set and evaluate on another without refitting (figures 6, 28–31)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the 
 
 
 def run(job: Job[Collection]) -> None:
-    """Fit on each data set and measure on each."""
+    """Fit on each data set and evaluate on each, its own included."""
     for first, second in _couples(job.data):
         for pair in first.pairs:
             for home in (first, second):
@@ -46,7 +46,7 @@ def run(job: Job[Collection]) -> None:
 
 
 def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
-    """Return data sets two by two: those of the same models, or the two halves of a single one."""
+    """Return pairs of data sets: those with the same models, or the two groups of classes if there is only one."""
     couples = []
     by_models: dict[tuple[str, ...], list[Collection]] = {}
     for collection in collections:

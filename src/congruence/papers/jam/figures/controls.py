@@ -1,4 +1,4 @@
-"""JAM's losses on images and texts that say nothing of each other, and from one task to the others."""
+"""JAM's losses on controls without image–text information, and their transfer between tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["run_controls", "run_transfer"]
 
 
 def run_controls(job: Job[JAMData]) -> None:
-    """Fit and measure on the data and on each control; nothing but the control differs."""
+    """Fit and evaluate on the data and on each control, with everything else equal."""
     for data in job.data:
         for control in job["controls"]:
             if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
@@ -40,7 +40,7 @@ def run_controls(job: Job[JAMData]) -> None:
 
 
 def run_transfer(job: Job[JAMData]) -> None:
-    """Fit on each task, and on all, and measure on every task (a matrix for each method)."""
+    """Fit on each task and on all tasks together, and evaluate on every task, which gives one matrix per method."""
     for data in job.data:
         for seed in job.seeds:
             for encoders in data.encoders:

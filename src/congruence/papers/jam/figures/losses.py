@@ -1,4 +1,4 @@
-"""JAM's losses beside each other, by the number of pairs, and a curriculum of α on early, middle and late layers."""
+"""Comparisons of JAM's losses: on every task, by number of training pairs, and with an α curriculum on early, middle and late layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["run_layers", "run_losses", "run_pairs"]
 
 
 def run_losses(job: Job[JAMData]) -> None:
-    """Train with every loss on every task, and measure dual encoders beside (tables 2 and 3)."""
+    """Train with every loss on every task, and measure dual encoders for comparison (tables 2 and 3)."""
     pairs = ItemPairs()
     for data in job.data:
         for task in tasks(job, data):
@@ -42,7 +42,7 @@ def run_losses(job: Job[JAMData]) -> None:
 
 
 def run_pairs(job: Job[JAMData]) -> None:
-    """Train with every loss on a growing number of pairs, and compare the losses item by item at each."""
+    """Train with every loss on increasing numbers of pairs, and compare the losses item by item at each number."""
     pairs = ItemPairs()
     for data in job.data:
         for task in tasks(job, data):
@@ -53,7 +53,7 @@ def run_pairs(job: Job[JAMData]) -> None:
                         parts = data.split(task, seed, encoders=encoders, most={**limits(job, data), "train": n})
                         if len(parts.train) < n:
                             raise TooFewAnchorsError(
-                                f"Got {len(parts.train)} pairs of {data.name} to train on; expected pairs={n}. Leave larger numbers out of pairs."
+                                f"Got {len(parts.train)} pairs of {data.name} to train on; expected pairs={n}. Remove larger numbers from pairs."
                             )
                         for method in job["methods"]:
                             fitted = fit_method(method, parts, training(job, data), seed)
@@ -64,14 +64,14 @@ def run_pairs(job: Job[JAMData]) -> None:
                                 where = (data.name, in_task(task, f"{name}, {n} pairs"))
                                 pairs.add(where, line["series"], seed, parts.items, right)
                     job.tick()
-    # A panel for each pair of encoders.
+    # One panel per pair of encoders.
     named = dict.fromkeys(pair_name(data, encoders) for data in job.data for encoders in data.encoders)
     job.extra["axes"] = [[name, f"pairs trained on ({name})"] for name in named]
     record_item_tests(job, pairs, every=True)
 
 
 def run_layers(job: Job[JAMData]) -> None:
-    """Train with Spread and an α that grows, on early, middle and late layers (figures 4 and 5)."""
+    """Train with the Spread loss and a linear α schedule, on early, middle and late layers (figures 4 and 5)."""
     for data in job.data:
         if data.layers != LAYERS:
             raise InputError(
@@ -93,7 +93,7 @@ def run_layers(job: Job[JAMData]) -> None:
 def _add(
     job: Job[JAMData], line: dict[str, Any], found: dict[str, dict[str, float]], more: dict[str, float], task: str
 ) -> None:
-    """Add the measures of a task, and of its parts; the task stands before the pair, so that a figure has a group of bars for each."""
+    """Add the metrics of a task and its parts to the results; the pair is prefixed by the task, so that a figure has one group of bars per task."""
     for part, values in found.items():
         what = {**line, "pair": in_task(part, line["pair"])}
         for metric, value in {**values, **(more if part == task else {})}.items():
@@ -102,7 +102,7 @@ def _add(
 
 
 def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
-    """Measure dual encoders on the same items, which no training of theirs depends on, and JAM's heads on their towers."""
+    """Measure dual encoders on the same test items without training, and JAM trained on the embeddings of their towers."""
     if not data.dual:
         return
     rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows

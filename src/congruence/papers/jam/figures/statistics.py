@@ -1,4 +1,4 @@
-"""Statistical measures of matching and other pairs, and the sizes of JAM's autoencoders."""
+"""Statistical similarity of matching and non-matching pairs, and the sizes of JAM's autoencoders."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["cases", "measure_statistics", "run_sizes", "run_statistics"]
 
-RESAMPLED = "the images, and the item of each"
+RESAMPLED = "the images, and one item of each"
 
-#: Dimensions of the paper's measures, and neighbors.
+#: Number of components for CCA and for the other measures, and number of neighbors, as in the paper.
 CCA_RANK, RANK, NEIGHBOURS = 50, 10, 10
 _QUICK_ROWS = 120
 
 
 def run_statistics(job: Job[JAMData]) -> None:
-    """Measure pairs that match, that do not, and that nearly do (figure 1, tables 6 to 8)."""
+    """Measure matching pairs, hard non-matches and easy non-matches (figure 1, tables 6 to 8)."""
     for data in job.data:
         for encoders in data.encoders:
             for task in tasks(job, data):
@@ -41,7 +41,7 @@ def run_statistics(job: Job[JAMData]) -> None:
 def cases(
     job: Job[JAMData], data: JAMData, encoders: tuple[str, str], task: str, seed: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return images and texts by how they belong together, one item of each image drawn."""
+    """Return paired images and texts for each case of matching and non-matching pairs, with one random item per image."""
     rng = np.random.default_rng([seed, 37])
     own = rng.permutation(np.flatnonzero(data.task_of == task))
     _, first = np.unique(data.items.filenames[own], return_index=True)
@@ -59,7 +59,7 @@ def cases(
 
 
 def measure_statistics(V: np.ndarray, T: np.ndarray, wanted: list[str]) -> dict[str, float]:
-    """Return the wanted statistical measures of paired rows, computed as the paper does."""
+    """Return the requested similarity measures of paired rows, computed as in the paper."""
     V, T = (rows.astype(np.float64) for rows in (V, T))
     A, B = _leading(V), _leading(T)
     every: dict[str, Callable[[], SupportsFloat]] = {
@@ -74,14 +74,14 @@ def measure_statistics(V: np.ndarray, T: np.ndarray, wanted: list[str]) -> dict[
 
 
 def _leading(rows: np.ndarray) -> np.ndarray:
-    """Return the leading principal components."""
+    """Return the scores on the leading principal components."""
     centered = rows - rows.mean(axis=0)
     U, s, _ = np.linalg.svd(centered, full_matrices=False)
     return np.asarray(U[:, :RANK] * s[:RANK])
 
 
 def run_sizes(job: Job[JAMData]) -> None:
-    """Count parameters and operations of an autoencoder beside each backbone, and beside each encoder of the data (table 12)."""
+    """Count the parameters and operations of an autoencoder for the width of each backbone and of each encoder of the data (table 12)."""
     rng = np.random.default_rng(0)
     widths: dict[tuple[str | None, str], int] = {(None, name): width for name, width in job["widths"].items()}
     for data in job.data:

@@ -1,4 +1,4 @@
-"""The weight of the reconstruction against the alignment, and every layer of one encoder with every layer of the other."""
+"""The trade-off between reconstruction and alignment, and the alignment of every layer of one encoder with every layer of the other."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from congruence.plotting.data import LinesPanel, Series
 
 __all__ = ["reconstruction_errors", "run_layer_pairs", "run_reconstruction"]
 
-#: What is set against the error of reconstruction.
+#: Metric that is traded off against the reconstruction error.
 _GAIN = "five_way_recall"
 
-#: The weight of the reconstruction in the first step and in the last.
+#: Reconstruction weight in the first step and in the last.
 Span: TypeAlias = tuple[float, float]
 
 
 def run_reconstruction(job: Job[JAMData]) -> None:
-    """Train with each weight of the reconstruction, and mark the weights that no other is better than in both measures."""
+    """Train with each reconstruction weight, and mark the weights on the Pareto front of reconstruction error and recall."""
     means: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
     for data in job.data:
         for task in tasks(job, data):
@@ -41,7 +41,7 @@ def run_reconstruction(job: Job[JAMData]) -> None:
                                 **reconstruction_errors(mapping, parts),
                             }
                             pair = in_task(task, pair_name(data, encoders))
-                            # A schedule is a line of its own, at its mean over the steps: no weight kept is the same training.
+                            # A schedule is a series of its own, placed at its mean weight: no constant weight is equivalent to it.
                             falls = f", λ {_named(weight)}" * (weight[0] != weight[1])
                             line = {
                                 "data": data.name,
@@ -61,12 +61,12 @@ def run_reconstruction(job: Job[JAMData]) -> None:
 
 
 def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
-    """Return the squared error of reconstructed test rows over that of the training mean: 1 is no better than the mean.
+    """Return the squared error of reconstructed test rows, divided by that of the training mean; 1 is no better than the mean.
 
     Parameters
     ----------
     mapping : HeadsMap
-        With decoders, as :class:`congruence.train.JAM` gives it.
+        A map with decoders, as fitted by :class:`congruence.train.JAM`.
     parts : JAMParts
 
     Returns
@@ -77,7 +77,7 @@ def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
     Raises
     ------
     InputError
-        The map cannot reconstruct.
+        If the map has no decoders.
     """
     if not hasattr(mapping, "reconstruct"):
         raise InputError(
@@ -95,18 +95,18 @@ def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
 
 
 def _span(weight: float | list[float]) -> Span:
-    """Return the weight in the first step and in the last."""
+    """Return the weight in the first step and in the last, equal for a constant weight."""
     first, last = weight if isinstance(weight, list | tuple) else (weight, weight)
     return float(first), float(last)
 
 
 def _named(weight: Span) -> str:
-    """Write a weight, or where it begins and ends."""
+    """Format a constant weight, or the start and end of a schedule."""
     return f"{weight[0]:g}" if weight[0] == weight[1] else f"{weight[0]:g} → {weight[1]:g}"
 
 
 def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> LinesPanel:
-    """Return recall over the error of reconstruction, the front apart from what it dominates, and say which weights are on it."""
+    """Return a panel of recall against reconstruction error, with the Pareto front as a separate series, and record which weights are on the front."""
     mean = np.array([np.mean(found, axis=0) for found in points.values()])
     front = pareto_front(mean[:, 0], mean[:, 1])
     weights = list(points)
@@ -140,13 +140,13 @@ def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, lis
     return {
         "kind": "lines",
         "title": f"Pareto front of {key[2]}, {key[1].partition(':')[0]}: 5-way recall",
-        "label": "error of reconstruction",
+        "label": "reconstruction error",
         "series": series,
     }
 
 
 def run_layer_pairs(job: Job[JAMData]) -> None:
-    """Train on every layer of the image encoder with every layer of the text encoder: a grid."""
+    """Train on every combination of a layer of the image encoder and a layer of the text encoder."""
     for data in job.data:
         if data.layers != LAYERS:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Semi-supervised alignment: methods beside each other, teachers and divergences, numbers of pairs and of unpaired rows."""
+"""Semi-supervised alignment: comparisons of methods, of teachers and divergences, and of numbers of pairs and unpaired rows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from congruence.papers.sotalign.shift import add_shift
 
 __all__ = ["run_methods", "run_sweep", "run_teachers"]
 
-#: The teacher itself among the baselines.
+#: Baseline that corresponds to each teacher on its own.
 _ALONE = {"cca": "cca", "procrustes": "procrustes", "contrastive": "sail"}
-#: α tried of each teacher and divergence, as the paper does.
+#: Values of α tried for each teacher and divergence, as in the paper.
 _ALPHAS = (1e-4, 1e-3, 1e-5)
 
 
 def run_methods(job: Job[SOTAlignData]) -> None:
-    """Choose each method's parameters on splits of their own, then fit it on every draw (tables 4, 5, 6, 9, 10 and 11)."""
+    """Choose each method's parameters on separate tuning splits, then fit it on every draw (tables 4, 5, 6, 9, 10 and 11)."""
     for data in job.data:
         for pairs in job["pairs"] or [size(job, data, "pairs")]:
             chosen = tuned(job, data, job["methods"], pairs)
@@ -32,7 +32,7 @@ def run_methods(job: Job[SOTAlignData]) -> None:
 
 
 def run_teachers(job: Job[SOTAlignData]) -> None:
-    """Fit every teacher alone and with every divergence (table 1)."""
+    """Fit every teacher on its own and with every divergence (table 1)."""
     for data in job.data:
         pairs = size(job, data, "pairs")
         for seed in job.seeds:
@@ -54,7 +54,7 @@ def run_teachers(job: Job[SOTAlignData]) -> None:
 
 
 def run_sweep(job: Job[SOTAlignData]) -> None:
-    """Vary the number of pairs, and of unpaired rows (figures 4, 7 and 8)."""
+    """Vary the number of pairs or of unpaired rows (figures 4, 7 and 8)."""
     axes = {"pairs": "pairs", "unpaired": "unpaired rows of either side"}
     job.extra["axes"] = [[axes[over], axes[over]] for over in job["over"]]
     for data in job.data:

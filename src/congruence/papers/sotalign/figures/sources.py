@@ -1,4 +1,4 @@
-"""Where pairs and unpaired rows come from, how far that is from the paired data, and which encoders are aligned."""
+"""Effect of the source of pairs and unpaired rows, of its distance from the paired data, and of the aligned encoders."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ __all__ = ["run_encoders", "run_paired_sources", "run_source_distances", "run_un
 
 
 def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
-    """Take unpaired images and texts from every source, with eq. 14's distance beside each (table 7, figures 5, 10 and 11)."""
+    """Use unpaired images and texts from every source, and report eq. 14's distance for each (table 7, figures 5, 10 and 11)."""
     if job["scatter"]:
         job.extra["axes"] = [[None, "distance from the paired data (turns)"]]
     for data in job.data:
         check_sources(data, ["unpaired sources"])
         pairs = size(job, data, "pairs")
-        alone = ["sail"] if job["scatter"] else ["sail_all", "sail"]  # what no unpaired source changes
+        alone = (
+            ["sail"] if job["scatter"] else ["sail_all", "sail"]
+        )  # baselines that do not depend on the unpaired source
         chosen = tuned(job, data, [*alone, "sotalign"], pairs)
         points = []
         for seed in job.seeds:
@@ -49,7 +51,7 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
 
 
 def run_source_distances(job: Job[SOTAlignData]) -> None:
-    """Measure how far the sources lie from each other, image by image and text by text (figure 12)."""
+    """Measure the distances between the sources, for images and for texts (figure 12)."""
     for data in job.data:
         check_sources(data, ["distances"])
         image, text = data.encoders[0]
@@ -58,7 +60,7 @@ def run_source_distances(job: Job[SOTAlignData]) -> None:
                 clouds = []
                 for rows, source in ((data.images[image], data.image_source), (data.texts[text], data.text_source)):
                     order = np.random.default_rng([seed, 5]).permutation(np.flatnonzero(source == i))
-                    # A source is compared with itself as two halves, and with others half by half, so that sizes agree.
+                    # A source is compared with itself by its two halves, and with others by one half of each, so that sample sizes are comparable.
                     half = len(order) // 2
                     other = order[half:] if i == j else _half(np.flatnonzero(source == j), seed)
                     clouds += [rows[order[:half]], rows[other]]
@@ -68,7 +70,7 @@ def run_source_distances(job: Job[SOTAlignData]) -> None:
 
 
 def run_paired_sources(job: Job[SOTAlignData]) -> None:
-    """Take the pairs from every source, the unpaired rows from the first (table 2)."""
+    """Use pairs from every source, and unpaired rows from the first (table 2)."""
     for data in job.data:
         check_sources(data, ["paired sources"])
         chosen = tuned(job, data, job["methods"], size(job, data, "pairs"))
@@ -81,7 +83,7 @@ def run_paired_sources(job: Job[SOTAlignData]) -> None:
 
 
 def run_encoders(job: Job[SOTAlignData]) -> None:
-    """Align every pair of encoders, with the mutual k-NN of each (tables 3 and 8, figure 9)."""
+    """Align every pair of encoders, and report the mutual k-NN of each (tables 3 and 8, figure 9)."""
     if job["scatter"]:
         job.extra["axes"] = [[None, "mutual k-NN of the two encoders"]]
     for data in job.data:
@@ -106,7 +108,7 @@ def run_encoders(job: Job[SOTAlignData]) -> None:
 
 
 def _combinations(data: SOTAlignData, vary: str) -> list[tuple[int, int]]:
-    """Return the sources of unpaired images and texts; the first source stands for the side that does not vary."""
+    """Return all combinations of sources of unpaired images and texts; a side that does not vary uses the first source."""
     every = range(len(data.sources))
     return list(itertools.product(every if vary != "texts" else range(1), every if vary != "images" else range(1)))
 
@@ -116,7 +118,7 @@ def _half(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _add_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:
-    """Add Pearson's r between the x of the points and MeanR@1, where there are three at least and both vary."""
+    """Add Pearson's r between the points' x and MeanR@1, if there are at least three points and both vary."""
     x, y = np.array(points).T
     if "correlation" in job.config.metrics and len(points) > 2 and x.std() > 0 and y.std() > 0:
         job.results.add(
@@ -132,7 +134,7 @@ def _add_gains(
     what: Mapping[str, object],
     chosen: Mapping[str, Any],
 ) -> dict[str, dict[str, float]]:
-    """Fit the baselines to a split, and add what the last gains over the first."""
+    """Fit the methods to a split, and add the gain of the last method over the first."""
     found = {}
     for name in job["methods"]:
         found[name] = measure_baseline(job, data, name, parts, seed, what, chosen[name])
