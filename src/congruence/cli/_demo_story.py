@@ -59,11 +59,11 @@ def certified_ways(certificate: Certificate) -> list[CertifiedWay]:
         "progressive": "map, and re-embed the worst {:.0%}",
     }
     ways: list[CertifiedWay] = []
-    for road in certificate.roads:
-        score = road["score"]
+    for strategy in certificate.costs:
+        score = strategy["score"]
         value, low, high = (None, None, None) if score is None else (score.value, score.low, score.high)
-        name = names.get(road["road"], "re-embed everything").format(road["share"])
-        ways.append({"name": name, "value": value, "low": low, "high": high, "share": road["share"]})
+        name = names.get(strategy["strategy"], "re-embed everything").format(strategy["share"])
+        ways.append({"name": name, "value": value, "low": low, "high": high, "share": strategy["share"]})
     return ways
 
 

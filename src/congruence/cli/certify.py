@@ -316,11 +316,11 @@ def _print_roads(certificate: Certificate) -> None:
 
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
     rows = []
-    for way in certificate.roads:
+    for way in certificate.costs:
         score = way["score"]
         rows.append(
             [
-                names.get(way["road"], "re-embed").format(share=way["share"]),
+                names.get(way["strategy"], "re-embed").format(share=way["share"]),
                 "–" if score is None else f"{number(score.value)} ({number(score.low)} … {number(score.high)})",
                 f"{way['share']:.0%} of the store" if way["items"] is None else f"{way['items']:,}",
                 "–" if way["minutes"] is None else number(way["minutes"], 1),

@@ -78,8 +78,8 @@ def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
     from congruence.upgrade.certify.recipe import Recipe
+    from congruence.upgrade.certify.scoring import score
     from congruence.upgrade.certify.tables import make_tables
-    from congruence.upgrade.certify.trial import score
 
     tables = make_tables(*sides(p, slice(0, 300)), None)
     mapping = Recipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))

@@ -11,16 +11,16 @@ from congruence._utils.typing import RowsLike
 from congruence.embeddings import Embeddings
 from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
 from congruence.upgrade.certify.groups import near_duplicates
-from congruence.upgrade.certify.overlap import Search, searches_of
+from congruence.upgrade.certify.scoring import tasks_of
+from congruence.upgrade.certify.strategies import Search, searches_of
 from congruence.upgrade.certify.tables import Tables, check_alike, describe_model, make_tables
-from congruence.upgrade.certify.trial import tasks_of
 
-__all__ = ["Question"]
+__all__ = ["Design"]
 
 
 @dataclass(frozen=True)
-class Question:
-    """The evaluation that the given data allow.
+class Design:
+    """The design of an evaluation: what the given data allow to measure.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Question:
         labels: Mapping[str, str] | None,
         fitted: str | None,
         method: str,
-    ) -> Question:
+    ) -> Design:
         """Pair the rows, and determine what can be measured."""
         if labels is None and text_queries is None:
             source, target, text_queries = split_texts(source, target)
