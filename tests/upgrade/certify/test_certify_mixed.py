@@ -132,7 +132,7 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
         assert (found.verdict.action, found.verdict.share) == ("re-embed", None)
         half = found.progressive["value"][-1]
         assert (
-            f"zero_shot would be {half:.3f}, and {found.verdict.wanted:.3f} was required"
+            f"zero_shot would be {half:.3f}; the required score was {found.verdict.wanted:.3f}"
             in found.progressive["sentence"]
         )
         assert found.progressive["sentence"] in render_certificate(found)

@@ -274,8 +274,8 @@ def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str
     sentence = ""
     if verdict.action == "re-embed" and verdict.wanted is not None:
         sentence = (
-            f"Re-embedding progressively is not expected to do: with half of the store re-embedded and the map refitted {task} would be {mixed.values[-1]:.3f}, and "
-            f"{verdict.wanted:.3f} was required."
+            f"Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map refitted, {task} would be {mixed.values[-1]:.3f}; "
+            f"the required score was {verdict.wanted:.3f}."
         )
     return {**mixed.to_dict(), "sentence": sentence}
 
@@ -294,7 +294,7 @@ def _which_map(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]
     if of_folds.count(choice.name) < len(of_folds):
         notes.append(
             f"The choice is made again without each part of the anchors that is scored: {of_folds.count(choice.name)} of {len(of_folds)} times it was the same. "
-            "Scores are those of choosing and fitting."
+            "The scores are those of choosing and fitting together."
         )
     return notes
 

@@ -107,28 +107,28 @@ class Design:
         tables, scored = self.tables, self.scored
         notes = []
         if tables.dropped:
-            notes.append(f"{tables.dropped} rows had no partner of the same id and were left out.")
+            notes.append(f"{tables.dropped} rows had no partner with the same id and were left out.")
         notes.append(
             f"Scores are over a gallery of {len(scored.ids[scored.asked]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
-            "a larger one scores lower, whichever way is chosen."
+            "in a larger one all strategies score lower."
         )
         if self.groups is not None:
             sizes = np.unique(self.groups, return_counts=True)[1]
             notes.append(
                 f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
-                "maps fitted on none of it, and counts once in the intervals."
+                "maps that were not fitted on any of its items, and counts once in the intervals."
             )
         if self.heldout is None:
             notes.append(
-                "Anchors are scored among each other, each by a map fitted without it: right for items drawn at random. Of anchors that congruence anchors "
-                "chose, which differ from each other more than other items do, the scores can be too high: score other items, drawn at random."
+                "Anchors are scored among each other, each by a map fitted without it. This is right for anchors drawn at random. Anchors chosen by congruence anchors "
+                "differ from each other more than other items do, so their scores can be too high: score other items, drawn at random."
             )
         if scored.stored not in scored.target:
-            notes.append(f"The target model has no {scored.stored} rows: what re-embedding would reach is unknown.")
+            notes.append(f"The target model has no {scored.stored} rows, so the score after re-embedding is unknown.")
         if scored.stored == scored.asked and scored.classes is None:
             notes.append(
-                "One modality, and neither captions nor labels: whether the target model is the better one is unknown. The verdict rests on "
-                "how far a mapped store returns the items that a re-embedded one would return"
-                f"{' to text queries' if self.texts is not None else ''}, judged by the target model."
+                "There are neither captions nor labels, so it is unknown whether the target model is better. The verdict is based on "
+                "how often a mapped store returns the items that a re-embedded store would return"
+                f"{' for text queries' if self.texts is not None else ''}, judged by the target model."
             )
         return notes
