@@ -232,7 +232,7 @@ def _switch(migration: Migration) -> None:
     found = migration.verify()
     if not found.passed:
         raise MigrationError(
-            f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected them to. Report this, please."
+            f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected vectors that verify. Please report this."
         )
     migration.switch()
 
