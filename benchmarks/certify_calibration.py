@@ -20,11 +20,12 @@ from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Thresholds, certify
-from congruence.upgrade.certify.overlap import overlap_of, searches_of
-from congruence.upgrade.certify.overlap_trial import overlap_on
+from congruence.upgrade.certify.overlap import overlap_of
+from congruence.upgrade.certify.overlap_heldout import heldout_overlap
 from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.scoring import score, tasks_of
+from congruence.upgrade.certify.strategies import cosines, searches_of
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import cosines, score, tasks_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -152,7 +153,9 @@ def true_scores(case, mapping, tasks, population, size, ranking):
         held = case.tables(population[start : start + size])
         for name, hits in score(mapping, held, np.arange(held.n), tasks, ranking=ranking).items():
             out[name].append(hits.score.mean())
-        for name, values in overlap_on(mapping, held, searches_of(held, None), 10, 0, ranking=ranking).scores.items():
+        for name, values in heldout_overlap(
+            mapping, held, searches_of(held, None), 10, 0, ranking=ranking
+        ).scores.items():
             out[name].append(values.mean())
         for modality in held.target:
             rows = np.arange(len(held.ids[modality]))

@@ -295,7 +295,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     assert at["chance"] < at["retrieval"] < at["constant"]
     row = next(row for row in json.loads(here(*common, "--json").out)["rows"] if row["metric"] == "cosine")
     assert cosine[-3:-1] == [f"{row[f'control_{name}']:.3f}" for name in ("constant", "random_rotation")]
-    assert "energy lies in directions the anchors probed" in table.out
+    assert "variance lies in directions that the anchors cover" in table.out
     searched = here(*common, "--center", "--hubness", "csls")
     for words in ("retrieval_centered", "retrieval_csls", "retrieval_centered_csls", "transductive"):
         assert words in searched.out

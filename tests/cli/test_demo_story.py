@@ -59,7 +59,7 @@ def test_a_library_is_moved_and_the_page_tells_it(here, quick, photos, tmp_path)
     check(told, photos)
     assert [round(stage["share"], 2) for stage in told["stages"]] == [0, 0.02, 0.04, 0.06, 0.08, 0.1]
     assert told["certificate"]["headline"]
-    assert told["certificate"]["roads"][0]["name"] == "keep the old model"
+    assert told["certificate"]["costs"][0]["name"] == "keep the old model"
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert page.count("data:image/webp") == (6 + 1) * 4 * 5  # one search is told step by step
     assert told["certificate"]["headline"][1:] in page

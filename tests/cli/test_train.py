@@ -153,7 +153,7 @@ def test_an_interrupted_run_is_taken_up_and_what_is_not_its_own_stays(here, file
     done = here(*sotalign(files, "--set", "checkpoint_every=5"))
     assert done.code == 0, done.err
     assert saved == [5, 10, 15, 20]
-    assert "other things" in done.err
+    assert "files that are not checkpoints" in done.err
     assert {path.name for path in (files / "map.checkpoint").iterdir()} == {"notes.txt", "checkpoints.json"}
 
 

@@ -96,7 +96,7 @@ def test_images_and_their_texts_are_fitted_and_measured_in_the_joint_space(data,
 
 
 def test_one_sided_methods_still_want_one_modality(data):
-    with pytest.raises(ModalityError, match="two-sided method"):
+    with pytest.raises(ModalityError, match="joint-space method"):
         congruence.fit(data.images, data.texts, "linear")
     with pytest.raises(ModalityError):
         congruence.fit(data.images, data.texts, "cca", modality="image")
@@ -280,7 +280,7 @@ def test_only_the_modality_a_head_is_for_goes_through_it(data, mapping):
     assert scores.get("recall_at_1", "aligned source image", "aligned target text").source == 1
 
 
-# ------------------------------------------------------------------ carry, and what refuses two-sided maps
+# ------------------------------------------------------------------ carry, and what refuses joint-space maps
 
 
 def store(path, X, ids, space=None):
@@ -350,7 +350,7 @@ def test_trained_heads_are_measured_and_carried_alike(data, mapping):
 def test_doors_for_one_sided_maps_are_closed(data, mapping):
     with pytest.raises(ParameterError, match="affine"):
         to_faiss(mapping)
-    with pytest.raises(ParameterError, match="two-sided map"):
+    with pytest.raises(ParameterError, match="joint-space map"):
         summarize(mapping, congruence.datasets.load_sample("emoji"))
 
 
@@ -447,7 +447,7 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
 def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
     assert here(*FIT, "--method", "procrustes").code == 0
     for arguments, words in (
-        ((*FIT, "--force"), "two-sided method"),
+        ((*FIT, "--force"), "joint-space method"),
         ((*FIT, "--force", "--method", "procrustes", "--ridge", "1"), "no such option"),
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
         ((*FIT, "--force", "--method", "cca", "--n-components", "19"), "expected at most 18"),
@@ -456,8 +456,8 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
         (("export", "map", "-o", "x.vt"), "affine"),
-        (("report", "map", "sample", "-o", "x.html"), "two-sided map"),
-        (("evaluate", "map", "--source-image", "i.npz:v", "--report", "x.html"), "two-sided map"),
+        (("report", "map", "sample", "-o", "x.html"), "joint-space map"),
+        (("evaluate", "map", "--source-image", "i.npz:v", "--report", "x.html"), "joint-space map"),
     ):
         result = here(*arguments)
         assert result.code == 2, arguments

@@ -83,13 +83,13 @@ def story(path):
     item = [{"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0} for k, one in enumerate([*load_sample("emoji").thumbnails.values()][:5])]  # fmt: skip
     names = ("before", "only the encoder changed", "mapped", "re-embedded", "rolled back")
     shown = [{"name": name, "right": 3, "found": item} for name in names[:4]]
-    road = {"name": "map, and re-embed the worst 12%", "value": 0.9, "low": 0.8, "high": None, "share": 0.12}
+    strategy = {"name": "map, and re-embed the worst 12%", "value": 0.9, "low": 0.8, "high": None, "share": 0.12}
     write_story(
         path,
         {
             "rows": 1500, "names": 100, "embedded": 150, "share": 0.1, "store": "LanceDB table", "models": {"a" * 60: "old " * 9, "b": "new"},
             "photos_of_each_model": 2500, "new_model": 0.91, "identical": True, "same_lists": True, "licences": ["by somebody " * 30],
-            "certificate": {"anchors": 200, "headline": "map now " * 9, "reason": "because " * 9, "roads": [road] * 4},
+            "certificate": {"anchors": 200, "headline": "map now " * 9, "reason": "because " * 9, "costs": [strategy] * 4},
             "ways": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
             "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
             "examples": [{"text": "long words " * 6, "harmed": True, "ways": shown}] * 6,

@@ -46,7 +46,7 @@ def test_state_checks_walks_and_events_are_named(journal, tmp_path):
     page = render_migration(read_migration(tmp_path))
     for words in (
         "<h1>Migration of shop, items &lt;b&gt;</h1>",
-        "<strong>verified</strong>Readers see the old vectors; the new ones stand beside, verified.",
+        "<strong>verified</strong>Readers see the old vectors; the new ones are written and verified.",
         "<dd>1,234</dd>",
         "0.987 (old: –)",
         "held-out vectors, recall@1</dt><dd>0.625",

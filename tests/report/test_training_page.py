@@ -1,4 +1,4 @@
-"""The page of a trained two-sided map: its numbers by hand, which rows they are of, what it draws, and what it refuses."""
+"""The page of a trained joint-space map: its numbers by hand, which rows they are of, what it draws, and what it refuses."""
 
 from __future__ import annotations
 
@@ -692,7 +692,7 @@ def test_items_have_one_wrong_caption():
 
 def test_a_map_into_the_targets_space_has_another_page(data):
     mapping = congruence.OrthogonalMap().fit(data.X, data.Y)
-    with pytest.raises(ParameterError, match="two-sided"):
+    with pytest.raises(ParameterError, match="joint-space"):
         summarize_training(mapping, data.X, data.Y)
 
 
@@ -788,7 +788,7 @@ def test_report_with_sugarcrepes_files(here, files, data):
     ("arguments", "said"),
     [
         (["report", "map"], "no --pairs"),
-        (["report", "map", "sample"], "two-sided map"),
+        (["report", "map", "sample"], "joint-space map"),
         (["report", "map", "sample", "--pairs", "d.npz:v,d.npz:t"], "a bundle"),
         (["report", "map", "--pairs", "d.npz:v"], "--pairs"),
         (["report", "one-sided"], "no DATA"),

@@ -146,7 +146,7 @@ def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
     with own_folder(Path(f"{out.rstrip('/')}.checkpoint")) as place:
         yield place
     if place.is_dir() and any(place.iterdir()):
-        print(f"note: {place} holds other things than checkpoints and was left.", file=sys.stderr)
+        print(f"note: {place} contains files that are not checkpoints, so it was not removed.", file=sys.stderr)
 
 
 #: ``name=value`` in a message of the library. After a quote, slash, point or # it is part of a value or a path.

@@ -59,11 +59,11 @@ def certified_ways(certificate: Certificate) -> list[CertifiedWay]:
         "progressive": "map, and re-embed the worst {:.0%}",
     }
     ways: list[CertifiedWay] = []
-    for road in certificate.roads:
-        score = road["score"]
+    for strategy in certificate.costs:
+        score = strategy["score"]
         value, low, high = (None, None, None) if score is None else (score.value, score.low, score.high)
-        name = names.get(road["road"], "re-embed everything").format(road["share"])
-        ways.append({"name": name, "value": value, "low": low, "high": high, "share": road["share"]})
+        name = names.get(strategy["strategy"], "re-embed everything").format(strategy["share"])
+        ways.append({"name": name, "value": value, "low": low, "high": high, "share": strategy["share"]})
     return ways
 
 
@@ -232,7 +232,7 @@ def _switch(migration: Migration) -> None:
     found = migration.verify()
     if not found.passed:
         raise MigrationError(
-            f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected them to. Report this, please."
+            f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected vectors that verify. Please report this."
         )
     migration.switch()
 

@@ -92,7 +92,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
             found = migration.verify()
             if not found.passed:
                 raise MigrationError(
-                    f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected them to. Report this, please."
+                    f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected vectors that verify. Please report this."
                 )
             migration.switch()
             ways += [unmapped, search("after the switch", "new model's texts, mapped vectors", by_new)]

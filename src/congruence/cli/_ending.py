@@ -52,7 +52,7 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
     kept = f" Before that {names} {'was' if len(written) == 1 else 'were'} written." if written else ""
     if isinstance(error, OutputLostError):
         if error.cause.errno == errno.EPIPE:
-            return f"The report was cut off, since its reader went away.{kept}" if kept else "", NO_READER
+            return f"The report was cut off because its reader closed the pipe.{kept}" if kept else "", NO_READER
         return (
             f"Got a standard output that cannot be written ({error.cause.strerror}); expected room for the report. Send it to another "
             f"file.{kept}"

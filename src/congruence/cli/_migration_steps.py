@@ -121,7 +121,7 @@ def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]
     bars.close()
     if not as_json:
         say(
-            f"switched: readers see the new vectors of {told['rows']:,} rows. The old ones stand beside: rollback, or drop-old"
+            f"switched: readers see the new vectors of {told['rows']:,} rows. The old ones are kept: rollback returns to them, drop-old removes them"
         )
         say(f"summary: {migration.folder / 'summary.json'}")
     return told

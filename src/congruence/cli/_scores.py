@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 #: Note printed below every table of cosines.
 CONTROLS = (
-    "constant: every mapped row at the target's mean; random rotation: about the right means. A cosine says something about the map "
-    "only as far as it is above both."
+    "constant: every mapped row at the target's mean; random rotation: about the correct means. Only the part of a "
+    "cosine above both controls says something about the map."
 )
 
 #: Note printed below a comparison.
-COMPARED = "Hits: exact McNemar; others: sign flips; Holm over all lines. The result is about these two maps and items like these, not about other draws of anchors."
+COMPARED = "Hits: exact McNemar; others: sign flips; Holm over all lines. The result holds for these two maps and similar items, not for maps fitted on other draws of anchors."
 
 
 def print_scores(scores: Scores, title: str) -> None:
@@ -58,7 +58,7 @@ def print_scores(scores: Scores, title: str) -> None:
         print_table("mapped rows and those of the target", columns, rows)
         print(CONTROLS)
     for modality, share in scores.probed_energy.items():
-        print(f"{modality}: {share:.1%} of the source vectors' energy lies in directions the anchors probed.")
+        print(f"{modality}: {share:.1%} of the source vectors' variance lies in directions that the anchors cover.")
     for note in scores.notes:
         say(note)
 

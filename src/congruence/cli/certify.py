@@ -316,11 +316,11 @@ def _print_roads(certificate: Certificate) -> None:
 
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
     rows = []
-    for way in certificate.roads:
+    for way in certificate.costs:
         score = way["score"]
         rows.append(
             [
-                names.get(way["road"], "re-embed").format(share=way["share"]),
+                names.get(way["strategy"], "re-embed").format(share=way["share"]),
                 "–" if score is None else f"{number(score.value)} ({number(score.low)} … {number(score.high)})",
                 f"{way['share']:.0%} of the store" if way["items"] is None else f"{way['items']:,}",
                 "–" if way["minutes"] is None else number(way["minutes"], 1),
@@ -343,7 +343,9 @@ def print_certificate(certificate: Certificate) -> None:
     say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
     print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
     if not verdict.settled:
-        print("Below 90 %: read as between the actions named, each about as likely as its share. Encode more items.")
+        print(
+            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more items to narrow it down."
+        )
     facts = certificate.facts
     say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
     say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")

@@ -129,7 +129,7 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
             "anchors": ANCHORS,
             "headline": certificate.verdict.headline,
             "reason": certificate.verdict.reason,
-            "roads": certified_ways(certificate),
+            "costs": certified_ways(certificate),
         },
     }
     if report:

@@ -95,7 +95,7 @@ def command(
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space. Leave out --report, and run congruence report with --pairs."
+            f"Got --report for a joint-space map ({mapping.kind}); expected a map into the target's space. Leave out --report, and run congruence report with --pairs."
         )
     specs = {
         "source": {"image": source_image, "text": source_text},

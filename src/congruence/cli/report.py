@@ -100,7 +100,7 @@ def command(
 
         if data is not None or pairs is None:
             raise ParameterError(
-                f"Got {'a bundle' if data else 'no --pairs'} for a two-sided map ({mapping.kind}); expected --pairs SOURCE,TARGET. Pass the same two files as in the training."
+                f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}); expected --pairs SOURCE,TARGET. Pass the same two files as in the training."
             )
         options = {name.removeprefix("--"): value for name, value in for_pairs.items()}
         summary = summarize_files(mapping, options, held_out=held_out, seed=seed)

@@ -146,6 +146,6 @@ def command(
     rows = [["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
     rows.append(["norms", "1" if report.normalized else "as mapped"])
     if report.probed_energy is not None:
-        rows.append(["energy in probed directions", number(report.probed_energy)])
+        rows.append(["variance in covered directions", number(report.probed_energy)])
     rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
     print_table("mapped", ["", ""], rows)

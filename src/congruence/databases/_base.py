@@ -33,9 +33,9 @@ class Stage(StrEnum):
     UNTOUCHED = "untouched"
     """There are only the old vectors."""
     BESIDE = "beside"
-    """New vectors stand beside the old ones, in part or all; readers see the old ones."""
+    """Some or all new vectors are stored beside the old ones; readers see the old ones."""
     SWITCHED = "switched"
-    """Readers see the new vectors; the old ones stand beside."""
+    """Readers see the new vectors; the old ones are kept."""
 
 
 @dataclass(frozen=True)

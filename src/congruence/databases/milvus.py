@@ -146,7 +146,7 @@ class Milvus(Database):
         other = place.mark.get("column", self._schema.column)
         if other != self._schema.column:
             raise MigrationError(
-                f"Got column={self._schema.column!r} while vectors of {other!r} stand beside; expected one migration of a collection at a time. "
+                f"Got column={self._schema.column!r} while vectors of {other!r} are stored beside the old ones; expected one migration of a collection at a time. "
                 f"Finish or discard that one first, with column={other!r}."
             )
 

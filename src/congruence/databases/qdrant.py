@@ -124,7 +124,7 @@ class Qdrant(Database):
         if place.exists and place.mark.get("column") != self._column:
             other = place.mark.get("column")
             raise MigrationError(
-                f"Got column={self._column!r} while vectors of {other!r} stand beside; expected one migration of a collection at a time. "
+                f"Got column={self._column!r} while vectors of {other!r} are stored beside the old ones; expected one migration of a collection at a time. "
                 f"Finish or discard that one first, with column={other!r}."
             )
 

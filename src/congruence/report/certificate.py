@@ -18,7 +18,7 @@ _NAMES = {
 }
 
 #: What each row of costs is called.
-_ROADS = {
+_STRATEGIES = {
     "keep": "keep the old model",
     "map": "map the store",
     "progressive": "map, re-embed {}",
@@ -59,7 +59,7 @@ def render_certificate(certificate: Certificate) -> str:
         next=_NEXT[verdict.action].format(fit=certificate.how_to_fit, share=verdict.share),
         actions=ACTIONS,
         names=_NAMES,
-        roads=_ROADS,
+        costs=_STRATEGIES,
         plots={
             "ways": {
                 task: svg(certificate.plot, task=task, title=f"{task} of each way to search")

@@ -18,11 +18,11 @@ __all__ = ["read_migration", "read_reembedding", "render_migration", "write_migr
 
 #: What readers see, by state.
 _SEEN = {
-    "filling": "the old vectors; the new ones are being written beside",
-    "filled": "the old vectors; the new ones stand beside and wait to be verified",
-    "verified": "the old vectors; the new ones stand beside, verified",
-    "switched": "the new vectors; the old ones stand beside",
-    "rolled back": "the old vectors again; the new ones stand beside",
+    "filling": "the old vectors; the new ones are being written",
+    "filled": "the old vectors; the new ones are written but not yet verified",
+    "verified": "the old vectors; the new ones are written and verified",
+    "switched": "the new vectors; the old ones are kept",
+    "rolled back": "the old vectors again; the new ones are kept",
     "dropped": "the new vectors; the old ones were removed",
 }
 

@@ -82,7 +82,7 @@ class StoryCertificate(TypedDict):
     anchors: int
     headline: str
     reason: str
-    roads: list[CertifiedWay]
+    costs: list[CertifiedWay]
 
 
 class MovedLibrary(TypedDict):
@@ -117,7 +117,7 @@ def render_story(story: Story) -> str:
     ----------
     story : mapping
         ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models`` (words); ``certificate``: ``headline``,
-        ``reason``, ``anchors`` and ``roads``; ``ways``: before, encoder changed, mapped, re-embedded and rolled back, each with ``name``, ``note``,
+        ``reason``, ``anchors`` and ``costs``; ``ways``: before, encoder changed, mapped, re-embedded and rolled back, each with ``name``, ``note``,
         ``accuracy`` and ``first``; ``new_model``: accuracy; ``stages``: ``share`` and ``value`` of accuracy; ``examples``: ``text``, ``harmed`` and
         the ``found`` photos of each way; ``identical`` and ``same_lists``: what the rollback gave back; ``licences``.
 

@@ -70,7 +70,7 @@ def summarize(
     Raises
     ------
     ParameterError
-        The map is two-sided.
+        If the map is a joint-space map.
     InputError
         ``held_out`` for a map fitted on all pairs, or nothing can be measured.
     SpaceMismatchError, IdError, ShapeError
@@ -79,7 +79,7 @@ def summarize(
     check_seed(random_state)
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a two-sided map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
+            f"Got a joint-space map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
             "draws. Use summarize_training, or evaluate, for such a map."
         )
     rule = mapping.scores_.get("holdout")

@@ -87,7 +87,7 @@ def summarize_training(
     Raises
     ------
     ParameterError
-        The map is not two-sided, or something is given without what it needs.
+        If the map is no joint-space map, or an argument is given without another one that it needs.
     InputError
         ``held_out`` for a map that remembers no division, or rows that divide otherwise than in its training.
     SpaceMismatchError, DirectionError
@@ -101,7 +101,7 @@ def summarize_training(
     check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for such a map."
+            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize for such a map."
         )
     _check_options(negatives, groups, tasks, texts, items, pictures)
     check_positive(options, "options", integer=True)

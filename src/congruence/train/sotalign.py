@@ -53,7 +53,7 @@ class SOTAlign(HeadTrainer):
 
     Parameters
     ----------
-    teacher : {"cca", "procrustes", "contrastive"} or fitted two-sided map, default="cca"
+    teacher : {"cca", "procrustes", "contrastive"} or fitted joint-space map, default="cca"
         Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as in SAIL.
     divergence : {"klot", "infonce", "cka"}, default="klot"
     divergence_weight : float or "auto", default="auto"

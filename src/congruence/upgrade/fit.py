@@ -225,7 +225,7 @@ def _modalities(
     if len(set(said)) > 1:
         raise ModalityError(
             f"Got anchors of different modalities ({', '.join(said)}); expected one modality in both models. "
-            "Fit on images or on texts, and pass the other as means=…; or use a two-sided method: method='cca' or method='procrustes'."
+            "Fit on images or on texts, and pass the other as means=…; or use a joint-space method: method='cca' or method='procrustes'."
         )
     return (said[0], said[0]) if said else (None, None)
 

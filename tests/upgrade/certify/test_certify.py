@@ -78,8 +78,8 @@ def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
     from congruence.upgrade.certify.recipe import Recipe
+    from congruence.upgrade.certify.scoring import score
     from congruence.upgrade.certify.tables import make_tables
-    from congruence.upgrade.certify.trial import score
 
     tables = make_tables(*sides(p, slice(0, 300)), None)
     mapping = Recipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))
@@ -207,7 +207,7 @@ def test_one_modality_alone():
     assert certificate.task == "graded_overlap@10"
     assert set(certificate.strategies["own@1"]) == {"stored", "queries"}
     assert set(certificate.strategies["overlap@10"]) == {"keep", "stored", "queries"}
-    assert any("One modality" in note for note in certificate.notes)
+    assert any("neither captions nor labels" in note for note in certificate.notes)
     labels = {str(i): str(k) for i, k in enumerate(p.labels)}
     certificate = certify(*sides(p, modalities=("image",)), labels=labels, **QUICK)
     assert certificate.task == "same_class@1"

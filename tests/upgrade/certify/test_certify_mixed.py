@@ -87,10 +87,10 @@ def test_the_verdict_names_the_share_and_the_costs(certificate):
     values = np.array(certificate.progressive["value"])
     assert verdict.share == reached(values, verdict.wanted)
     assert np.interp(verdict.share, SHARES, values) >= verdict.wanted > np.interp(verdict.share - 0.01, SHARES, values)
-    roads = {way["road"]: way for way in certificate.roads}
-    assert list(roads) == ["keep", "map", "progressive", "re-embed"]
-    some = roads["progressive"]
-    assert (some["items"], roads["re-embed"]["items"], roads["map"]["items"]) == (
+    costs = {way["strategy"]: way for way in certificate.costs}
+    assert list(costs) == ["keep", "map", "progressive", "re-embed"]
+    some = costs["progressive"]
+    assert (some["items"], costs["re-embed"]["items"], costs["map"]["items"]) == (
         round(verdict.share * 1e5),
         100_000,
         0,
@@ -98,12 +98,12 @@ def test_the_verdict_names_the_share_and_the_costs(certificate):
     assert some["minutes"] == pytest.approx(some["items"] / 50 / 60)
     assert some["price"] == pytest.approx(some["items"] / 1000)
     assert some["score"].value == pytest.approx(np.interp(verdict.share, SHARES, values))
-    assert roads["map"]["score"] == certificate.strategies["zero_shot"]["stored"]
+    assert costs["map"]["score"] == certificate.strategies["zero_shot"]["stored"]
 
 
 def test_the_page_says_what_to_type_and_what_each_way_costs(certificate):
     page = render_certificate(certificate)
-    share, some = certificate.verdict.share, certificate.roads[2]
+    share, some = certificate.verdict.share, certificate.costs[2]
     assert f"--progressive and --share {share}." in page
     assert 'class="verdict passes"' in page
     cost = f"{some['items']:,} items to encode, {some['minutes']:,.1f} minutes, price {some['price']:,.2f}"
@@ -111,8 +111,8 @@ def test_the_page_says_what_to_type_and_what_each_way_costs(certificate):
 
 
 def test_without_the_stores_size_no_costs_are_made_up():
-    roads = certified(problem(120, spread=0.3), 120).roads
-    assert [(way["items"], way["minutes"], way["price"]) for way in roads] == [(0, None, None)] * 2 + [
+    costs = certified(problem(120, spread=0.3), 120).costs
+    assert [(way["items"], way["minutes"], way["price"]) for way in costs] == [(0, None, None)] * 2 + [
         (None, None, None)
     ] * 2
 
@@ -127,12 +127,12 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
     share["re-embed"] = share.get("re-embed", 0) + share.pop("progressive", 0)
     assert {name: value for name, value in share.items() if value} == pytest.approx(before.verdict.confidence)
     assert before.strategies == found.strategies
-    assert [way["road"] for way in before.roads] == ["keep", "map", "re-embed"]
+    assert [way["strategy"] for way in before.costs] == ["keep", "map", "re-embed"]
     if retention > 0.9:
         assert (found.verdict.action, found.verdict.share) == ("re-embed", None)
         half = found.progressive["value"][-1]
         assert (
-            f"zero_shot would be {half:.3f}, and {found.verdict.wanted:.3f} was required"
+            f"zero_shot would be {half:.3f}; the required score was {found.verdict.wanted:.3f}"
             in found.progressive["sentence"]
         )
         assert found.progressive["sentence"] in render_certificate(found)

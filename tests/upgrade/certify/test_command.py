@@ -72,8 +72,8 @@ def test_each_way_stands_with_its_costs(folder):
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
     assert re.search(r"map the store .* 0 +0\.0 +0\.00", table)
     told = json.loads(run(*files(folder), "--ids", "ids", *cost, *QUICK, "--json").stdout)
-    assert [way["road"] for way in told["roads"]] == ["keep", "map", "progressive", "re-embed"]
-    assert told["roads"][2]["items"] == round(20000 * told["roads"][2]["share"])
+    assert [way["strategy"] for way in told["costs"]] == ["keep", "map", "progressive", "re-embed"]
+    assert told["costs"][2]["items"] == round(20000 * told["costs"][2]["share"])
     assert len(told["progressive"]["value"]) == len(told["progressive"]["share"])
     with pytest.raises(CongruenceError, match="rows"):
         run(*files(folder), "--ids", "ids", "--rows", 0, *QUICK)

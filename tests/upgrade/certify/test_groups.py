@@ -7,10 +7,12 @@ import pytest
 
 from congruence import Embeddings
 from congruence.upgrade.certify.groups import deal, near_duplicates, shuffle
+from congruence.upgrade.certify.heldout import cross_fit
 from congruence.upgrade.certify.intervals import mean_interval
 from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.scoring import score
+from congruence.upgrade.certify.strategies import cosines
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import cosines, cross_fit, score
 
 
 def tables(source, target):

@@ -8,10 +8,11 @@ import pytest
 from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
-from congruence.upgrade.certify import certify, overlap_trial
-from congruence.upgrade.certify.overlap import compare_lists, searches_of
-from congruence.upgrade.certify.overlap_trial import cross_fit_overlap, overlap_on
+from congruence.upgrade.certify import certify, overlap_heldout
+from congruence.upgrade.certify.overlap import compare_lists
+from congruence.upgrade.certify.overlap_heldout import cross_fit_overlap, heldout_overlap
 from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.strategies import searches_of
 from congruence.upgrade.certify.tables import make_tables
 
 QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
@@ -131,7 +132,7 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
         got = cross_fit_overlap(
             parts[0], Recipe(["image"], "orthogonal"), searches_of(parts[0], None), 10, random_state=0
         )
-        truth = [overlap_on(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
+        truth = [heldout_overlap(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
     assert abs(np.mean(errors)) < 0.05, errors
@@ -140,9 +141,9 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
 def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
     asked = []
     for name in ("similarity_in", "sides_in"):
-        real = getattr(overlap_trial, name)
+        real = getattr(overlap_heldout, name)
         spy = lambda strategy, *given, real=real: asked.append(strategy) or real(strategy, *given)  # noqa: E731
-        monkeypatch.setattr(overlap_trial, name, spy)
+        monkeypatch.setattr(overlap_heldout, name, spy)
     p = upgrade_problem(40, 8, random_state=0)
     tables = make_tables(*sides(p.source_images, p.target_images), None)
     cross_fit_overlap(tables, Recipe(["image"], "orthogonal"), searches_of(tables, None), 5, random_state=0)

@@ -11,12 +11,11 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.metrics import recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
-from congruence.upgrade.certify.overlap import searches_of
-from congruence.upgrade.certify.overlap_trial import cross_fit_overlap
-from congruence.upgrade.certify.ranking import PLAIN, compared, part_seen
+from congruence.upgrade.certify.heldout import cross_fit
+from congruence.upgrade.certify.overlap_heldout import cross_fit_overlap
 from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.strategies import PLAIN, compared, part_seen, searches_of
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import cross_fit
 from congruence.upgrade.choose import Choice
 
 QUICK = {"repeats": 1, "draws": 50}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import as_html, as_text
 from congruence._utils.validation import check_choice
+from congruence.upgrade.certify.costs import StrategyCost
 from congruence.upgrade.certify.curve import CurveRecord
 from congruence.upgrade.certify.intervals import Estimate
-from congruence.upgrade.certify.roads import Road
 from congruence.upgrade.certify.theorems import Entry
 from congruence.upgrade.certify.verdict import Thresholds, Verdict
 
@@ -61,9 +61,9 @@ class Certificate:
         ``"version"`` of congruence.
     notes : list of str
         Notes a reader needs to interpret the numbers.
-    roads : list of dict
+    costs : list of dict
         Quality and cost of each strategy: keeping the old model, mapping, re-embedding progressively and re-embedding everything
-        (:func:`congruence.upgrade.certify.roads.roads`).
+        (:func:`congruence.upgrade.certify.costs.strategy_costs`).
     progressive : dict
         Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``, ``"low"`` and ``"high"``.
         ``"sentence"`` states if no share up to one half is sufficient. Empty if the target model has no vectors of the store.
@@ -89,7 +89,7 @@ class Certificate:
     how_to_fit: str
     facts: dict[str, str]
     notes: list[str] = field(default_factory=list)
-    roads: list[Road] = field(default_factory=list)
+    costs: list[StrategyCost] = field(default_factory=list)
     progressive: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:

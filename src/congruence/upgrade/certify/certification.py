@@ -21,16 +21,17 @@ from congruence.maps import OrthogonalMap
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
 from congruence.upgrade.certify._certificate import Certificate
+from congruence.upgrade.certify.costs import strategy_costs
 from congruence.upgrade.certify.curve import gains, measure_curves
+from congruence.upgrade.certify.design import Design
+from congruence.upgrade.certify.heldout import cross_fit, score_heldout
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.mixed import MixedStore, measure_mixed
-from congruence.upgrade.certify.overlap_trial import controls, cross_fit_overlap, overlap_on
-from congruence.upgrade.certify.question import Question
-from congruence.upgrade.certify.recipe import Recipe, TwoWay
-from congruence.upgrade.certify.roads import roads
+from congruence.upgrade.certify.overlap_heldout import controls, cross_fit_overlap, heldout_overlap
+from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.strategies import TwoWay
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.theorems import theory_entries
-from congruence.upgrade.certify.trial import cross_fit, try_on
 from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge
 from congruence.upgrade.choose import Choice
 
@@ -157,11 +158,11 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
-    question = Question.of(source, target, queries, text_queries, labels, fitted, method)
-    tables, scored = question.tables, question.scored
-    recipe = Recipe(question.fitted, method, parameters, single_modality, random_state)
+    design = Design.of(source, target, queries, text_queries, labels, fitted, method)
+    tables, scored = design.tables, design.scored
+    recipe = Recipe(design.fitted, method, parameters, single_modality, random_state)
     recipe.check(tables)
-    everything = np.arange(question.n_anchors)
+    everything = np.arange(design.n_anchors)
     with warnings.catch_warnings():
         # Reported once, in the notes, instead of once per fold.
         warnings.simplefilter("ignore", ProjectionWarning)
@@ -169,7 +170,7 @@ def certify(
         mapping = recipe.fit(tables, everything, choice)
         rotation = recipe.about_means(tables, everything, mapping)
         measured = _measure(
-            question,
+            design,
             mapping,
             recipe,
             n_neighbors,
@@ -178,24 +179,24 @@ def certify(
             random_state=random_state,
             callback=callback,
         )
-        task = _decisive(scored, question.tasks, measured)
+        task = _decisive(scored, design.tasks, measured)
         curves = measure_curves(
             tables,
-            question.heldout,
+            design.heldout,
             recipe,
             task,
-            question.tasks.get(task, n_neighbors),
-            texts=question.texts,
-            groups=question.groups_of_anchors,
+            design.tasks.get(task, n_neighbors),
+            texts=design.texts,
+            groups=design.groups_of_anchors,
             ranking=ranking,
             repeats=repeats,
             random_state=random_state,
             callback=callback,
         )
-        mixed = measure_mixed(question, measured, task, ranking, random_state, rows)
-        below = _controls(question, mapping, rotation, n_neighbors, random_state, ranking)
+        mixed = measure_mixed(design, measured, task, ranking, random_state, rows)
+        below = _controls(design, mapping, rotation, n_neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
-    first = question.fitted[0]
+    first = design.fitted[0]
     pairing = check_pairing(
         tables.source[first], tables.target[first], ids=tables.ids[first], random_state=random_state
     )
@@ -215,7 +216,7 @@ def certify(
     narrows = mapping.d_source > mapping.d_target
     verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
     by_definition = task == "own@1" or is_of_lists(task)
-    ways = roads(
+    ways = strategy_costs(
         strategies[task],
         mixed,
         verdict,
@@ -227,9 +228,9 @@ def certify(
     return Certificate(
         verdict=verdict,
         task=task,
-        n_anchors=question.n_anchors,
+        n_anchors=design.n_anchors,
         n_queries=scored.n,
-        fitted=question.fitted,
+        fitted=design.fitted,
         strategies=strategies,
         retention=retention,
         cosines=cosines,
@@ -250,18 +251,18 @@ def certify(
         how_to_fit=recipe.in_words(tables, choice),
         thresholds=thresholds,
         facts={
-            "source": question.models[0],
-            "target": question.models[1],
+            "source": design.models[0],
+            "target": design.models[1],
             "data": data,
             "date": datetime.now(UTC).date().isoformat(),
             "seed": str(random_state),
             "version": __version__,
         },
-        notes=question.notes()
+        notes=design.notes()
         + ranking.notes
         + _which_map(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
-        roads=ways,
+        costs=ways,
         progressive=_forecast(verdict, mixed, task),
     )
 
@@ -273,8 +274,8 @@ def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str
     sentence = ""
     if verdict.action == "re-embed" and verdict.wanted is not None:
         sentence = (
-            f"Re-embedding progressively is not expected to do: with half of the store re-embedded and the map refitted {task} would be {mixed.values[-1]:.3f}, and "
-            f"{verdict.wanted:.3f} was required."
+            f"Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map refitted, {task} would be {mixed.values[-1]:.3f}; "
+            f"the required score was {verdict.wanted:.3f}."
         )
     return {**mixed.to_dict(), "sentence": sentence}
 
@@ -293,13 +294,13 @@ def _which_map(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]
     if of_folds.count(choice.name) < len(of_folds):
         notes.append(
             f"The choice is made again without each part of the anchors that is scored: {of_folds.count(choice.name)} of {len(of_folds)} times it was the same. "
-            "Scores are those of choosing and fitting."
+            "The scores are those of choosing and fitting together."
         )
     return notes
 
 
 def _measure(
-    question: Question,
+    design: Design,
     mapping: TwoWay,
     recipe: Recipe,
     n_neighbors: int,
@@ -310,19 +311,19 @@ def _measure(
     callback: Callable[[int], None] | None,
 ) -> Measured:
     """Score items under each strategy: held-out items with the map, or anchors with maps that have not seen them."""
-    tables, heldout = question.tables, question.heldout
-    searches, groups = question.searches, question.groups_of_anchors
+    tables, heldout = design.tables, design.heldout
+    searches, groups = design.searches, design.groups_of_anchors
     if heldout is not None:
-        measured = try_on(mapping, heldout, question.tasks, question.groups, ranking)
-        lists = overlap_on(mapping, heldout, searches, n_neighbors, random_state, question.groups, ranking)
+        measured = score_heldout(mapping, heldout, design.tasks, design.groups, ranking)
+        lists = heldout_overlap(mapping, heldout, searches, n_neighbors, random_state, design.groups, ranking)
         if callback:
             callback(1)
         return measured | lists
-    folds = min(folds, question.n_anchors if groups is None else len(np.unique(groups)))
+    folds = min(folds, design.n_anchors if groups is None else len(np.unique(groups)))
     measured = cross_fit(
         tables,
         recipe,
-        question.tasks,
+        design.tasks,
         folds=folds,
         random_state=random_state,
         groups=groups,
@@ -335,11 +336,11 @@ def _measure(
 
 
 def _controls(
-    question: Question, mapping: TwoWay, rotation: OrthogonalMap, n_neighbors: int, random_state: int, ranking: Ranking
+    design: Design, mapping: TwoWay, rotation: OrthogonalMap, n_neighbors: int, random_state: int, ranking: Ranking
 ) -> dict[str, dict[str, float]]:
     """Return the scores of chance, a constant and a random rotation, by measure and for each kind of cosine."""
-    scored = question.scored
-    below = controls(mapping, rotation, scored, question.searches, n_neighbors, random_state, ranking)
+    scored = design.scored
+    below = controls(mapping, rotation, scored, design.searches, n_neighbors, random_state, ranking)
     for name, rows in scored.target.items():
         known = cosine_controls(mapping.to_target(name), scored.source[name], rows, random_state=random_state)
         below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}

@@ -12,10 +12,10 @@ from scipy.stats import t
 from congruence.evaluation import Ranking
 from congruence.upgrade.certify.groups import shuffle
 from congruence.upgrade.certify.overlap import overlap_of
-from congruence.upgrade.certify.ranking import PLAIN
 from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.scoring import score
+from congruence.upgrade.certify.strategies import PLAIN, cosines
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import cosines, score
 from congruence.upgrade.choose import Choice
 
 __all__ = ["Curve", "CurveRecord", "Law", "gains", "measure_curves"]

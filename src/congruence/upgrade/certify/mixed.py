@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence.evaluation import Ranking
+from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.groups import deal
+from congruence.upgrade.certify.heldout import PULL
 from congruence.upgrade.certify.intervals import Estimate, Measured, freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.overlap import Search, compare_lists
-from congruence.upgrade.certify.overlap_trial import record, some_rows
-from congruence.upgrade.certify.question import Question
-from congruence.upgrade.certify.ranking import correction, unit_rows
+from congruence.upgrade.certify.overlap import compare_lists
+from congruence.upgrade.certify.overlap_heldout import record, some_rows
 from congruence.upgrade.certify.refitted import refit_unseen
-from congruence.upgrade.certify.scoring import recall
+from congruence.upgrade.certify.scoring import correction, recall
+from congruence.upgrade.certify.strategies import Search, unit_rows
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import PULL
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.order import ORDERS, View
 from congruence.upgrade.progressive.refit import Refit
@@ -126,13 +126,13 @@ def middle(shares: list[float]) -> tuple[float | None, float | None]:
 
 
 def measure_mixed(
-    question: Question, measured: Measured, task: str, ranking: Ranking, random_state: int, n_rows: int | None = None
+    design: Design, measured: Measured, task: str, ranking: Ranking, random_state: int, n_rows: int | None = None
 ) -> MixedStore | None:
     """Score stores of which an increasing share is re-embedded.
 
     Parameters
     ----------
-    question : Question
+    design : Design
     measured : Measured
         With the mapped items, and the scores of mapping.
     task : str
@@ -156,16 +156,16 @@ def measure_mixed(
     store, and applied to the share that is still mapped. Refits use items of other folds, and so at most as many rows as there are, although a share
     of a large store would be more: the gain from further rows is not included.
     """
-    tables, base = question.scored, f"{task}/stored"
+    tables, base = design.scored, f"{task}/stored"
     if tables.stored not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
     of_lists = "overlap@" in task
     rows = some_rows(tables.n, random_state) if of_lists else np.arange(tables.n)
     plain, native, raw = measured.mapped[rows], tables.target[tables.stored][rows], tables.source[tables.stored][rows]
-    old, texts = unit(raw), _texts(question, rows)
+    old, texts = unit(raw), _texts(design, rows)
     # Descriptions of classes are what is searched for, and known to a migration. Captions here are queries that stand for others.
     known = texts if tables.by_class else None
-    groups = None if question.groups is None else question.groups[rows]
+    groups = None if design.groups is None else design.groups[rows]
     size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / len(rows))
     refit = Refit(None, known, size, None if known is None else Gate.fit(old, known))
 
@@ -188,7 +188,7 @@ def measure_mixed(
     again = refit_unseen(refit, raw, unit(native), plain, take, part, counts)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _lists(question, task, rows, store, ranking) if of_lists else _hits(tables, task, store, ranking)
+        return _lists(design, task, rows, store, ranking) if of_lists else _hits(tables, task, store, ranking)
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
         """Return scores and pseudo-values of stores with increasing shares of re-embedded rows, each of shape (n, s)."""
@@ -234,10 +234,10 @@ def _parts(n: int, groups: np.ndarray | None, random_state: int) -> np.ndarray:
     return deal(np.arange(n) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
 
 
-def _texts(question: Question, rows: np.ndarray) -> Texts | None:
+def _texts(design: Design, rows: np.ndarray) -> Texts | None:
     """Return texts in both models: descriptions of classes, captions, or text queries."""
-    tables = question.scored
-    ours, theirs = question.texts or (None, None)
+    tables = design.scored
+    ours, theirs = design.texts or (None, None)
     if tables.asked != tables.stored and tables.asked in tables.target:
         ours, theirs = tables.source[tables.asked], tables.target[tables.asked]
     if ours is None or theirs is None:
@@ -277,14 +277,14 @@ def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tup
 
 
 def _lists(
-    question: Question, task: str, rows: np.ndarray, store: np.ndarray, ranking: Ranking
+    design: Design, task: str, rows: np.ndarray, store: np.ndarray, ranking: Ranking
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the overlap of each query's results in a store with those in the re-embedded store, and its pseudo-value."""
     kind, k = task.split("@")
-    search: Search = next(one for one in question.searches if one.name == kind.removeprefix("graded_"))
+    search: Search = next(one for one in design.searches if one.name == kind.removeprefix("graded_"))
     theirs = search.target[rows] if search.role in ("items", "captions") else search.target
     queries = unit_rows(theirs, ranking)
-    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, question.scored.target[search.store][rows]))
+    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, design.scored.target[search.store][rows]))
     hits = compare_lists(near, judge, int(k), search.role, ranking.hubness)[kind.replace("text_", "")]
     out = Measured()
     record(out, "here", hits.score, hits.pull, search.role, None)

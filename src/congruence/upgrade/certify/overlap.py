@@ -6,88 +6,21 @@ different items, where it is easy. What matters are the lists a user sees: the k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from congruence._utils.top_k import top_k
 from congruence.evaluation import Ranking
-from congruence.maps import AffineMap
 from congruence.metrics import Hubness
-from congruence.upgrade.certify.ranking import PLAIN, unit_rows
-from congruence.upgrade.certify.recipe import TwoWay
 from congruence.upgrade.certify.scoring import Hits
+from congruence.upgrade.certify.strategies import PLAIN, TwoWay, searches_of, similarity_in
 from congruence.upgrade.certify.tables import Tables
 
 __all__ = [
-    "Search",
-    "Side",
     "compare_lists",
     "depth",
     "overlap_of",
     "ranked",
-    "searches_of",
-    "sides_in",
-    "similarity_in",
 ]
-
-#: Text queries, at most.
-_MOST_TEXTS = 2000
-
-
-@dataclass(frozen=True)
-class Search:
-    """Queries whose result lists over two stores are compared.
-
-    Attributes
-    ----------
-    name : str
-        Prefix of its measures: ``"overlap"`` or ``"text_overlap"``.
-    modality : str
-    source : ndarray, shape (m, d_source), or None
-        The queries in the source model, if available.
-    target : ndarray, shape (m, d_target)
-    store : str
-        Modality that is searched.
-    role : {"items", "captions", "classes", "apart"}
-        The stored items themselves, each excluded from its own list; a caption for each item; a description for each class; or texts of
-        other items.
-    """
-
-    name: str
-    modality: str
-    source: np.ndarray | None
-    target: np.ndarray
-    store: str
-    role: str
-
-
-def searches_of(tables: Tables, texts: tuple[np.ndarray | None, np.ndarray] | None) -> list[Search]:
-    """Return the searches that are possible in a store with vectors from both models.
-
-    Parameters
-    ----------
-    tables : Tables
-    texts : (ndarray or None, ndarray), optional
-        Text queries of other items in the source model (if available) and in the target model, paired by row.
-
-    Returns
-    -------
-    list of Search
-        Empty if the target model has no vectors of the store.
-    """
-    stored, asked = tables.stored, tables.asked
-    if stored not in tables.target:
-        return []
-    out = [Search("overlap", stored, tables.source[stored], tables.target[stored], stored, "items")]
-    if asked != stored and asked in tables.target:
-        role = "classes" if tables.by_class else "captions"
-        out.append(Search("text_overlap", asked, tables.source[asked], tables.target[asked], stored, role))
-    elif texts is not None:
-        source, target = (None if rows is None else rows[:_MOST_TEXTS] for rows in texts)
-        assert target is not None
-        out.append(Search("text_overlap", "text", source, target, stored, "apart"))
-    return out
 
 
 def compare_lists(
@@ -169,76 +102,6 @@ def depth(n: int, n_neighbors: int) -> int:
     return min(n_neighbors, n - 2)
 
 
-def similarity_in(
-    strategy: str,
-    model: TwoWay,
-    tables: Tables,
-    search: Search,
-    queries: np.ndarray,
-    rows: np.ndarray,
-    ranking: Ranking = PLAIN,
-) -> np.ndarray | None:
-    """Return the similarities by which a strategy ranks, shape (queries, rows), or None if they cannot be computed.
-
-    Parameters
-    ----------
-    strategy : str
-        One of :data:`~congruence.upgrade.certify.STRATEGIES`.
-    model : TwoWay
-    tables : Tables
-    search : Search
-    queries, rows : ndarray of int
-        Of the search and of the store.
-    ranking : Ranking, optional
-        Cosines are centered by the means of all queries and of the whole store. Hubs are corrected later, in :func:`compare_lists`, which has all lists.
-
-    Returns
-    -------
-    ndarray or None
-    """
-    sides = sides_in(strategy, model, tables, search)
-    if sides is None:
-        return None
-    return np.asarray(sides[0].unit(queries, ranking) @ sides[1].unit(rows, ranking).T)
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """Queries or a store, in the form in which a strategy compares them.
-
-    Attributes
-    ----------
-    whole : ndarray, shape (n, d)
-    mapped : AffineMap or None
-        None if the rows are compared without mapping.
-    """
-
-    whole: np.ndarray
-    mapped: AffineMap | None = None
-
-    def unit(self, some: np.ndarray, ranking: Ranking) -> np.ndarray:
-        """Return some rows, mapped and scaled to unit norm."""
-        moved = self.whole[some] if self.mapped is None else self.mapped.transform(self.whole[some])
-        mean = self.whole.mean(axis=0, keepdims=True) if ranking.center else None
-        if mean is not None and self.mapped is not None:
-            mean = self.mapped.transform(mean)  # the map is affine
-        return unit_rows(moved, ranking, mean)
-
-
-def sides_in(strategy: str, model: TwoWay, tables: Tables, search: Search) -> tuple[Side, Side] | None:
-    """Return the queries and the store that a strategy compares, or None if they are not available."""
-    ours, theirs = tables.source[search.store], search.target
-    if strategy == "re-embed":
-        return Side(theirs), Side(tables.target[search.store])
-    if strategy == "stored":
-        return Side(theirs), Side(ours, model.to_target(search.store))
-    if search.source is None:
-        return None
-    if strategy == "keep":
-        return Side(search.source), Side(ours)
-    return Side(theirs, model.to_source(search.modality)), Side(ours)
-
-
 def overlap_of(
     model: TwoWay,
     tables: Tables,
@@ -255,7 +118,7 @@ def overlap_of(
     model : TwoWay
     tables : Tables
     measure : str
-        As for :func:`overlap_on`.
+        As for :func:`heldout_overlap`.
     rows : ndarray of int
     n_neighbors : int
     texts : (ndarray or None, ndarray), optional

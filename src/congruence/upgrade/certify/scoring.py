@@ -7,14 +7,18 @@ hits among the *other* queries that its removal would add.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from congruence.evaluation import Ranking
 from congruence.metrics import nearest
 from congruence.metrics.hubness import Correction
+from congruence.upgrade.certify.strategies import PLAIN, TwoWay, compared, strategies_of
+from congruence.upgrade.certify.tables import Tables
 
-__all__ = ["Hits", "nearest_rows", "recall"]
+__all__ = ["Hits", "correction", "nearest_rows", "recall", "score", "tasks_of"]
 
 
 @dataclass(frozen=True)
@@ -115,3 +119,98 @@ def recall(
             change[near[:, place] == own] = 0.0
             np.add.at(pull, near[:, place], change)
     return Hits(hit.astype(np.float64), pull)
+
+
+def correction(ranking: Ranking, queries: np.ndarray, store: np.ndarray, tables: Tables) -> Correction | None:
+    """Return the correction for hubs computed from the paired queries of a store; an item that must not find itself is excluded."""
+    if ranking.hubness is None:
+        return None
+    find_own = tables.classes is None
+    return ranking.hubness.of(queries, store, exclude_self=not find_own)
+
+
+def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
+    """Return the tasks that can be measured on these tables, the decisive one first, with the depth of each."""
+    if tables.by_class:
+        return {"zero_shot": 1, "zero_shot@5": 5}
+    if tables.stored != tables.asked:
+        return {"recall@1": 1, "recall@10": 10}
+    return {"same_class@1": 1} if labelled else {"own@1": 1}
+
+
+def score(
+    model: TwoWay,
+    tables: Tables,
+    test: np.ndarray,
+    tasks: Mapping[str, int],
+    only: Collection[str] | None = None,
+    seen: np.ndarray | None = None,
+    ranking: Ranking = PLAIN,
+    corrections: Mapping[str, Correction] | None = None,
+) -> dict[str, Hits]:
+    """Score test rows of the store (or, by row, their queries) under each strategy.
+
+    Parameters
+    ----------
+    model : TwoWay
+        With the means of all modalities.
+    tables : Tables
+    test : ndarray of int
+        Stored rows.
+    tasks : mapping of str to int
+    only : collection of str, optional
+        Measure only these strategies.
+    seen : ndarray, shape (n, d_source), optional
+        The components of the store that mapped queries can match (:func:`~congruence.upgrade.certify.strategies.part_seen`); by default the unit rows.
+    ranking : Ranking, optional
+        Search variant, the same for all strategies.
+    corrections : mapping of str to Correction, optional
+        Corrections for hubs, by strategy; by default computed from these queries.
+
+    Returns
+    -------
+    dict of str to Hits
+        By ``"<task>/<strategy>"``, for test rows.
+    """
+    stored, asked = tables.stored, tables.asked
+    strategies = [strategy for strategy in strategies_of(tables) if only is None or strategy in only]
+    out = {}
+    for strategy in strategies:
+        store, queries = compared(strategy, model, tables, ranking)
+        if strategy == "queries" and seen is not None:
+            store = seen
+        if tables.by_class:
+            of_hubs = None if ranking.hubness is None else ranking.hubness.of(store[test], queries)
+        else:
+            of_hubs = correction(ranking, queries, store, tables) if corrections is None else corrections[strategy]
+        for task, depth in tasks.items():
+            if tables.by_class:
+                assert tables.classes is not None
+                classes = np.arange(len(queries))
+                hits = recall(
+                    store[test],
+                    queries,
+                    tables.classes[test],
+                    classes,
+                    min(depth, len(queries) - 1),
+                    correction=of_hubs,
+                )
+            else:
+                # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
+                # alone that is no question.
+                if stored == asked and tables.classes is None and strategy in ("keep", "re-embed"):
+                    continue
+                same = tables.classes if tables.classes is not None else np.arange(tables.n)
+                find_own = tables.classes is None
+                hits = recall(
+                    queries[test],
+                    store,
+                    same[test],
+                    same,
+                    min(depth, tables.n - 1),
+                    own=test,
+                    find_own=find_own,
+                    correction=of_hubs,
+                )
+            out[f"{task}/{strategy}"] = hits
+    return out

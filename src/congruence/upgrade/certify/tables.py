@@ -158,7 +158,7 @@ def check_alike(tables: Tables, heldout: Tables) -> None:
     same = heldout.ids[heldout.stored][is_in(heldout.ids[heldout.stored], tables.ids[tables.stored])]
     if len(same):
         raise InputError(
-            f"Got {len(same)} queries that are anchors too (first {name_rows(np.arange(1), same)}); expected other items, since scores on anchors are not heldout out. Remove these items from the anchors."
+            f"Got {len(same)} queries that are anchors too (first {name_rows(np.arange(1), same)}); expected other items, since anchors are in-sample. Remove these items from the anchors."
         )
 
 

@@ -274,8 +274,8 @@ def judge(
             "collect",
             curve.n,
             f"collect {curve.n} anchors again",
-            f"the anchors of the two models do not belong together (p = {pairing.p_value:.2g} against random pairs), "
-            "so nothing can be learned from them.",
+            f"the anchors of the two models are no better paired than rows at random (p = {pairing.p_value:.2g}). "
+            "Check that both files list the same items in the same order, or pass ids.",
             {"collect": 1.0},
         )
 
@@ -316,8 +316,7 @@ def judge(
     if not settled and covered[least] < WELL_COVERED:
         these = "vectors'" if least == UNNAMED else least
         more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
-        unseen = f"{1 - covered[least]:.0%} of the {these} variance lies in directions no anchor covers, so {more} would help most"
-        reason = f"{reason[:-1]}; {unseen}."
+        reason += f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so {more} would help most."
     return Verdict(
         decision.action, decision.more, headline, reason, confidence, decision.share, between, decision.wanted
     )
@@ -338,27 +337,27 @@ def _in_words(
     ways = ["stored"] if decision.action == "progressive" else ["stored", "queries"]
     mapped = max(values.get(strategy, 0.0) for strategy in ways)
     keep, best = values.get("keep"), values.get("re-embed")
-    kept = f", {mapped / best:.0%} of the target model's own {best:.3f}" if best and not of_lists else ""
-    beside = f" (old model kept: {keep:.3f})" if keep is not None else ""
-    got = f"mapped, {named} is {mapped:.3f}{kept}{beside}"
+    kept = f", {mapped / best:.0%} of the target model's {best:.3f}" if best and not of_lists else ""
+    beside = f" (old model: {keep:.3f})" if keep is not None else ""
+    got = f"{named} is {mapped:.3f} after mapping{kept}{beside}"
     if of_lists:  # what it is made of: a share of results that are the same, and near misses
         strategy = max(ways, key=lambda strategy: values.get(strategy, -1.0))
         plain = measured[task.removeprefix("graded_")][strategy].value
-        got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; counting near misses in part, {got[8:]}"
+        got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for near misses, {got}"
     if decision.action == "map":
-        return ACTIONS["map"], f"{got}, and {decision.wanted:.3f} was required."
+        return ACTIONS["map"], f"{got}; the required score was {decision.wanted:.3f}."
     if decision.action == "queries":
         return (
             ACTIONS["queries"],
-            f"with mapped queries {named} is {values['queries']:.3f}{f' of {best:.3f}' if best else ''}, with mapped stored vectors "
-            f"{values['stored']:.3f}{beside}, and the store stays as it is.",
+            f"{named} is {values['queries']:.3f} with mapped queries and {values['stored']:.3f} with mapped stored vectors"
+            f"{f', compared with {best:.3f} after re-embedding' if best else ''}{beside}. The store does not change.",
         )
     if decision.action == "collect":
         assert decision.more is not None
         return (
             f"collect {decision.more:,} more anchors of this kind",
-            f"{got}; the learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors; "
-            "congruence anchors chooses which, to be scored on queries drawn at random.",
+            f"{got}. The learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors. "
+            "Choose them with congruence anchors, and score the map on queries drawn at random.",
         )
     if decision.action == "progressive":
         assert mixed is not None
@@ -367,34 +366,34 @@ def _in_words(
         sure = (
             ""
             if least is None
-            else f" (95 %: {least:.0%} to {most:.0%})"
+            else f" (95% interval: {least:.0%} to {most:.0%})"
             if most
-            else f" (95 %: {least:.0%} to more than half)"
+            else f" (95% interval: {least:.0%} to more than half)"
         )
         first = ""
         if keep is not None and not of_lists and keep > values["stored"]:
             better = mixed.needed(keep)
-            first = f"; until {better:.0%} are, the old model finds more, so switch then"
+            first = f" Switch once {better:.0%} are re-embedded: until then, the old model scores higher."
         return (
             f"map now, re-embed {decision.share:.0%} progressively",
-            f"{got}, and {decision.wanted:.3f} was required; it is reached where the {decision.share:.0%} of the store that the map is least sure of "
-            f"are re-embedded and the map is refitted on them{sure}{first}.",
+            f"{got}; the required score was {decision.wanted:.3f}. Re-embedding the {decision.share:.0%} of the store that the map is least sure of, and "
+            f"refitting the map on them, is expected to reach it{sure}.{first}",
         )
     if decision.action == "re-embed":
         return (
             ACTIONS["re-embed"],
-            f"{got}, {decision.wanted:.3f} was required, and up to {thresholds.most_anchors:,} further anchors are not expected to "
-            f"reach it (the curve levels off at {curve.best:.3f}).",
+            f"{got}; the required score was {decision.wanted:.3f}, and up to {thresholds.most_anchors:,} more anchors are not expected to "
+            f"reach it (the learning curve levels off at {curve.best:.3f}).",
         )
     if of_lists:
-        return ACTIONS["keep"], f"{got}: mapping brings its results no nearer to those of the target model."
+        return ACTIONS["keep"], f"{got}. Mapping does not bring the results closer to those of the target model."
     if best is not None:
         return (
             ACTIONS["keep"],
-            f"{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} with mapped vectors: "
-            "nothing is gained by changing.",
+            f"{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after mapping: "
+            "changing the model gains nothing.",
         )
     return (
         ACTIONS["keep"],
-        f"{named} is {keep:.3f} with the source model and {mapped:.3f} with mapped vectors; what re-embedding would reach is unknown.",
+        f"{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after re-embedding is unknown.",
     )

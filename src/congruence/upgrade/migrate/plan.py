@@ -168,7 +168,7 @@ def make_plan(
     elif stage is Stage.UNTOUCHED:
         note("stage", "good", "only the old vectors are there")
     else:
-        note("stage", "bad", f"new vectors {'stand beside' if stage is Stage.BESIDE else 'are switched on'} already")
+        note("stage", "bad", f"new vectors {'are written' if stage is Stage.BESIDE else 'are switched on'} already")
     try:
         mapper.check(info, sample.vectors)
         note("space", "good" if info.space.model else "unknown", _space_words(mapper, info))

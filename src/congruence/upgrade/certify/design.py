@@ -11,16 +11,16 @@ from congruence._utils.typing import RowsLike
 from congruence.embeddings import Embeddings
 from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
 from congruence.upgrade.certify.groups import near_duplicates
-from congruence.upgrade.certify.overlap import Search, searches_of
+from congruence.upgrade.certify.scoring import tasks_of
+from congruence.upgrade.certify.strategies import Search, searches_of
 from congruence.upgrade.certify.tables import Tables, check_alike, describe_model, make_tables
-from congruence.upgrade.certify.trial import tasks_of
 
-__all__ = ["Question"]
+__all__ = ["Design"]
 
 
 @dataclass(frozen=True)
-class Question:
-    """The evaluation that the given data allow.
+class Design:
+    """The design of an evaluation: what the given data allow to measure.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Question:
         labels: Mapping[str, str] | None,
         fitted: str | None,
         method: str,
-    ) -> Question:
+    ) -> Design:
         """Pair the rows, and determine what can be measured."""
         if labels is None and text_queries is None:
             source, target, text_queries = split_texts(source, target)
@@ -107,28 +107,28 @@ class Question:
         tables, scored = self.tables, self.scored
         notes = []
         if tables.dropped:
-            notes.append(f"{tables.dropped} rows had no partner of the same id and were left out.")
+            notes.append(f"{tables.dropped} rows had no partner with the same id and were left out.")
         notes.append(
             f"Scores are over a gallery of {len(scored.ids[scored.asked]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
-            "a larger one scores lower, whichever way is chosen."
+            "in a larger one all strategies score lower."
         )
         if self.groups is not None:
             sizes = np.unique(self.groups, return_counts=True)[1]
             notes.append(
                 f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
-                "maps fitted on none of it, and counts once in the intervals."
+                "maps that were not fitted on any of its items, and counts once in the intervals."
             )
         if self.heldout is None:
             notes.append(
-                "Anchors are scored among each other, each by a map fitted without it: right for items drawn at random. Of anchors that congruence anchors "
-                "chose, which differ from each other more than other items do, the scores can be too high: score other items, drawn at random."
+                "Anchors are scored among each other, each by a map fitted without it. This is right for anchors drawn at random. Anchors chosen by congruence anchors "
+                "differ from each other more than other items do, so their scores can be too high: score other items, drawn at random."
             )
         if scored.stored not in scored.target:
-            notes.append(f"The target model has no {scored.stored} rows: what re-embedding would reach is unknown.")
+            notes.append(f"The target model has no {scored.stored} rows, so the score after re-embedding is unknown.")
         if scored.stored == scored.asked and scored.classes is None:
             notes.append(
-                "One modality, and neither captions nor labels: whether the target model is the better one is unknown. The verdict rests on "
-                "how far a mapped store returns the items that a re-embedded one would return"
-                f"{' to text queries' if self.texts is not None else ''}, judged by the target model."
+                "There are neither captions nor labels, so it is unknown whether the target model is better. The verdict is based on "
+                "how often a mapped store returns the items that a re-embedded store would return"
+                f"{' for text queries' if self.texts is not None else ''}, judged by the target model."
             )
         return notes

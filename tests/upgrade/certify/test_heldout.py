@@ -10,10 +10,11 @@ from congruence.embeddings import normalize_rows
 from congruence.evaluation import Ranking
 from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify.ranking import compared
+from congruence.upgrade.certify.heldout import cross_fit
 from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.scoring import score
+from congruence.upgrade.certify.strategies import compared, part_seen
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import cross_fit, part_seen, score
 
 
 def tables(p, rows, modalities=("image", "text"), what="anchors"):

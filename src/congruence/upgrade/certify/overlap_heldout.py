@@ -10,15 +10,15 @@ from congruence.evaluation import Ranking
 from congruence.maps import OrthogonalMap
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.groups import deal
+from congruence.upgrade.certify.heldout import PULL, SHARED_FOLDS
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.overlap import Search, compare_lists, depth, ranked, sides_in, similarity_in
-from congruence.upgrade.certify.ranking import PLAIN, unit_rows
-from congruence.upgrade.certify.recipe import Recipe, TwoWay
+from congruence.upgrade.certify.overlap import compare_lists, depth, ranked
+from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.strategies import PLAIN, Search, TwoWay, sides_in, similarity_in, unit_rows
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS
 from congruence.upgrade.choose import Choice
 
-__all__ = ["controls", "cross_fit_overlap", "overlap_on", "record", "some_rows"]
+__all__ = ["controls", "cross_fit_overlap", "heldout_overlap", "record", "some_rows"]
 
 #: Parts of the anchors. Query and row of the store must both be unseen by the map that compares them, so maps leave out two parts;
 #: the same with half as many parts says what the rows left out would have added. Which map it is is chosen for each two of these, without
@@ -37,7 +37,7 @@ def _with_texts(model: TwoWay, searches: Sequence[Search]) -> TwoWay:
     return model
 
 
-def overlap_on(
+def heldout_overlap(
     model: TwoWay,
     tables: Tables,
     searches: Sequence[Search],
@@ -123,7 +123,7 @@ def cross_fit_overlap(
     Returns
     -------
     Measured
-        Corrected for the left-out anchors, as in :func:`~congruence.upgrade.certify.trial.cross_fit`.
+        Corrected for the left-out anchors, as in :func:`~congruence.upgrade.certify.heldout.cross_fit`.
     """
     out = Measured()
     rows = some_rows(tables.n, random_state)

@@ -10,19 +10,19 @@ from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.mixed import SHARES, MixedStore
 from congruence.upgrade.certify.verdict import Verdict
 
-__all__ = ["Road", "roads"]
+__all__ = ["StrategyCost", "strategy_costs"]
 
 #: Share shown where mapping alone is enough.
 _SOME = 0.1
 
 
-class Road(TypedDict):
+class StrategyCost(TypedDict):
     """One strategy: its name, the expected score, and what must be encoded.
 
     ``share`` is the share of the store to encode, ``items`` the number of rows, ``minutes`` and ``price`` the time and cost; None if unknown.
     """
 
-    road: str
+    strategy: str
     score: Estimate | None
     share: float
     items: int | None
@@ -30,7 +30,7 @@ class Road(TypedDict):
     price: float | None
 
 
-def roads(
+def strategy_costs(
     scores: dict[str, Estimate],
     mixed: MixedStore | None,
     verdict: Verdict,
@@ -39,7 +39,7 @@ def roads(
     rows: int | None = None,
     encode_rate: float | None = None,
     price: float | None = None,
-) -> list[Road]:
+) -> list[StrategyCost]:
     """Return the strategies for changing models, the cheapest first.
 
     Parameters
@@ -59,7 +59,7 @@ def roads(
 
     Returns
     -------
-    list of Road
+    list of StrategyCost
         ``"keep"``, ``"map"`` (the stored vectors), ``"progressive"`` and ``"re-embed"``. The share of ``"progressive"`` is that at which the required
         score is reached; one tenth if mapping alone is sufficient, and one half if no smaller share is.
     """
@@ -75,12 +75,12 @@ def roads(
         share = SHARES[-1] if enough is None else enough
         found.append(("progressive", mixed.at(share), share))
     found.append(("re-embed", best, 1.0))
-    out: list[Road] = []
-    for road, score, share in found:
+    out: list[StrategyCost] = []
+    for strategy, score, share in found:
         items = 0 if share == 0 else None if rows is None else round(share * rows)
         out.append(
             {
-                "road": road,
+                "strategy": strategy,
                 "score": score,
                 "share": share,
                 "items": items,

@@ -1,29 +1,25 @@
-"""Four strategies evaluated on unseen items: keep the old model, map the stored vectors, map the queries, re-embed."""
+"""Scores of the four strategies on items that the map has not seen: held-out items, or anchors by cross-fitting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from congruence.embeddings import normalize_rows
 from congruence.evaluation import Ranking
 from congruence.metrics.hubness import Correction
 from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.ranking import PLAIN, compared, correction, part_seen, strategies_of, unseen_corrections
-from congruence.upgrade.certify.recipe import Recipe, TwoWay
-from congruence.upgrade.certify.scoring import Hits, recall
+from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.scoring import correction, score
+from congruence.upgrade.certify.strategies import PLAIN, TwoWay, compared, cosines, part_seen, strategies_of
 from congruence.upgrade.certify.tables import Tables
 
 __all__ = [
     "PULL",
     "SHARED_FOLDS",
-    "cosines",
     "cross_fit",
-    "score",
-    "tasks_of",
-    "try_on",
+    "score_heldout",
 ]
 
 #: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
@@ -36,99 +32,6 @@ SHARED_FOLDS = 1.2
 
 #: Strategies whose scores depend on the map.
 _MAPPED = ("stored", "queries")
-
-
-def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
-    """Return the tasks that can be measured on these tables, the decisive one first, with the depth of each."""
-    if tables.by_class:
-        return {"zero_shot": 1, "zero_shot@5": 5}
-    if tables.stored != tables.asked:
-        return {"recall@1": 1, "recall@10": 10}
-    return {"same_class@1": 1} if labelled else {"own@1": 1}
-
-
-def score(
-    model: TwoWay,
-    tables: Tables,
-    test: np.ndarray,
-    tasks: Mapping[str, int],
-    only: Collection[str] | None = None,
-    seen: np.ndarray | None = None,
-    ranking: Ranking = PLAIN,
-    corrections: Mapping[str, Correction] | None = None,
-) -> dict[str, Hits]:
-    """Score test rows of the store (or, by row, their queries) under each strategy.
-
-    Parameters
-    ----------
-    model : TwoWay
-        With the means of all modalities.
-    tables : Tables
-    test : ndarray of int
-        Stored rows.
-    tasks : mapping of str to int
-    only : collection of str, optional
-        Measure only these strategies.
-    seen : ndarray, shape (n, d_source), optional
-        The components of the store that mapped queries can match (:func:`~congruence.upgrade.certify.ranking.part_seen`); by default the unit rows.
-    ranking : Ranking, optional
-        Search variant, the same for all strategies.
-    corrections : mapping of str to Correction, optional
-        Corrections for hubs, by strategy; by default computed from these queries.
-
-    Returns
-    -------
-    dict of str to Hits
-        By ``"<task>/<strategy>"``, for test rows.
-    """
-    stored, asked = tables.stored, tables.asked
-    strategies = [strategy for strategy in strategies_of(tables) if only is None or strategy in only]
-    out = {}
-    for strategy in strategies:
-        store, queries = compared(strategy, model, tables, ranking)
-        if strategy == "queries" and seen is not None:
-            store = seen
-        if tables.by_class:
-            of_hubs = None if ranking.hubness is None else ranking.hubness.of(store[test], queries)
-        else:
-            of_hubs = correction(ranking, queries, store, tables) if corrections is None else corrections[strategy]
-        for task, depth in tasks.items():
-            if tables.by_class:
-                assert tables.classes is not None
-                classes = np.arange(len(queries))
-                hits = recall(
-                    store[test],
-                    queries,
-                    tables.classes[test],
-                    classes,
-                    min(depth, len(queries) - 1),
-                    correction=of_hubs,
-                )
-            else:
-                # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
-                # alone that is no question.
-                if stored == asked and tables.classes is None and strategy in ("keep", "re-embed"):
-                    continue
-                same = tables.classes if tables.classes is not None else np.arange(tables.n)
-                find_own = tables.classes is None
-                hits = recall(
-                    queries[test],
-                    store,
-                    same[test],
-                    same,
-                    min(depth, tables.n - 1),
-                    own=test,
-                    find_own=find_own,
-                    correction=of_hubs,
-                )
-            out[f"{task}/{strategy}"] = hits
-    return out
-
-
-def cosines(model: TwoWay, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
-    """Return the cosine of each mapped row and the target's own row."""
-    mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
-    return np.einsum("ij,ij->i", mapped, normalize_rows(tables.target[modality][rows]), dtype=np.float64)
 
 
 def cross_fit(
@@ -185,7 +88,8 @@ def cross_fit(
                 whole[rows] = part_seen(models[part][which], tables, rows, ranking)
             seen[which] = whole
     corrections = [
-        unseen_corrections([pair[which] for pair in models], of_store, tables, seen[which], ranking) for which in (0, 1)
+        _unseen_corrections([pair[which] for pair in models], of_store, tables, seen[which], ranking)
+        for which in (0, 1)
     ]
     out.mapped = np.empty((tables.n, models[0][0].d_target))
     out.mapped_by_fewer = np.empty_like(out.mapped)
@@ -234,6 +138,47 @@ def cross_fit(
     return out
 
 
+def _unseen_corrections(
+    models: Sequence[TwoWay], fold: np.ndarray, tables: Tables, seen: np.ndarray | None, ranking: Ranking
+) -> dict[str, Correction] | None:
+    """Return each strategy's correction for hubs, computed from rows mapped by maps that were not fitted on them.
+
+    Mapped anchors are closer to their own queries than other rows are, so they would look like hubs.
+
+    Parameters
+    ----------
+    models : sequence of TwoWay
+        One per fold, not fitted on that fold.
+    fold : ndarray of int, shape (n,)
+        Fold of each item.
+    tables : Tables
+        Paired items, not classes.
+    seen : ndarray, shape (n, d_source), or None
+        The components of the store that mapped queries can match.
+    ranking : Ranking
+
+    Returns
+    -------
+    dict of str to Correction, or None
+        None if hubs are not corrected for.
+    """
+    if ranking.hubness is None or tables.by_class:
+        return None
+    out = {}
+    for strategy in strategies_of(tables):
+        store, queries = (side.copy() for side in compared(strategy, models[0], tables, ranking))
+        for part, model in enumerate(models[1:] if strategy in ("stored", "queries") else (), 1):
+            rows = np.flatnonzero(fold == part)
+            here = compared(strategy, model, tables, ranking)
+            store[rows], queries[rows] = here[0][rows], here[1][rows]
+        if strategy == "queries" and seen is not None:
+            store = seen
+        found = correction(ranking, queries, store, tables)
+        assert found is not None
+        out[strategy] = found
+    return out
+
+
 def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the fold whose map may score each row of the store, and of the other modality."""
     if not tables.by_class:
@@ -244,7 +189,7 @@ def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int)
     return fold[tables.classes], fold
 
 
-def try_on(
+def score_heldout(
     model: TwoWay,
     queries: Tables,
     tasks: Mapping[str, int],
