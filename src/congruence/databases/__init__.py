@@ -161,7 +161,6 @@ def open_database(
         Column or payload field with the modality of each row: image, text, etc. For an ``.npy`` or a FAISS index, a file.
     rows : str, optional
         Migrate only these rows: a condition in the database's own query language (:attr:`Capabilities.filters`).
-        Only these rows: a condition in the database's own language (:attr:`Capabilities.filters`).
 
     Returns
     -------

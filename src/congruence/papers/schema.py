@@ -159,7 +159,7 @@ def describe_schema(kind: str | None = None) -> str:
     Examples
     --------
     >>> print(describe_schema("cycle").splitlines()[-1])
-        evaluation_templates  all or single, default all: what class prototypes are made of where texts are measured: every template, or the first
+        evaluation_templates  all or single, default all: prompts averaged into the class prototypes for evaluation: all templates, or the first
     """
     schema = experiment_schema(kind)
     properties = schema["properties"]

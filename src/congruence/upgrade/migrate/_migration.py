@@ -45,7 +45,6 @@ class Migration(OpenMigration):
         up to the largest component of a sample. The journal's folder keeps them as ``ranges.npy``; queries must be quantized with the same ranges.
     old_ranges : array-like, shape (2, dim), optional
         Ranges with which the old int8 vectors were quantized; by default one range for all components, symmetric about 0.
-        By which old int8 vectors were quantized; by default one range for all, symmetric about 0.
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         How often and how long to wait when the database does not answer.
