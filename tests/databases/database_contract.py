@@ -263,7 +263,7 @@ class DatabaseContract:
         target = vectors @ np.linalg.qr(rng.normal(size=(DIM, DIM)))[0].astype(np.float32)
         mapping = OrthogonalMap(center=False).fit(vectors[:100], target[:100], modality="image")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(passes, "rows_a_block", lambda dim: 20)
+            patch.setattr(passes, "rows_per_block", lambda dim: 20)
             patch.setattr(passes, "CHECKPOINT_SECONDS", 0.01)
             patch.setattr(checks, "QUERIES", 20)
             with Migration(self.open(where), mapping, journal=tmp_path / "journal", modality="image") as migration:

@@ -49,7 +49,7 @@ def step_through(folder, at, seen):
         return run
 
     passes.CHECKPOINT_SECONDS = 0.0
-    passes.rows_a_block = lambda dim: 200
+    passes.rows_per_block = lambda dim: 200
     checks.QUERIES = 4
     database = open_database(folder / "photos.duckdb", modality_column="kind")
     for name in STEPS:

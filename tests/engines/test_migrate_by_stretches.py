@@ -59,8 +59,8 @@ def test_large_files_are_divided_between_row_groups(tmp_path):
     where = tmp_path / "photos.parquet"
     pq.write_table(read_parts(write_parts(tmp_path / "parts")), where, row_group_size=100)
     files = open_database(str(where))
-    assert list(files.stretches(250)) == [(0, 300), (300, 600), (600, 900), (900, 1200)]
-    assert list(files.stretches(FILES * ROWS)) == [(0, 1200)]
+    assert list(files.ranges(250)) == [(0, 300), (300, 600), (600, 900), (900, 1200)]
+    assert list(files.ranges(FILES * ROWS)) == [(0, 1200)]
     seen = []
 
     class Counted(LocalEngine):
@@ -107,7 +107,7 @@ def test_a_stretch_that_is_done_is_not_mapped_again(both, tmp_path, monkeypatch)
     )
     with Migration(open_database(str(ours)), MAP, journal=tmp_path / "j", walks=EngineWalks(LocalEngine())) as one:
         one.walks.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
-    assert sum(mapped) == (FILES - 3) * ROWS  # three stretches were done: two told of, and the one after which it died
+    assert sum(mapped) == (FILES - 3) * ROWS  # three ranges were done: two told of, and the one after which it died
 
 
 def test_what_others_change_is_written_again(both, tmp_path):

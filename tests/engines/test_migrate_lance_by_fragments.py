@@ -86,10 +86,10 @@ def test_it_ends_as_in_one_process(tmp_path, monkeypatch):
 
 def test_small_fragments_share_a_stretch(tmp_path):
     database = open_database(str(write_table(tmp_path / "photos.lance")))
-    assert list(database.stretches(2 * ROWS)) == [(0, 2), (2, 4)]
-    assert list(database.stretches(2 * ROWS - 1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert list(database.stretches(1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert list(database.stretches(10 * N)) == [(0, 4)]
+    assert list(database.ranges(2 * ROWS)) == [(0, 2), (2, 4)]
+    assert list(database.ranges(2 * ROWS - 1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert list(database.ranges(1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert list(database.ranges(10 * N)) == [(0, 4)]
 
 
 @pytest.mark.parametrize("after", [0, FILES - 1])
@@ -163,7 +163,7 @@ def test_a_file_of_rows_that_moved_is_removed(tmp_path):
     where = write_table(tmp_path / "photos.lance")
     database = open_database(str(where))
     database.prepare(MAP.d_out)
-    ((start, stop),) = database.stretches(10 * N)
+    ((start, stop),) = database.ranges(10 * N)
     files = database.revise(start, stop, 128, lambda block: (~block.has_new, MAP.transform(block.old)))
     assert [one["fragment"] for one in files] == [0, 1, 2, 3]
     json.dumps(files)
@@ -214,7 +214,7 @@ def test_rows_before_the_first_that_changes_are_copied(tmp_path):
         which = np.asarray(block.ids) == 290
         return (which, MAP.transform(block.old[which])) if which.any() else None
 
-    for start, stop in list(database.stretches(1)):
+    for start, stop in list(database.ranges(1)):
         assert database.take(database.revise(start, stop, 64, change)) == 0
     ids, new = rows_of(where, "vector__congruence_new")
     there = np.isin(ids, [*some, 290])

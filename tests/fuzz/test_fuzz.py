@@ -70,7 +70,7 @@ NO_READERS = {
     "_utils/owner.py": "reads the kernel's files",
     "_utils/lock.py": "opens folders to lock them",
     "databases/_lance_reader.py": "data sets of LanceDB, read by Lance's library as in stores/lance.py",
-    "databases/_lance_stretches.py": "the same data sets at one version",
+    "databases/_lance_ranges.py": "the same data sets at one version",
     "databases/_lance_staging.py": "vectors that it wrote itself and that wait for their column: not fuzzed",
     "_utils/arguments.py": "numbers of the system",
     "databases/_faiss_index.py": "an index, read by FAISS",

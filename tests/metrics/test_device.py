@@ -21,7 +21,7 @@ from congruence.metrics import (
     rbf_cka,
     rsa,
 )
-from congruence.metrics._comparison import courier
+from congruence.metrics._comparison import device_transfer
 
 torch = pytest.importorskip("torch")
 from pretend_gpu import GPU, PretendGPU  # noqa: E402 - needs torch
@@ -202,8 +202,8 @@ def test_a_precision_that_has_no_one_name_is_taken_for_the_least(monkeypatch):
         raise RuntimeError("you have used mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
-    assert courier(torch.device("cpu"), np.float32)[1] == 2.0**-7
-    assert courier(torch.device("cpu"), np.float64)[1] == 0
+    assert device_transfer(torch.device("cpu"), np.float32)[1] == 2.0**-7
+    assert device_transfer(torch.device("cpu"), np.float64)[1] == 0
 
 
 def test_one_side_may_be_numpys():

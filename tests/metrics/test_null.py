@@ -7,7 +7,7 @@ import pytest
 
 from congruence.errors import ShapeError
 from congruence.metrics import METRICS
-from congruence.metrics.null import REPAIRED, chance
+from congruence.metrics.null import PERMUTATION_STATISTICS, chance
 
 
 def pair(n, d, e, seed=0):
@@ -17,22 +17,22 @@ def pair(n, d, e, seed=0):
 
 
 def test_every_measure_between_spaces_has_one():
-    assert set(REPAIRED) == {name for name, metric in METRICS.items() if not metric.one_space}
+    assert set(PERMUTATION_STATISTICS) == {name for name, metric in METRICS.items() if not metric.one_space}
 
 
 @pytest.mark.parametrize("shape", [(60, 8, 12), (40, 70, 55), (120, 64, 30)])
-@pytest.mark.parametrize("name", REPAIRED)
+@pytest.mark.parametrize("name", PERMUTATION_STATISTICS)
 def test_it_is_the_score_of_the_repaired_rows(name, shape):
     rng, X, Y = pair(*shape)
-    score = REPAIRED[name](X, Y)
+    score = PERMUTATION_STATISTICS[name](X, Y)
     for order in (np.arange(shape[0]), rng.permutation(shape[0]), rng.permutation(shape[0])):
         assert score(order) == pytest.approx(METRICS[name].fn(X, Y[order]), abs=1e-7)
 
 
-@pytest.mark.parametrize("name", REPAIRED)
+@pytest.mark.parametrize("name", PERMUTATION_STATISTICS)
 def test_reordering_is_preparing_reordered_rows(name):
     rng, X, Y = pair(50, 12, 9)
-    steps, order = REPAIRED[name], rng.permutation(50)
+    steps, order = PERMUTATION_STATISTICS[name], rng.permutation(50)
     first, second = steps.prepare(X, "X"), steps.prepare(Y, "Y")
     again = steps.compare(first, steps.prepare(Y[order], "Y"))
     assert steps.compare(first, steps.reorder(second, order)) == pytest.approx(again, abs=1e-9)
@@ -55,4 +55,4 @@ def test_chance_by_hand():
 @pytest.mark.parametrize("name", ["rbf_cka", "rsa"])
 def test_whole_matrices_are_not_asked_for_many_rows(name):
     with pytest.raises(ShapeError, match="5000"):
-        REPAIRED[name](np.ones((5001, 2)), np.ones((5001, 2)))
+        PERMUTATION_STATISTICS[name](np.ones((5001, 2)), np.ones((5001, 2)))

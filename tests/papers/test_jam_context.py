@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 from congruence.errors import ParameterError, TooFewAnchorsError
 from congruence.papers import load_config, panels, parse_config, run
 from congruence.papers.jam import open_sample
-from congruence.papers.jam.scenes import CONTEXTS, made_context
+from congruence.papers.jam.scenes import CONTEXTS, synthetic_context
 
 OWN = """
 name: own
@@ -28,7 +28,7 @@ paper:
 
 @pytest.fixture(scope="module")
 def scenes():
-    return made_context(600)
+    return synthetic_context(600)
 
 
 def test_only_another_view_helps_to_read_captions(scenes):
@@ -58,7 +58,7 @@ def test_only_another_view_helps_to_read_captions(scenes):
 
 def test_a_wrong_caption_of_the_same_view_differs_by_its_change_only(scenes):
     P, N = (side[CONTEXTS[1]]["late"].astype(float) for side in (scenes.captions, scenes.negatives))
-    clear = made_context(600, noise=0.0)
+    clear = synthetic_context(600, noise=0.0)
     before, after = (side[CONTEXTS[1]]["late"].astype(float) for side in (clear.captions, clear.negatives))
     # The noise is scaled by the spread of what is seen, which a change alters by some per cent.
     noise = [P - before, N - after]

@@ -172,7 +172,7 @@ def test_a_sparse_kernel_is_left_when_scalings_lead_out_of_its_reach(monkeypatch
 
 
 def test_a_row_with_no_entry_left_is_beyond_reach():
-    empty = _kernel.Sparse(_kernel.exponential_of(np.zeros((2, 3)), np.array([[True] * 3, [False] * 3])), np)
+    empty = _kernel.SparseStrip(_kernel.exponential_of(np.zeros((2, 3)), np.array([[True] * 3, [False] * 3])), np)
     np.testing.assert_array_equal(empty.times(np.ones(3)), [3, np.finfo(float).tiny])
     assert -np.log(np.finfo(np.float32).tiny) > 10 * _kernel.GROWTH
 

@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 
 from congruence.errors import NotFiniteError, ParameterError, ShapeError
 from congruence.transport import (
-    _crew,
     _relaxed,
+    _strip_pool,
     klot,
     klot_features,
     sinkhorn,
@@ -178,7 +178,7 @@ def test_rows_without_a_partner_have_little_of_the_plan():
 
 
 def test_threads_share_strips(monkeypatch):
-    monkeypatch.setattr(_crew, "LEAST", 0)
+    monkeypatch.setattr(_strip_pool, "LEAST", 0)
     X, Y = (torch.tensor(side) for side in clouds(200, 150))
     kept = torch.get_num_threads()
     try:

@@ -21,7 +21,7 @@ from congruence.errors import (
 )
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Mixture, Progressive, View, fit_origin_scale
-from congruence.upgrade.progressive._ledger import LEARN, METER, Ledger
+from congruence.upgrade.progressive._row_states import LEARN, METER, RowStates
 from congruence.upgrade.progressive.order import pick
 from congruence.upgrade.progressive.texts import Scale, read_facts
 
@@ -220,7 +220,7 @@ def test_a_better_order_takes_over(problem, mapping):
     for ids in plan.batches(100, budget=300):
         plan.update(ids, new[ids])
     next(plan.batches(10))
-    assert plan.order_ == plan._race.leader() != "entropy"
+    assert plan.order_ == plan._selection.leader() != "entropy"
 
 
 def test_the_meter_is_blind(problem, mapping):
@@ -230,12 +230,12 @@ def test_the_meter_is_blind(problem, mapping):
         plan, asked = start(problem, mapping), []
         for ids in plan.batches(40, share=0.4):
             vectors = problem.target_images[ids].copy()
-            ours = (plan._ledger.role[ids] == METER) & ~plan._ledger.due[ids]
+            ours = (plan._row_states.role[ids] == METER) & ~plan._row_states.due[ids]
             if spoil:
                 vectors[ours] = normalize_rows(np.random.default_rng(0).standard_normal(vectors.shape))[ours]
             asked.append(set(ids.tolist()))
             plan.update(ids, vectors)
-            if any(plan._ledger.due[plan._ledger.role == METER]):
+            if any(plan._row_states.due[plan._row_states.role == METER]):
                 break  # from here on a spoiled row is a chosen one
         return asked, plan.correction_.coef, plan.meter().store["cosine"].value
 
@@ -246,11 +246,11 @@ def test_the_meter_is_blind(problem, mapping):
 
 
 def test_random_rows_alternate_between_meter_and_choice():
-    book = Ledger(100, 0)
-    rows = book.draw(10)
-    assert book.role[rows].tolist() == [METER, LEARN] * 5
-    assert not set(rows.tolist()) & set(book.draw(90).tolist())
-    assert len(book.draw(5)) == 0
+    states = RowStates(100, 0)
+    rows = states.draw(10)
+    assert states.role[rows].tolist() == [METER, LEARN] * 5
+    assert not set(rows.tolist()) & set(states.draw(90).tolist())
+    assert len(states.draw(5)) == 0
 
 
 # ---------------------------------------------------------------------- bad input

@@ -11,8 +11,8 @@ from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
 from congruence.upgrade.progressive._interval import rest_interval
-from congruence.upgrade.progressive._ledger import LEARN, METER, SELECTED, WAITING, Ledger
 from congruence.upgrade.progressive._measure import Rows
+from congruence.upgrade.progressive._row_states import LEARN, METER, SELECTED, WAITING, RowStates
 from congruence.upgrade.progressive.forecast import look_ahead
 from congruence.upgrade.progressive.order import pick
 
@@ -86,25 +86,25 @@ def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
     harm = np.linspace(0, 1, n) ** 2
     odds, variances, differences, naive = [], [], [], []
     for seed in range(400):
-        book = Ledger(n, seed)
+        states = RowStates(n, seed)
         for _ in range(3):
-            random = book.draw(8)
-            shown = book.shown
+            random = states.draw(8)
+            shown = states.shown
             # Rows near to shown ones of much harm first: the order has learned from new vectors.
             near = np.exp(-np.abs(np.arange(n)[:, None] - np.flatnonzero(shown)) / 4)
             scores = near @ harm[shown] - 0.3 * near.sum(axis=1) + 1e-3 * np.arange(n)
-            eligible = ~book.due & (book.role != LEARN) & (book.role != SELECTED)
-            taken = pick(scores, eligible, book.role == METER, 6, old, np.flatnonzero(shown), 2.0)
-            book.due[taken] = True
-            book.role[taken[book.role[taken] == WAITING]] = SELECTED
-            book.embedded[random] = book.embedded[taken] = True
-        mapped = ~book.due & (book.role != LEARN)
-        inside = np.isin(np.arange(n), book.measured)
+            eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
+            taken = pick(scores, eligible, states.role == METER, 6, old, np.flatnonzero(shown), 2.0)
+            states.due[taken] = True
+            states.role[taken[states.role[taken] == WAITING]] = SELECTED
+            states.embedded[random] = states.embedded[taken] = True
+        mapped = ~states.due & (states.role != LEARN)
+        inside = np.isin(np.arange(n), states.measured)
         share = inside.sum() / mapped.sum()
         odds.append(np.where(mapped, inside - share, 0.0))
         variances.append(np.where(mapped, share * (1 - share), 0.0))
         differences.append(harm[inside].mean() - harm[mapped].mean())
-        naive.append(harm[book.role == METER].mean() - harm[mapped].mean())
+        naive.append(harm[states.role == METER].mean() - harm[mapped].mean())
     variance = np.sum(variances, axis=0)
     often = variance > 10  # some rows are nearly always taken
     assert often.sum() > 30
@@ -128,7 +128,7 @@ def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
     assert seen[0] == []  # 8 rows, and 10 are wanted
     assert len(seen[1]) == 10
     assert all(one == seen[1] for one in seen[1:])
-    assert (plan._ledger.role[seen[1]] == LEARN).all()
+    assert (plan._row_states.role[seen[1]] == LEARN).all()
 
 
 def test_what_is_asked_for_often_counts_as_often():
@@ -159,12 +159,12 @@ def test_equal_weights_change_nothing():
 
 
 def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
-    book = Ledger(10, 0)
+    states = RowStates(10, 0)
     none = np.empty((10, 2))
     kept = np.array([0.9, 0.95])
 
     def support(surprise, kept=kept, name="cosine"):
-        rows = Rows(book, {}, none, none, None, None, 10, None, np.asarray(surprise))
+        rows = Rows(states, {}, none, none, None, None, 10, None, np.asarray(surprise))
         return rows.support(name, kept)
 
     assert support(np.repeat([0.9, 0.2], 30)) == (pytest.approx(0.8), 1.0)  # the later half

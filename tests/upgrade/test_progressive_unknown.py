@@ -11,7 +11,7 @@ from congruence import OrthogonalMap
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.progressive import Progressive, _lazy
 from congruence.upgrade.progressive._given import read_texts
-from congruence.upgrade.progressive._ledger import LEARN
+from congruence.upgrade.progressive._row_states import LEARN
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Refit
 from congruence.upgrade.progressive.texts import Gate
 
@@ -74,9 +74,9 @@ def test_what_is_learned_of_rows_of_unknown_texts_does_not_depend_on_mixtures(ph
     rows, native = np.vstack([photos.old, -photos.texts]), plan._new.rows[plan._shown()]
     rows = rows[plan.correction_.gate(plan.texts.scores(normalize_rows(rows)))[:, 0] < 1e-4]
     assert len(rows) >= 5
-    book = plan._ledger
-    random = book.role[native] == LEARN
-    weights = np.where(random, min(3.0, (len(plan) - book.due.sum()) / random.sum()), 1.0)
+    states = plan._row_states
+    random = states.role[native] == LEARN
+    weights = np.where(random, min(3.0, (len(plan) - states.due.sum()) / random.sum()), 1.0)
     refit = Refit(plan._refit.mapping, None, plan._refit.size)
     last = replace(refit.first(), ridge=plan.correction_.ridge)
     one = refit.fit(plan._old[native], plan._new.take(native).astype(float), weights, random, last, choose=False)
@@ -146,7 +146,7 @@ def test_the_map_is_chosen_as_soon_as_there_are_enough_random_rows(photos):
     plan.update(np.arange(200), photos.new[:200])
     for ids in plan.batches(40):
         plan.update(ids, photos.new[ids])
-        random = np.count_nonzero(plan._ledger.role[plan.embedded] == LEARN)
+        random = np.count_nonzero(plan._row_states.role[plan.embedded] == LEARN)
         if "random rows" in plan.correction_.evidence or plan.embedded.sum() > 420:
             break
     assert plan.embedded.sum() < 1.5 * 300

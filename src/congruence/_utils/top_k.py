@@ -32,14 +32,14 @@ def top_k(similarity: Array, k: int) -> np.ndarray:
     xp = namespace(similarity)
     out = np.empty((len(similarity), k), dtype=np.intp)
     proposed = similarity >= kth_from_below(similarity, k)[:, None]
-    for rows in portions(to_numpy(xp.count_nonzero(proposed, axis=1))):
+    for rows in candidate_slices(to_numpy(xp.count_nonzero(proposed, axis=1))):
         there = proposed[rows]
         i, j = map(to_numpy, xp.nonzero(there))
-        out[rows] = best_of(i, j, to_numpy(similarity[rows][there]), len(there), k)[0]
+        out[rows] = select_top_k(i, j, to_numpy(similarity[rows][there]), len(there), k)[0]
     return out
 
 
-def best_of(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+def select_top_k(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k largest candidates of each row, largest first; ties are ordered by column.
 
     Parameters
@@ -81,7 +81,7 @@ def kth_from_below(similarity: Array, k: int) -> Array:
     return np.partition(to_numpy(similarity), place, axis=1)[:, place]
 
 
-def portions(counts: np.ndarray) -> Iterator[slice]:
+def candidate_slices(counts: np.ndarray) -> Iterator[slice]:
     """Yield slices of consecutive rows with at most ``_PROPOSALS`` candidates each, or a single row with more."""
     ends = np.cumsum(counts)
     start = 0

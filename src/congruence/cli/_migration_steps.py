@@ -64,10 +64,10 @@ def make_walks(
 
 def own_walks(database: Database, *, reembeds: bool) -> EngineWalks | None:
     """Return passes in this process for a database that accepts whole files only. Raises ParameterError."""
-    from congruence.databases import Stretched
+    from congruence.databases import Partitioned
     from congruence.errors import ParameterError
 
-    if not isinstance(database, Stretched) or not database.whole_files_only:
+    if not isinstance(database, Partitioned) or not database.whole_files_only:
         return None
     if reembeds:
         raise ParameterError(

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from congruence.upgrade.migrate.stages import Encode
     from congruence.upgrade.progressive import Progressive
 
-__all__ = ["Wanted", "open_encoder", "progress", "run_reembed"]
+__all__ = ["ReembedOptions", "open_encoder", "progress", "run_reembed"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReembedOptions:
     """Options of the command."""
 
     encode: str | None
@@ -71,7 +71,7 @@ class Wanted:
             check_output(self.plot, force=self.force)
 
 
-def open_encoder(wanted: Wanted, migration: Migration) -> Encode:
+def open_encoder(wanted: ReembedOptions, migration: Migration) -> Encode:
     """Return the function that encodes rows, according to the form of ``--encode``.
 
     Raises
@@ -110,7 +110,7 @@ def open_encoder(wanted: Wanted, migration: Migration) -> Encode:
     return ItemsEncoder(encoder, items)
 
 
-def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, object]:
+def progress(migration: Migration, wanted: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
     """Switch and re-embed; if the new vectors are a complete file, re-embed, verify and switch instead. Return the report as plain data."""
     from congruence.cli._base import say
 
@@ -132,7 +132,7 @@ def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) ->
     return run_reembed(migration, wanted, bars, as_json) if first else told
 
 
-def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, object]:
+def run_reembed(migration: Migration, wanted: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
     """Re-embed, print each stage, and return the final report as plain data."""
     from congruence.cli._base import say
     from congruence.stores import read_embeddings
@@ -170,7 +170,7 @@ def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool)
     return told
 
 
-def _told(plan: Progressive, wanted: Wanted) -> tuple[dict[str, object], list[str]]:
+def _told(plan: Progressive, wanted: ReembedOptions) -> tuple[dict[str, object], list[str]]:
     """Return the last stage and the forecast as plain data, and both as text."""
     words: list[str] = []
     told: dict[str, object] = {

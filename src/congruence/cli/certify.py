@@ -310,7 +310,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
 
 
-def _print_roads(certificate: Certificate) -> None:
+def _print_costs(certificate: Certificate) -> None:
     """Print the expected quality and cost of each strategy."""
     from congruence.cli._base import number, print_table, say
 
@@ -369,7 +369,7 @@ def print_certificate(certificate: Certificate) -> None:
             for task, ways in certificate.strategies.items()
         ],
     )
-    _print_roads(certificate)
+    _print_costs(certificate)
     rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]
     for modality, e in certificate.cosines.items():
         known = certificate.controls.get(f"cosine/{modality}", {})

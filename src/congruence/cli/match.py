@@ -54,7 +54,7 @@ def command(
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.matching import DEFAULT, match_test
     from congruence.embeddings import Pairs, Space
-    from congruence.metrics.null import REPAIRED
+    from congruence.metrics.null import PERMUTATION_STATISTICS
 
     captions = read(texts, target_ids or ids, Space())
     pairs = Pairs.join(read(images, ids, Space()), captions)
@@ -64,7 +64,7 @@ def command(
         beside = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
         wrong = beside[id_rows(captions.ids, pairs.target.ids)]
     others = None if unrelated is None else read(unrelated, None, Space()).vectors
-    chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
+    chosen = list(PERMUTATION_STATISTICS) if metric == ["all"] else metric or list(DEFAULT)
     with progress("scoring", draws + permutations, as_json) as callback:
         found = match_test(
             pairs.source.vectors,

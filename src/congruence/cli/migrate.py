@@ -245,7 +245,7 @@ def command(
     from congruence.cli._bars import Bars
     from congruence.cli._base import print_json, say
     from congruence.cli._migration import print_plan, print_status
-    from congruence.cli._reembed import Wanted, open_encoder, progress, run_reembed
+    from congruence.cli._reembed import ReembedOptions, open_encoder, progress, run_reembed
     from congruence.cli.transform import NORMALIZE
     from congruence.databases import Address, open_database
     from congruence.errors import ParameterError
@@ -266,7 +266,9 @@ def command(
             f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it for thresholds. "
             + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
         )
-    wanted = Wanted(encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price)
+    wanted = ReembedOptions(
+        encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price
+    )
     if progressive and action != "run":
         raise ParameterError(f"Got --progressive for {action}; expected it for run. Leave it out.")
     reembeds = progressive or action == "reembed"

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from congruence.papers import Outcome
-    from congruence.papers.plain import Listed
+    from congruence.papers.plain import ListingEntry
 
 __all__ = ["command"]
 
@@ -202,7 +202,7 @@ def _schema(name: str | None, as_json: bool) -> None:
         print(describe_schema(kind))
 
 
-def _as_one(row: Listed) -> str:
+def _as_one(row: ListingEntry) -> str:
     count = len(row["same_experiment_here"])
     return f", one experiment for these {count}" if count > 1 else ""
 

@@ -48,7 +48,7 @@ def command(
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
-    from congruence.metrics.null import REPAIRED
+    from congruence.metrics.null import PERMUTATION_STATISTICS
 
     if plot is not None:
         _check_plot(plot, force)
@@ -56,7 +56,7 @@ def command(
         _layers(first, second, metric, ids, target_ids, permutations, max_rows, seed, plot, force, as_json)
         return
     pairs = Pairs.join(read(first, ids, Space()), read(second, target_ids or ids, Space()))
-    chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
+    chosen = list(PERMUTATION_STATISTICS) if metric == ["all"] else metric or list(DEFAULT)
     with progress("comparing", len(chosen), as_json) as callback:
         scores = compare_spaces(
             pairs.source.vectors,

@@ -15,7 +15,7 @@ from congruence.metrics import METRICS
 from congruence.metrics._base import check_same_width, unit
 from congruence.metrics.definitions import Measure, measures
 from congruence.metrics.dissimilarity import MOST_ROWS
-from congruence.metrics.null import REPAIRED
+from congruence.metrics.null import PERMUTATION_STATISTICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -206,7 +206,7 @@ def match_test(
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass at least one of these as metrics=…."
+            f"Got no metric; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass at least one of these as metrics=…."
         )
     scored = [
         one

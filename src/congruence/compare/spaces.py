@@ -14,7 +14,7 @@ from congruence._utils.validation import as_matrix, check_positive, check_same_r
 from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca
-from congruence.metrics.null import REPAIRED, chance, entry
+from congruence.metrics.null import PERMUTATION_STATISTICS, chance, entry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,7 +154,7 @@ def compare_spaces(
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass at least one of these as metrics=…."
+            f"Got no metric; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass at least one of these as metrics=…."
         )
     entries = [entry(name) for name in names]
     check_positive(permutations, "permutations", integer=True)

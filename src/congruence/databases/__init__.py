@@ -20,7 +20,7 @@ from congruence.databases._base import (
     Side,
     Stage,
 )
-from congruence.databases._stretches import Change, Stretched, WrittenFile
+from congruence.databases._partitioned import Change, Partitioned, WrittenFile
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -35,9 +35,9 @@ __all__ = [
     "DatabaseInfo",
     "Kind",
     "PairedBlock",
+    "Partitioned",
     "Side",
     "Stage",
-    "Stretched",
     "WrittenFile",
     "open_database",
 ]

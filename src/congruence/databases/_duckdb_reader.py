@@ -27,7 +27,7 @@ from congruence.databases._base import (
     Stage,
 )
 from congruence.databases._duckdb_table import NEW, OLD, Table, find_table, quoted, refusals
-from congruence.databases._space import told_space
+from congruence.databases._space import space_from_metadata
 from congruence.errors import DatabaseError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class DuckDBReader(Database):
             element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in columns if name not in own),
-            space=told_space(told if isinstance(told, dict) else {}, str(self._place)),
+            space=space_from_metadata(told if isinstance(told, dict) else {}, str(self._place)),
             free_bytes=shutil.disk_usage(self._place.absolute().parent).free,
         )
 

@@ -31,7 +31,7 @@ _SAMPLE = 16 * 1024
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest by which a file, or a folder of files, is known again: names, sizes, and stretches of the contents.
+    """Return a digest by which a file, or a folder of files, is known again: names, sizes, and ranges of the contents.
 
     Raises
     ------

@@ -106,9 +106,9 @@ class RowVectors:
         width = self.dim * self.dtype.itemsize
         try:
             with self._lock:
-                for start, stop in _stretches(rows):
+                for start, stop in _ranges(rows):
                     _put(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
-                for start, stop in _stretches(rows):
+                for start, stop in _ranges(rows):
                     _put(self._marks, int(rows[start]), np.ones(stop - start, np.uint8))
         except OSError as error:
             raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
@@ -117,7 +117,7 @@ class RowVectors:
         """Remove the marks of rows. Raises StorageError."""
         try:
             with self._lock:
-                for start, stop in _stretches(rows):
+                for start, stop in _ranges(rows):
                     _put(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
         except OSError as error:
             raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
@@ -134,7 +134,7 @@ class RowVectors:
         out = np.empty((len(rows), self.dim), self.dtype)
         width = self.dim * self.dtype.itemsize
         with self._lock:
-            for start, stop in _stretches(rows):
+            for start, stop in _ranges(rows):
                 self._get(self._file, self._offset + int(rows[start]) * width, out[start:stop])
         return out.astype(np.float32, copy=False)
 
@@ -167,8 +167,8 @@ class RowVectors:
         self._marks.close()
 
 
-def _stretches(rows: np.ndarray) -> list[tuple[int, int]]:
-    """Return the stretches of consecutive numbers."""
+def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
+    """Return the ranges of consecutive numbers."""
     if not len(rows):
         return []
     breaks = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()

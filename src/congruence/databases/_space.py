@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
 
-__all__ = ["SPACE_KEY", "told_space"]
+__all__ = ["SPACE_KEY", "space_from_metadata"]
 
 #: Metadata key of the space in files and tables; the same as in :mod:`congruence.stores`.
 SPACE_KEY = "congruence.space"
 
 
-def told_space(metadata: Mapping[str, str], place: str) -> Space:
+def space_from_metadata(metadata: Mapping[str, str], place: str) -> Space:
     """Return the space in metadata, or an unknown space if there is none. Raises CorruptFileError if it cannot be parsed."""
     text = metadata.get(SPACE_KEY)
     if not text:

@@ -128,7 +128,7 @@ class Part:
         return cls(path, start, rows, schema, _count_valid(rows, values, dim), others)
 
     def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield stretches of at most ``batch`` rows with the number of their first, from row ``after`` of the data set on."""
+        """Yield ranges of at most ``batch`` rows with the number of their first, from row ``after`` of the data set on."""
         skip = max(after - self.start, 0)
         if self.path.suffix.lower() == ".parquet":
             found = self._of_parquet(names, skip, batch)

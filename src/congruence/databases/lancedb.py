@@ -18,8 +18,8 @@ from congruence.databases._base import Capabilities, Side, Stage
 from congruence.databases._bits import pack
 from congruence.databases._lance_column import fill, quoted
 from congruence.databases._lance_index import describe_index, find_index, index_like
+from congruence.databases._lance_ranges import LanceRanges
 from congruence.databases._lance_staging import Staging
-from congruence.databases._lance_stretches import LanceStretches
 from congruence.databases._lance_table import (
     EXTENSION,
     NEW,
@@ -53,7 +53,7 @@ _ATTEMPTS = 12
 _T = TypeVar("_T")
 
 
-class LanceDB(LanceStretches):
+class LanceDB(LanceRanges):
     """A LanceDB table in a folder or, for an engine, in an object store; also a Lance data set outside any database.
 
     Parameters

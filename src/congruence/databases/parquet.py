@@ -20,8 +20,8 @@ from congruence.databases._file_place import EXCHANGES, FilePlace
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
 from congruence.databases._metadata import MARK_KEY
-from congruence.databases._space import SPACE_KEY, told_space
-from congruence.databases._stretches import Change, Stretched, WrittenFile
+from congruence.databases._partitioned import Change, Partitioned, WrittenFile
+from congruence.databases._space import SPACE_KEY, space_from_metadata
 from congruence.databases._table_files import Part, find_parts, is_vectors, rewrite, rewrite_part
 from congruence.databases._uuids import is_uuids, uuid_texts
 from congruence.embeddings import Space
@@ -31,7 +31,7 @@ from congruence.stores import Columns, output_schema, parse_spec
 __all__ = ["Tables"]
 
 
-class Tables(FileDatabase, Stretched):
+class Tables(FileDatabase, Partitioned):
     """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in the files of one kind that a folder holds.
 
     Parameters
@@ -179,7 +179,7 @@ class Tables(FileDatabase, Stretched):
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
             id_type="int" if self._ids_are == "uint64" else self._ids_are,
             columns=tuple(name for name in schema.names if name != self._column),
-            space=told_space(told, self._shown),
+            space=space_from_metadata(told, self._shown),
             free_bytes=self._free(),
         )
 
@@ -300,8 +300,8 @@ class Tables(FileDatabase, Stretched):
             rewrite_part(part, temporary, self._column, schema, lists)
         return part.rows
 
-    def stretches(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of rows: whole files, and of larger ones some of their row groups; see :meth:`Stretched.stretches`."""
+    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of rows: whole files, and of larger ones some of their row groups; see :meth:`Partitioned.ranges`."""
         for part in self._parts:
             start = part.start
             for rows in part.groups() if part.rows > most else ():
@@ -312,7 +312,7 @@ class Tables(FileDatabase, Stretched):
                 yield start, part.start + part.rows
 
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Write new vectors by the numbers of their rows, then the marks that they are there; see :meth:`Stretched.revise`."""
+        """Write new vectors by the numbers of their rows, then the marks that they are there; see :meth:`Partitioned.revise`."""
 
         def changed() -> Iterator[tuple[PairedBlock, tuple[np.ndarray, np.ndarray] | None]]:
             for block in run_ahead(self.scan_pairs(batch=batch, after=start, stop=stop)):

@@ -284,7 +284,7 @@ def parquet_files(place: Place) -> list[str]:
 
 
 def _cut(groups: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    """Return stretches of consecutive row groups of about ``most`` bytes, none without rows."""
+    """Return ranges of consecutive row groups of about ``most`` bytes, none without rows."""
     cuts: list[tuple[int, int]] = []
     low = rows = size = 0
     for k, (count, total) in enumerate(groups):

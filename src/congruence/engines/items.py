@@ -87,7 +87,7 @@ class ItemSet:
         return name_of(self.place, fragment)
 
     def batches(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield stretches of at most ``batch`` rows of the columns named, and the numbers of their first rows in the fragment.
+        """Yield ranges of at most ``batch`` rows of the columns named, and the numbers of their first rows in the fragment.
 
         Raises
         ------

@@ -66,21 +66,21 @@ class Plan:
 
     Attributes
     ----------
-    journey : str
+    kind : str
         "transform", "embed", …
     identity : mapping
         Plain data: digests and options of all on which the output depends.
     fragments : tuple of Fragment
     """
 
-    journey: str
+    kind: str
     identity: Mapping[str, object]
     fragments: tuple[Fragment, ...]
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data."""
         return {
-            "journey": self.journey,
+            "kind": self.kind,
             "identity": dict(self.identity),
             "fragments": [one.to_dict() for one in self.fragments],
         }

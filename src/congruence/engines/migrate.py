@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence.databases import Database, PairedBlock, Stretched, WrittenFile
+from congruence.databases import Database, PairedBlock, Partitioned, WrittenFile
 from congruence.databases.parquet import Tables
 from congruence.engines._base import Engine
 from congruence.engines.dataset import Fragment
@@ -22,7 +22,7 @@ from congruence.upgrade.migrate.passes import (
     SAMPLE_IDS,
     Checksum,
     Retry,
-    rows_a_block,
+    rows_per_block,
     wrong_rows,
 )
 
@@ -101,7 +101,7 @@ class EngineWalks:
             waiting.clear()
 
         try:
-            for told in self.engine.run(_Fills(rows, mapper, rows_a_block(dim)), self._stretches(rows, dim)):
+            for told in self.engine.run(_Fills(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
                 kept = sorted([*kept, *((key, one) for key, one in told["sample"])])[:SAMPLE_IDS]
                 journal.rows += told["rows"]
                 waiting += told["files"]
@@ -140,7 +140,7 @@ class EngineWalks:
 
     def _walk(
         self,
-        rows: Stretched,
+        rows: Partitioned,
         mapper: RowMapper | None,
         dim: int,
         retry: Retry,
@@ -148,7 +148,7 @@ class EngineWalks:
     ) -> tuple[Checksum, dict[str, object]]:
         old, written = Checksum(), 0
         files: list[WrittenFile] = []
-        for told in self.engine.run(_Compares(rows, mapper, rows_a_block(dim)), self._stretches(rows, dim)):
+        for told in self.engine.run(_Compares(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
             old.merge(told["rows"], told["old"])
             written += told["written"]
             files += told["files"]
@@ -157,14 +157,14 @@ class EngineWalks:
         retry(rows, lambda: rows.take(files))  # files that no longer fit count as written, so that another walk follows
         return old, {"rows": old.rows, "written": written, "removed": 0, "old": str(old)}
 
-    def _stretches(self, rows: Stretched, dim: int) -> list[Fragment]:
+    def _ranges(self, rows: Partitioned, dim: int) -> list[Fragment]:
         most = max(1, self.stretch_bytes // (4 * dim))
-        return [Fragment(f"{rows.unit} {a} to {b - 1}", "", b - a, 0, start=a) for a, b in rows.stretches(most)]
+        return [Fragment(f"{rows.unit} {a} to {b - 1}", "", b - a, 0, start=a) for a, b in rows.ranges(most)]
 
 
-def _shared(database: Database) -> Stretched:
+def _shared(database: Database) -> Partitioned:
     """Return the database as one that workers can share. Raises ParameterError."""
-    if not isinstance(database, Stretched):
+    if not isinstance(database, Partitioned):
         raise ParameterError(
             f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose rows several machines can read and write at a time. "
             "Migrate it with engine='local'."
@@ -184,7 +184,7 @@ def _refuse_native(mapper: RowMapper) -> None:
 class _Fills:
     """Maps the rows of a stretch that have no new vector yet; returns how many rows it has, a sample of their ids, and files that wait."""
 
-    rows: Stretched
+    rows: Partitioned
     mapper: RowMapper
     batch: int
 
@@ -210,7 +210,7 @@ class _Fills:
 class _Compares:
     """Sums up the old vectors of a stretch and, with a map, writes new ones that are missing or wrong."""
 
-    rows: Stretched
+    rows: Partitioned
     mapper: RowMapper | None
     batch: int
 
@@ -241,7 +241,7 @@ class _Writes:
 
 
 class _Sample:
-    """The ids with the smallest of random keys that belong to their rows: of all stretches together a uniform sample, however they are cut into blocks or done again."""
+    """The ids with the smallest of random keys that belong to their rows: of all ranges together a uniform sample, however they are cut into blocks or done again."""
 
     def __init__(self, start: int) -> None:
         self.kept: list[tuple[float, int | str]] = []

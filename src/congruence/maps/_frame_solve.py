@@ -25,7 +25,7 @@ Means = dict[str, tuple[np.ndarray, str]]
 
 
 @dataclass(frozen=True)
-class Leg:
+class FrameRotation:
     """One model's rotation into the frame.
 
     Attributes
@@ -137,9 +137,9 @@ def _size(parts: Sequence[CrossMoments], center: bool) -> float:
     return float(np.sqrt(source * target))
 
 
-def make_leg(
+def make_rotation(
     name: str, evidence: np.ndarray, size: float, most: int, width: int, shrinkage: str, strength: float | None
-) -> Leg:
+) -> FrameRotation:
     """Compute a model's rotation into the frame from its evidence.
 
     Parameters
@@ -174,7 +174,7 @@ def make_leg(
         svd, gains = found, np.ones(len(found.s))
     kept = len(svd.s) if used == "full" else svd.rank
     isometry = svd.U[:, :kept] @ svd.Vt[:kept]
-    return Leg(isometry, gains, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank, used)
+    return FrameRotation(isometry, gains, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank, used)
 
 
 def means_of(
@@ -183,7 +183,7 @@ def means_of(
     modality: str,
     moments: Moments,
     bases: Sequence[np.ndarray | None],
-    legs: Sequence[Leg],
+    legs: Sequence[FrameRotation],
     *,
     center: bool,
 ) -> dict[int, tuple[np.ndarray, str]]:
@@ -258,7 +258,7 @@ def _groups(models: Sequence[int], shared: Mapping[tuple[int, int], object]) -> 
 
 
 def consensus(
-    models: Sequence[Rows], items: Items, modality: str, means: Mapping[int, np.ndarray], legs: Sequence[Leg]
+    models: Sequence[Rows], items: Items, modality: str, means: Mapping[int, np.ndarray], legs: Sequence[FrameRotation]
 ) -> np.ndarray:
     """Return each item's mean over the models that have it, in the frame: float32, shape (n, k)."""
     k = legs[0].isometry.shape[1]
@@ -273,7 +273,9 @@ def consensus(
     return out
 
 
-def mean_place(means: Sequence[Means], legs: Sequence[Leg], modality: str, without: int | None = None) -> np.ndarray:
+def mean_place(
+    means: Sequence[Means], legs: Sequence[FrameRotation], modality: str, without: int | None = None
+) -> np.ndarray:
     """Return the mean over models of their means of a modality in the frame, shape (k,)."""
     places = [
         mine[modality][0] @ leg.isometry
@@ -284,7 +286,7 @@ def mean_place(means: Sequence[Means], legs: Sequence[Leg], modality: str, witho
 
 
 def make_model(
-    rows: Rows, leg: Leg, means: Means, others: Mapping[str, np.ndarray], axes: Sequence[str], anchors: int
+    rows: Rows, leg: FrameRotation, means: Means, others: Mapping[str, np.ndarray], axes: Sequence[str], anchors: int
 ) -> FrameModel:
     """Put together what a frame keeps of one model; ``others`` are the means of the other models, in the frame."""
     own = {q: mean for q, (mean, _) in means.items()}
@@ -316,7 +318,7 @@ def extend_items(
 
 
 def mean_axes(
-    means: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray], leg: Leg, names: Sequence[str]
+    means: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray], leg: FrameRotation, names: Sequence[str]
 ) -> np.ndarray:
     """Return what a model has on the frame's axes for means: one axis a modality, shape (d, len(names)).
 
@@ -328,7 +330,7 @@ def mean_axes(
     means : mapping of modality to ndarray, shape (d,)
     others : mapping of modality to ndarray, shape (k,)
         Mean of the other models' means in the frame.
-    leg : Leg
+    leg : FrameRotation
     names : sequence of str
         The modalities that have an axis.
     """
@@ -369,7 +371,7 @@ def join_frame(rows: Rows, known: Mapping[str, Consensus], places: Mapping[str, 
     return moments
 
 
-def means_beside(rows: Rows, moments: Mapping[str, CrossMoments], leg: Leg, *, center: bool) -> Means:
+def means_beside(rows: Rows, moments: Mapping[str, CrossMoments], leg: FrameRotation, *, center: bool) -> Means:
     """Return the means of a model that joins a frame, as :func:`means_of` does for those it is fitted on."""
     means: Means = {}
     for q, side in rows.items():

@@ -14,10 +14,10 @@ from congruence import persist
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.maps._card import one_sided_text, write_card
-from congruence.maps._shown import Shown
+from congruence.maps._display import DisplayMixin
 
 
-class Saving(Shown, ABC):
+class Saving(DisplayMixin, ABC):
     """Saving and loading of a map from its parameters, :meth:`state` and ``facts_``."""
 
     kind: ClassVar[str]

@@ -165,7 +165,7 @@ class CanonicalFrame(SavedFrame):
             anchors.append(sum(used))
             most = most_directions(name, used, center=self.center)
             widest = max(width for j, width in enumerate(widths) if j != m)
-            legs.append(solving.make_leg(name, evidence[m], sizes[m], most, widest, *self._spectrum()))
+            legs.append(solving.make_rotation(name, evidence[m], sizes[m], most, widest, *self._spectrum()))
         self.models_, self.consensus_ = {}, {}
         self.axes_ = list(items) if self._spectrum()[0] == "wiener" and self.center else []
         means: list[solving.Means] = [{} for _ in rows]
@@ -236,7 +236,7 @@ class CanonicalFrame(SavedFrame):
         used, widest = [found.rows for found in groups], max(len(model.rotation) for model in self.models_.values())
         cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
         most = most_directions(name, used, center=self.center)
-        leg = solving.make_leg(name, cross, size, most, widest, *self._spectrum())
+        leg = solving.make_rotation(name, cross, size, most, widest, *self._spectrum())
         means = solving.means_beside(rows, moments, leg, center=self.center)
         known = {q: self.consensus_[q].center for q in rows if q in self.consensus_}
         self.models_[name] = solving.make_model(rows, leg, means, known, self.axes_, sum(used))

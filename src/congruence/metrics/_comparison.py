@@ -14,7 +14,7 @@ from congruence.metrics._base import unit
 _PAIR_BYTES = 2**20
 
 
-def courier(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
+def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
     """Return a function that sends arrays to a device, and the relative error from reduced-precision products there.
 
     Parameters
@@ -45,7 +45,7 @@ def courier(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray
     return lambda array: torch.from_numpy(array).to(place), dropped
 
 
-def quick_form(
+def centered_form(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], dropped: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
     """Return rows whose inner products, minus a shift per gallery row, rank the gallery for each query, up to rounding error.
@@ -60,7 +60,7 @@ def quick_form(
     names : tuple of str
         Names of the queries and the gallery, for error messages.
     dropped : float
-        Relative error of a factor in the product, as returned by :func:`courier`.
+        Relative error of a factor in the product, as returned by :func:`device_transfer`.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Scores of randomly re-paired rows, computed from quantities that need only be reordered: Gram matrices, neighbor tables and bases.
 
-Every entry of :data:`REPAIRED` prepares a side once, reorders a prepared side, and compares two prepared sides, so that comparing many
+Every entry of :data:`PERMUTATION_STATISTICS` prepares a side once, reorders a prepared side, and compares two prepared sides, so that comparing many
 sides with many others needs only one preparation per side.
 """
 
@@ -21,7 +21,7 @@ from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
 from congruence.metrics.search import neighbor_table
 
-__all__ = ["BIASED_CKA", "REPAIRED", "Chance", "PermutationStatistic", "chance", "compare_first", "entry"]
+__all__ = ["BIASED_CKA", "PERMUTATION_STATISTICS", "Chance", "PermutationStatistic", "chance", "compare_first", "entry"]
 
 
 #: What a metric computes from one side alone: a basis, a Gram matrix, or a table of neighbors.
@@ -53,18 +53,18 @@ class PermutationStatistic(Generic[SideT]):
 
 
 def entry(name: str) -> PermutationStatistic[Any]:
-    """Return an entry of :data:`REPAIRED`; the error for an unknown name lists all names.
+    """Return an entry of :data:`PERMUTATION_STATISTICS`; the error for an unknown name lists all names.
 
     Raises
     ------
     ParameterError
         If a parameter has an invalid value.
     """
-    if name not in REPAIRED:
+    if name not in PERMUTATION_STATISTICS:
         raise ParameterError(
-            f"Got metric={name!r}; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass one of these."
+            f"Got metric={name!r}; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass one of these."
         )
-    return REPAIRED[name]
+    return PERMUTATION_STATISTICS[name]
 
 
 # ------------------------------------------------------------------ p-values from the null
@@ -330,7 +330,7 @@ def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> Permutatio
 BIASED_CKA = PermutationStatistic(_prepare_biased, _reorder_linear, _compare_biased)
 
 #: Entries by their name in METRICS, with the default parameters used there.
-REPAIRED: dict[str, PermutationStatistic[Any]] = {
+PERMUTATION_STATISTICS: dict[str, PermutationStatistic[Any]] = {
     "linear_cka": PermutationStatistic(_prepare_linear, _reorder_linear, _compare_linear),
     "rbf_cka": PermutationStatistic(_prepare_rbf, _reorder_square, _inner),
     "cknna": PermutationStatistic(prepare_masked, reorder_masked, compare_masked),

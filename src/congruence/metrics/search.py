@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
-from congruence._utils.top_k import best_of, kth_from_below, portions, top_k
+from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, top_k
 from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, unit
-from congruence.metrics._comparison import courier, exact_similarity, quick_form
+from congruence.metrics._comparison import centered_form, device_transfer, exact_similarity
 
 __all__ = ["NEIGHBORS", "check_n_neighbors", "home", "moderate", "nearest", "neighbor_table"]
 
@@ -213,10 +213,10 @@ def _search(
         Q, G = moderate(Q, G), moderate(G, Q)
     else:
         Q, G = moderate(Q), moderate(G)
-    send, dropped = courier(place, G.dtype)
+    send, dropped = device_transfer(place, G.dtype)
     shift: Array | None
     if exact:
-        asked, offered, shift, slack = quick_form(Q, G, metric, names, dropped)
+        asked, offered, shift, slack = centered_form(Q, G, metric, names, dropped)
         compare = exact_similarity(Q, G, metric, names)
     else:
         asked, offered, shift = _plain_form(Q, G, metric, names)
@@ -251,11 +251,11 @@ def _search(
         proposed = similarity >= send(np.nextafter(bound.astype(G.dtype), G.dtype.type(-np.inf)))[:, None]
         if gone is not None:
             proposed[gone] = False
-        for rows in portions(to_numpy(xp.count_nonzero(proposed, axis=1))):
+        for rows in candidate_slices(to_numpy(xp.count_nonzero(proposed, axis=1))):
             i, j = map(to_numpy, xp.nonzero(proposed[rows]))
             near = compare(i + part.start + rows.start, j)
             target = slice(part.start + rows.start, part.start + rows.stop)
-            index[target], value[target] = best_of(i, j, near, rows.stop - rows.start, k)
+            index[target], value[target] = select_top_k(i, j, near, rows.stop - rows.start, k)
     return index, value
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from congruence._utils.display import short
 from congruence.errors import ParameterError
-from congruence.papers.plain import Claim, Column, Held, Row, Rule, Verdict
+from congruence.papers.plain import Claim, ClaimCheck, Column, Row, Rule, Verdict
 
 __all__ = ["check_claim", "check_rule", "parse_rule"]
 
@@ -238,7 +238,7 @@ def _complete(case: Mapping[Column, object], references: Sequence[ast.Name | ast
     return False
 
 
-def check_claim(paper: Claim, rows: Sequence[Row], unchecked: str | None = None) -> Held:
+def check_claim(paper: Claim, rows: Sequence[Row], unchecked: str | None = None) -> ClaimCheck:
     """Check a paper's claim against the measured numbers.
 
     Parameters

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from congruence.papers.config import config_names, load_config, place
 from congruence.papers.data import DataT
 from congruence.papers.job import Config
-from congruence.papers.plain import Listed, PaperCount
+from congruence.papers.plain import ListingEntry, PaperCount
 from congruence.papers.registry import STUDIES
 from congruence.papers.study import Study
 
@@ -34,7 +34,7 @@ def experiment_of(config: Config) -> str:
     return json.dumps([config.kind, config.parameters, config.variant], sort_keys=True)
 
 
-def listing() -> list[Listed]:
+def listing() -> list[ListingEntry]:
     """Return every figure and table of the papers, with its sample data and the weights and data that the paper used.
 
     Returns
@@ -47,12 +47,12 @@ def listing() -> list[Listed]:
     return [row for study in STUDIES.values() for row in _rows(study)]
 
 
-def _rows(study: Study[DataT]) -> list[Listed]:
+def _rows(study: Study[DataT]) -> list[ListingEntry]:
     configs = [load_config(name) for name in config_names(study.name)]
     shared: dict[str, list[str]] = {}
     for config in configs:
         shared.setdefault(experiment_of(config), []).append(config.name)
-    out: list[Listed] = []
+    out: list[ListingEntry] = []
     for config in configs:
         weights = dict.fromkeys(name for spec in config.models for name in spec.split("/"))
         out.append(
@@ -68,7 +68,7 @@ def _rows(study: Study[DataT]) -> list[Listed]:
     return sorted(out, key=lambda row: place(row["name"]))
 
 
-def _entry(study: Study[DataT], name: str, title: str, section: str, kind: str) -> Listed:
+def _entry(study: Study[DataT], name: str, title: str, section: str, kind: str) -> ListingEntry:
     return {
         "name": name,
         "paper": study.name,
@@ -83,7 +83,7 @@ def _entry(study: Study[DataT], name: str, title: str, section: str, kind: str) 
     }
 
 
-def count_experiments(rows: Iterable[Listed]) -> list[PaperCount]:
+def count_experiments(rows: Iterable[ListingEntry]) -> list[PaperCount]:
     """Count the figures and tables of each paper that run on sample data, and the distinct experiments among them.
 
     Parameters
@@ -115,5 +115,5 @@ def count_experiments(rows: Iterable[Listed]) -> list[PaperCount]:
     return out
 
 
-def _distinct(rows: Iterable[Listed]) -> int:
+def _distinct(rows: Iterable[ListingEntry]) -> int:
     return len({row["same_experiment_here"][0] for row in rows})

@@ -11,20 +11,20 @@ __all__ = [
     "COLUMNS",
     "Axis",
     "Claim",
+    "ClaimCheck",
     "Cloud",
     "Column",
     "ConfigFacts",
     "Example",
     "ExperimentResults",
     "Extra",
-    "Held",
     "Item",
     "Kernel",
-    "Listed",
+    "ListingEntry",
     "PaperCount",
+    "ReplacedInputs",
     "Row",
     "Rule",
-    "StandsFor",
     "Verdict",
 ]
 
@@ -63,7 +63,7 @@ class Rule(TypedDict):
     failed: list[dict[str, object]]
 
 
-class Held(TypedDict):
+class ClaimCheck(TypedDict):
     """Whether a claim held for the measured values; ``why`` is the reason if it was not checked."""
 
     verdict: Verdict
@@ -124,7 +124,7 @@ class Extra(TypedDict, total=False):
     fronts: list[dict[str, object]]
 
 
-class StandsFor(TypedDict):
+class ReplacedInputs(TypedDict):
     """The models and data of the paper that were replaced by stand-ins."""
 
     models: list[str]
@@ -155,9 +155,9 @@ class ExperimentResults(TypedDict):
     experiment: str
     title: str
     stand_in: str | None
-    stands_for: StandsFor | None
+    stands_for: ReplacedInputs | None
     claim: str
-    held: Held
+    held: ClaimCheck
     ran_on: str
     quick: bool
     seeds: list[int]
@@ -171,7 +171,7 @@ class ExperimentResults(TypedDict):
     seconds: float
 
 
-class Listed(TypedDict):
+class ListingEntry(TypedDict):
     """A figure or table of a paper, with its sample data and requirements."""
 
     name: str

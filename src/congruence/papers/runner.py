@@ -19,7 +19,7 @@ from congruence.papers.config import load_config, with_parameters
 from congruence.papers.data import Data, DataT
 from congruence.papers.job import QUICK_DRAWS, Config, Job
 from congruence.papers.panels import panels
-from congruence.papers.plain import ExperimentResults, Held
+from congruence.papers.plain import ClaimCheck, ExperimentResults
 from congruence.papers.registry import kinds
 from congruence.papers.study import Request, Study
 
@@ -55,7 +55,7 @@ class Outcome:
         return str(self.results["claim"])
 
     @property
-    def held(self) -> Held:
+    def held(self) -> ClaimCheck:
         """Whether that held on the numbers measured, see :func:`congruence.papers.check_claim`."""
         return {**self.results["held"]}
 

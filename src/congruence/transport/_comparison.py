@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array
-from congruence.transport._kernel import Affinity, Scratch, crew_for, exponential, fits, strip_bytes, width
+from congruence.transport._kernel import Affinity, Scratch, exponential, fits, strip_bytes, strip_pool_for, width
 from congruence.transport._scaling import Potentials
 
 T = TypeVar("T")
@@ -79,5 +79,5 @@ def compare(
         return xp.sum(xp.astype(xp.sum(spare, axis=1), xp.float64)), use(part, P)
 
     after = None if then is None else lambda part, _: then(part, strip(part, 0))
-    with crew_for(affinity, memory) as crew:
-        return list(crew.each(work, parts, after))
+    with strip_pool_for(affinity, memory) as pool:
+        return list(pool.each(work, parts, after))

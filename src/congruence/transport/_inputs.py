@@ -11,8 +11,8 @@ from congruence._utils.arrays import is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array, DType, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.transport._crew import alone
 from congruence.transport._kernel import Affinity, Products
+from congruence.transport._strip_pool import alone
 
 #: The largest relative error that rounding A/ε may leave in the entries of a plan.
 ROUNDING = 1e-3

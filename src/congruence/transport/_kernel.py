@@ -15,7 +15,7 @@ import scipy.sparse
 
 from congruence._utils.arrays import blocks, device, namespace, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, DType
-from congruence.transport._crew import ONE, Crew, times_columns, times_rows
+from congruence.transport._strip_pool import ONE, StripPool, times_columns, times_rows
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Kernel:
         Entropic regularization ε.
     memory : int
         Maximum bytes of the kernel to keep in memory. The remaining rows are recomputed on each use.
-    crew : Crew
+    pool : StripPool
         Thread pool that processes the strips.
 
     Attributes
@@ -156,13 +156,13 @@ class Kernel:
         Largest max |log a| + max |log b| for which the kernel is accurate; None if it is accurate for any scalings.
     """
 
-    def __init__(self, affinity: Affinity, epsilon: float, memory: int, crew: Crew) -> None:
+    def __init__(self, affinity: Affinity, epsilon: float, memory: int, pool: StripPool) -> None:
         self.affinity, self.epsilon, self.xp, self.memory = affinity, epsilon, affinity.xp, memory
-        self._crew = crew
+        self._strip_pool = pool
         n, m = affinity.shape
         self._width = width(affinity)
         self.fits = fits(affinity, memory)
-        self._sparse: tuple[slice, Sparse] | None = None
+        self._sparse: tuple[slice, SparseStrip] | None = None
         self._held: dict[int, Array] = {}
         self._held_parts: list[slice] = []
         self._parts: list[slice] = []
@@ -216,9 +216,9 @@ class Kernel:
     def _strip_bytes(self, held: bool) -> int:
         return strip_bytes(self.affinity.device, held, self.affinity.shape[0] * self._width)
 
-    def _builders(self) -> Crew:
+    def _builders(self) -> StripPool:
         """Return the thread pool that computes strips: matrix products are left to the library if it would start threads of its own."""
-        return ONE if self._crew.apart and isinstance(self.affinity, Products) else self._crew
+        return ONE if self._strip_pool.apart and isinstance(self.affinity, Products) else self._strip_pool
 
     def _hold_sparse(self, r: Array, c: Array) -> int:
         """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the bytes used."""
@@ -249,7 +249,7 @@ class Kernel:
             return 0
         self.reach = GROWTH
         K = scipy.sparse.vstack(pieces, format="csr")
-        self._sparse = slice(0, K.shape[0]), Sparse(K, self.xp)
+        self._sparse = slice(0, K.shape[0]), SparseStrip(K, self.xp)
         return int(K.nnz * entry_bytes)
 
     def strips(self, work: Callable[[slice, Strip], T]) -> Iterator[T]:
@@ -257,11 +257,11 @@ class Kernel:
         if self._sparse is not None:
             part, sparse = self._sparse
             yield work(part, sparse)
-        yield from self._crew.each(
-            lambda part: work(part, Whole(self._held[part.start], self._crew.apart)), self._held_parts
+        yield from self._strip_pool.each(
+            lambda part: work(part, DenseStrip(self._held[part.start], self._strip_pool.apart)), self._held_parts
         )
         yield from in_exponents(
-            lambda part, L: work(part, Whole(exponential(L))),
+            lambda part, L: work(part, DenseStrip(exponential(L))),
             ONE,
             self.affinity,
             self.epsilon,
@@ -271,14 +271,14 @@ class Kernel:
         )
 
 
-class Whole:
+class DenseStrip:
     """Rows of the kernel as a dense array.
 
     Parameters
     ----------
     entries : array or tensor
     apart : bool, default=False
-        Whether to avoid the library's own matrix products; see :class:`Crew`.
+        Whether to avoid the library's own matrix products; see :class:`StripPool`.
     """
 
     def __init__(self, entries: Array, apart: bool = False) -> None:
@@ -293,7 +293,7 @@ class Whole:
         return times_rows(self.entries, a, self._apart)
 
 
-class Sparse:
+class SparseStrip:
     """Rows of the kernel as a sparse matrix that multiplies vectors of either array library."""
 
     def __init__(self, matrix: scipy.sparse.csr_matrix, xp: ArrayNamespace) -> None:
@@ -312,7 +312,7 @@ class Sparse:
         return self._xp.asarray(np.maximum(product, np.finfo(product.dtype).tiny))
 
 
-Strip: TypeAlias = Whole | Sparse
+Strip: TypeAlias = DenseStrip | SparseStrip
 
 
 def exponential_of(L: np.ndarray, kept: np.ndarray) -> scipy.sparse.csr_matrix:
@@ -346,7 +346,7 @@ class Scratch(threading.local):
 
 def in_exponents(
     work: Callable[[slice, Array], T],
-    crew: Crew,
+    pool: StripPool,
     affinity: Affinity,
     epsilon: float,
     u: Array,
@@ -355,7 +355,7 @@ def in_exponents(
 ) -> Iterator[T]:
     """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j of its rows, in scratch memory."""
     scratch = Scratch(affinity)
-    return crew.each(
+    return pool.each(
         lambda part: work(part, affinity.exponent(part, u, v, epsilon, scratch.rows(part.stop - part.start))), parts
     )
 
@@ -370,7 +370,7 @@ def fits(affinity: Affinity, memory: int) -> bool:
     return memory >= affinity.shape[0] * width(affinity)
 
 
-def crew_for(affinity: Affinity, memory: int) -> Crew:
+def strip_pool_for(affinity: Affinity, memory: int) -> StripPool:
     """Return the thread pool for an affinity; if the kernel does not fit in memory, strips are large and the library does the threading."""
     n, m = affinity.shape
-    return Crew(affinity.A if isinstance(affinity, Dense) else affinity.X, n * m, fits(affinity, memory))
+    return StripPool(affinity.A if isinstance(affinity, Dense) else affinity.X, n * m, fits(affinity, memory))

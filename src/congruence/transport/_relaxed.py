@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from congruence._utils.typing import Array, ArrayNamespace
-from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
+from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, exponential, strip_pool_for
 from congruence.transport._scaling import GROWTH, SETTLED, Potentials, _marginals
 
 #: Largest |log a| + |log b| after an iteration: beyond it, entries of K that were raised to the floor (see GROWTH) would matter, and exp
@@ -70,8 +70,8 @@ def relax(
     -------
     Relaxed
     """
-    with crew_for(affinity, memory) as crew:
-        return _relax(Kernel(affinity, epsilon, memory, crew), epsilon / rho, r, c, max_iter, tol)
+    with strip_pool_for(affinity, memory) as pool:
+        return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, tol)
 
 
 def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None) -> Relaxed:

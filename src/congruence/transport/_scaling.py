@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from congruence._utils.typing import Array
-from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, crew_for, exponential
+from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, exponential, strip_pool_for
 
 #: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29): times both scalings they
 #: are below 3e-20, too small to affect any marginal.
@@ -70,8 +70,8 @@ def iterate(
     -------
     Potentials
     """
-    with crew_for(affinity, memory) as crew:
-        return _iterate(Kernel(affinity, epsilon, memory, crew), r, c, max_iter, tol)
+    with strip_pool_for(affinity, memory) as pool:
+        return _iterate(Kernel(affinity, epsilon, memory, pool), r, c, max_iter, tol)
 
 
 def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | None) -> Potentials:
@@ -141,8 +141,8 @@ def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
 
 def marginals(affinity: Affinity, epsilon: float, u: Array, v: Array, memory: int) -> tuple[Array, Array]:
     """Return the row sums and the column sums of the plan, in float64."""
-    with crew_for(affinity, memory) as crew:
-        return _marginals(Kernel(affinity, epsilon, memory, crew), u, v)
+    with strip_pool_for(affinity, memory) as pool:
+        return _marginals(Kernel(affinity, epsilon, memory, pool), u, v)
 
 
 def _marginals(kernel: Kernel, u: Array, v: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from congruence.linalg.procrustes import CrossSVD, half_svd
 from congruence.linalg.shrinkage import choose_gains, mean_isometry
 from congruence.maps import make_map
 
-__all__ = ["LINEAR", "OFFSET", "ROTATIONS", "Candidate", "Kept", "Moves", "Pairs", "moves"]
+__all__ = ["LINEAR", "OFFSET", "ROTATIONS", "Candidate", "FittedPairs", "Moves", "Pairs", "moves"]
 
 #: Share of the anchors' offset μ_B − μ_A @ rotation that a modality is given whose target mean is unknown: docs/means.md says why, and on what
 #: it was chosen.
@@ -63,20 +63,20 @@ class Pairs:
         self.X, self.Y = X, Y
         self._moments: CrossMoments | None = None
 
-    def without(self, test: np.ndarray) -> Kept:
+    def without(self, test: np.ndarray) -> FittedPairs:
         """Return all pairs except those in the given rows."""
         kept = np.ones(len(self.X), dtype=bool)
         kept[test] = False
         k = min(self.X.shape[1], self.Y.shape[1])
         if np.count_nonzero(kept) <= k:  # a product of thin matrices is decomposed faster than their cross-covariance
-            return Kept(self, kept, None)
+            return FittedPairs(self, kept, None)
         if self._moments is None:
             self._moments = CrossMoments.of(self.X, self.Y)
         left = self._moments.without(CrossMoments.of(self.X[test], self.Y[test]))
-        return Kept(self, kept, left)
+        return FittedPairs(self, kept, left)
 
 
-class Kept:
+class FittedPairs:
     """The pairs that candidates are fitted on; quantities that several candidates need are computed once.
 
     Parameters
@@ -151,13 +151,13 @@ class Kept:
         return svd, float(svd.s.sum() / size) if size else 0.0
 
 
-def moves(candidate: Candidate, kept: Kept) -> Moves:
+def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
     """Fit a candidate, and return functions that map rows of the anchors' modality and of another one.
 
     Parameters
     ----------
     candidate : Candidate
-    kept : Kept
+    kept : FittedPairs
 
     Returns
     -------

@@ -192,7 +192,7 @@ def choose_map(
     others = () if single_modality else others
     repeats = next((times for most, times in REPEATS if different < most), 1)
     pairs = Pairs(X, Y)
-    board = _Board(len(candidates), 1 + len(others), len(X))
+    board = _CandidateScores(len(candidates), 1 + len(others), len(X))
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
     for test in _held_out(groups, parts, repeats, random_state):
         without = pairs.without(test)
@@ -222,7 +222,7 @@ def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -
             yield test if len(test) <= MOST_SCORED else np.sort(rng.choice(test, MOST_SCORED, replace=False))
 
 
-class _Board:
+class _CandidateScores:
     """Accumulates sums of scores by candidate, modality and anchor."""
 
     def __init__(self, candidates: int, modalities: int, n: int) -> None:

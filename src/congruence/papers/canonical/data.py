@@ -14,7 +14,7 @@ from congruence.metrics import ensemble_prompts
 from congruence.papers.canonical.captions import CaptionBank
 from congruence.papers.data import Data, check_embedded
 
-__all__ = ["Collection", "Model", "every_second", "unit_rows"]
+__all__ = ["Collection", "Model", "random_half_mask", "unit_rows"]
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
 
 
-def every_second(labels: np.ndarray, seed: int = 0) -> np.ndarray:
+def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:
     """Return a random mask of half of the images of every class, rounded down.
 
     Parameters

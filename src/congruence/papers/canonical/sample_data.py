@@ -11,7 +11,7 @@ import numpy as np
 
 from congruence._utils.validation import check_choice
 from congruence.datasets import load_sample
-from congruence.papers.canonical.data import Collection, Model, every_second, unit_rows
+from congruence.papers.canonical.data import Collection, Model, random_half_mask, unit_rows
 from congruence.papers.canonical.heads import contrastive_heads
 from congruence.papers.npz import open_npz
 
@@ -148,7 +148,7 @@ def _sample(variant: str | None) -> Collection:
     notes.append(
         f"A class is a Unicode subgroup with at least 8 emoji ({len(names)} of them); its prompts are those of its emoji."
     )
-    train = every_second(labels)
+    train = random_half_mask(labels)
     prompt_labels = labels[new[owner[mine]]]
     pairs: tuple[tuple[int, int], ...] = ((0, 1),)
     if variant == "narrow":
@@ -299,7 +299,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         tuple(classes),
         arrays["image_file"][rest].astype(str),
         labels[rest],
-        every_second(labels[rest]),
+        random_half_mask(labels[rest]),
         np.repeat(np.arange(len(classes)), len(templates)),
         np.tile(np.arange(len(templates)), len(classes)),
         pairs=pairs,

@@ -18,7 +18,7 @@ from congruence.negatives import sibling_negatives
 from congruence.papers.cache import embed_rows
 from congruence.papers.jam.caption_features import caption_features
 from congruence.papers.jam.data import JAMData, layer_numbers
-from congruence.papers.jam.scenes import made_context, made_scenes
+from congruence.papers.jam.scenes import synthetic_context, synthetic_scenes
 from congruence.papers.jam.unrelated_texts import unrelated_sentences
 from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 
@@ -56,7 +56,7 @@ def open_sample(
         The folder of SugarCrepe's JSON files, or the ``.npz`` of the last two or its folder.
     variant : {"layers", "sizes", "context"}, optional
         ``"layers"``: early and middle layers too. ``"sizes"``: pairs of encoders that grow. ``"context"``, of ``"synthetic"`` only: noisy texts
-        of which a wrong caption says more than its caption does, or not (:func:`congruence.papers.jam.scenes.made_context`).
+        of which a wrong caption says more than its caption does, or not (:func:`congruence.papers.jam.scenes.synthetic_context`).
     cache : path-like, optional
         Folder in which vectors of captions are kept.
     log : callable, optional
@@ -79,7 +79,7 @@ def open_sample(
     if variant:
         check_choice(variant, ("layers", "sizes", "context"), "variant")
     if name == "synthetic":
-        return made_context() if variant == "context" else made_scenes(variant)
+        return synthetic_context() if variant == "context" else synthetic_scenes(variant)
     if variant == "context":
         raise ParameterError(
             f"Got {name}, whose captions are what they are; expected synthetic, which is made with more and less noise. Pass models='synthetic'."

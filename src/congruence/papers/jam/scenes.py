@@ -9,7 +9,7 @@ import numpy as np
 from congruence.datasets import SugarCrepe
 from congruence.papers.jam.data import JAMData
 
-__all__ = ["CONTEXTS", "made_context", "made_scenes"]
+__all__ = ["CONTEXTS", "synthetic_context", "synthetic_scenes"]
 
 #: Dimension of a scene.
 _LATENT = 12
@@ -25,11 +25,11 @@ _SIZES: dict[str, object] = {
     }
 }
 
-#: Text encoders of :func:`made_context`, named by what a wrong caption contains besides its error.
+#: Text encoders of :func:`synthetic_context`, named by what a wrong caption contains besides its error.
 CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wrong captions: of other scenes")
 
 
-def made_scenes(variant: str | None = None, images: int = 200) -> JAMData:
+def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
     """Generate scenes observed by images and texts with little noise; a wrong caption changes one coordinate of the scene or swaps two.
 
     Parameters
@@ -87,7 +87,7 @@ def made_scenes(variant: str | None = None, images: int = 200) -> JAMData:
     )
 
 
-def made_context(images: int = 2000, noise: float = 1.0, change: float = 3.0) -> JAMData:
+def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.0) -> JAMData:
     """Generate scenes with noisy texts, where the part of a wrong caption that is correct adds information, or does not.
 
     There are three text encoders with the same captions. In the first, a wrong caption is another noisy view of the scene, with one number changed;

@@ -106,11 +106,11 @@ def measure_baseline(
     if teacher is not None:
         its = measure_heads(teacher, parts.test, data.classes)
         if found["mean_r1"] < its["mean_r1"]:
-            _say_below(job, line, seed, found["mean_r1"], its["mean_r1"])
+            _note_below_teacher(job, line, seed, found["mean_r1"], its["mean_r1"])
     return found
 
 
-def _say_below(job: Job[SOTAlignData], line: Mapping[str, object], seed: int, own: float, its: float) -> None:
+def _note_below_teacher(job: Job[SOTAlignData], line: Mapping[str, object], seed: int, own: float, its: float) -> None:
     """Note that the heads score below their teacher: one note per cell of the table, listing the draws."""
     where = ", ".join(str(value) for key, value in line.items() if key != "series" and value is not None)
     begins = f"{line['series']} ({where}) retrieves worse than its linear teacher on the test rows, by MeanR@1: "

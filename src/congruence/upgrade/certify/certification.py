@@ -179,7 +179,7 @@ def certify(
             random_state=random_state,
             callback=callback,
         )
-        task = _decisive(scored, design.tasks, measured)
+        task = _deciding_task(scored, design.tasks, measured)
         curves = measure_curves(
             tables,
             design.heldout,
@@ -260,7 +260,7 @@ def certify(
         },
         notes=design.notes()
         + ranking.notes
-        + _which_map(recipe, choice, measured.maps)
+        + _map_notes(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=ways,
         progressive=_forecast(verdict, mixed, task),
@@ -280,7 +280,7 @@ def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str
     return {**mixed.to_dict(), "sentence": sentence}
 
 
-def _which_map(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:
+def _map_notes(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:
     """Describe which map was certified, on what evidence it was chosen, and which maps were chosen in the scored folds."""
     if recipe.method != "auto":
         return [f"Certified map: {choice.name}, as given."]
@@ -347,7 +347,7 @@ def _controls(
     return below
 
 
-def _decisive(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> str:
+def _deciding_task(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> str:
     """Return the measure that determines the verdict: without captions and labels, the overlap of result lists."""
     if tables.stored == tables.asked and tables.classes is None:
         for measure in ("graded_text_overlap@", "graded_overlap@"):

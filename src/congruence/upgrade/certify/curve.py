@@ -18,7 +18,7 @@ from congruence.upgrade.certify.strategies import PLAIN, cosines
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.choose import Choice
 
-__all__ = ["Curve", "CurveRecord", "Law", "gains", "measure_curves"]
+__all__ = ["Curve", "CurveRecord", "PowerLawRecord", "gains", "measure_curves"]
 
 #: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as its square; slower laws,
 #: which the start of a curve suggests and its end does not, promised more than further anchors then brought (docs/certify.md).
@@ -31,7 +31,7 @@ SHAPES = (0.5, 0.7, 1.0, 1.5)
 MOST_TESTED = 1000
 
 
-class Law(TypedDict):
+class PowerLawRecord(TypedDict):
     """The power law ``best − drop·n^−exponent``."""
 
     best: float
@@ -46,7 +46,7 @@ class CurveRecord(TypedDict):
     mean: list[float]
     sd: list[float]
     repeats: int
-    law: Law
+    law: PowerLawRecord
 
 
 @dataclass(frozen=True)

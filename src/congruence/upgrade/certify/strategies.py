@@ -184,7 +184,8 @@ def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking 
 def cosines(model: TwoWay, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
     """Return the cosine of each mapped row and the target's own row."""
     mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
-    return np.einsum("ij,ij->i", mapped, normalize_rows(tables.target[modality][rows]), dtype=np.float64)
+    own = normalize_rows(tables.target[modality][rows])
+    return np.asarray(np.einsum("ij,ij->i", mapped, own, dtype=np.float64))
 
 
 @dataclass(frozen=True)

@@ -303,9 +303,9 @@ class Migration(OpenMigration):
             journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
             self.retry(self.database, self.database.discard)
             if self.mapper.native is not None:
-                from congruence.upgrade.migrate.paid import keep_paid
+                from congruence.upgrade.migrate.encoded import keep_encoded
 
-                keep_paid(self.folder, self.mapper.native)
+                keep_encoded(self.folder, self.mapper.native)
                 self.mapper.native = None
             for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)

@@ -28,10 +28,10 @@ __all__ = [
     "check_room",
     "checksum_of",
     "fill",
-    "read_on",
     "repair",
     "repair_block",
-    "rows_a_block",
+    "rows_per_block",
+    "scan_with_retry",
     "settle",
     "wrong_rows",
 ]
@@ -147,12 +147,12 @@ class Reservoir:
                 self.kept[place] = one
 
 
-def rows_a_block(dim: int) -> int:
+def rows_per_block(dim: int) -> int:
     """Return the number of rows per block for vectors of a width."""
     return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
 
 
-def read_on(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
+def scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
     """Scan the old side; after a transient error, continue after the last block."""
     attempt = 0
     while True:
@@ -181,11 +181,11 @@ def fill(
     if journal.cursor is None:  # an engine may have written some rows, in any order
         journal.rows, journal.sample = 0, []
     reservoir = Reservoir(journal.sample, journal.rows)
-    batch = rows_a_block(dim)
+    batch = rows_per_block(dim)
     reader = database.reader()
 
     def mapped() -> Iterator[tuple[Block, np.ndarray]]:
-        for block in run_ahead(read_on(reader, retry, journal.cursor, batch)):
+        for block in run_ahead(scan_with_retry(reader, retry, journal.cursor, batch)):
             yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
 
     def note(block: Block) -> None:
@@ -239,7 +239,7 @@ def repair(
     def walk() -> dict[str, object]:
         old = Checksum()
         written = removed = 0
-        for block in run_ahead(reader.scan_pairs(batch=rows_a_block(dim))):
+        for block in run_ahead(reader.scan_pairs(batch=rows_per_block(dim))):
             written += repair_block(database, mapper, block, write=write)
             old.add(block.ids, block.old)
             if callback is not None:
@@ -323,6 +323,6 @@ def check_room(free: int | None, size: int) -> None:
 def checksum_of(database: Database, side: Side, dim: int) -> Checksum:
     """Return the checksum of all vectors of one side, in one pass."""
     checksum = Checksum()
-    for block in database.scan(side, batch=rows_a_block(dim)):
+    for block in database.scan(side, batch=rows_per_block(dim)):
         checksum.add(block.ids, block.vectors)
     return checksum

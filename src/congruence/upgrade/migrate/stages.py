@@ -26,9 +26,9 @@ from congruence.errors import (
     StorageError,
 )
 from congruence.upgrade.migrate._migration import Migration
+from congruence.upgrade.migrate.encoded import EncodedRows
 from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
-from congruence.upgrade.migrate.paid import Paid
-from congruence.upgrade.migrate.passes import repair, rows_a_block
+from congruence.upgrade.migrate.passes import repair, rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
 from congruence.upgrade.progressive._lazy import is_on_disk
 from congruence.upgrade.progressive.saving import restore
@@ -184,7 +184,7 @@ class _Table:
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
-        self.paid = Paid(migration.folder, migration.mapper.dim)
+        self.paid = EncodedRows(migration.folder, migration.mapper.dim)
         if not found:  # left over from a migration that was discarded
             names = np.array([one for one in self.plan.ids.tolist() if one in self.paid.rows], object)
             for start in range(0, len(names), TOLD):
@@ -200,7 +200,7 @@ class _Table:
     def put(self, rows: np.ndarray) -> None:
         """Write the given rows to the database as the plan now has them, one block at a time."""
         migration, plan = self.migration, self.plan
-        database, step = migration.database, rows_a_block(migration.mapper.dim)
+        database, step = migration.database, rows_per_block(migration.mapper.dim)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
             names, vectors = self.ids.take(pa.array(part)), plan._stored(part)
@@ -228,7 +228,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
         if out is not None:
             out.seek(0)
             out.truncate()
-        for block in migration.database.scan("old", batch=rows_a_block(info.dim)):
+        for block in migration.database.scan("old", batch=rows_per_block(info.dim)):
             # A copy: a slice of the client's column would keep its whole batch, with all vectors, in memory.
             names, vectors = block.ids.take(pa.array(np.arange(len(block.ids)))), block.vectors
             if among is None:
@@ -324,7 +324,7 @@ def _open(
 
 
 def _encode(
-    encode: Encode, ids: np.ndarray, paid: Paid, dim: int, callback: Callable[[int], object] | None
+    encode: Encode, ids: np.ndarray, paid: EncodedRows, dim: int, callback: Callable[[int], object] | None
 ) -> np.ndarray:
     """Return the new model's vectors of a batch; vectors encoded before a kill are not encoded again."""
     wanted = [str(one) for one in ids.tolist()]

@@ -15,7 +15,7 @@ from congruence.databases import Database
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
-from congruence.upgrade.migrate.passes import Checksum, rows_a_block
+from congruence.upgrade.migrate.passes import Checksum, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _exact(
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     width = queries.shape[1]
-    for block in database.scan(side, batch=rows_a_block(width)):
+    for block in database.scan(side, batch=rows_per_block(width)):
         if checksum is not None:
             checksum.add(block.ids, block.vectors)
         similar = _similar(queries, block.vectors, distance)

@@ -9,8 +9,8 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence.upgrade._estimate import Estimate
-from congruence.upgrade.progressive._ledger import LEARN, Ledger
 from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive._row_states import LEARN, RowStates
 from congruence.upgrade.progressive.meter import Reading, whole, whole_weighted
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
@@ -32,7 +32,7 @@ class Rows:
 
     Parameters
     ----------
-    book : Ledger
+    states : RowStates
     new : Received
         New vectors by row.
     old, mapped : ndarray, shapes (n, d_old) and (n, d_new)
@@ -50,7 +50,7 @@ class Rows:
 
     def __init__(
         self,
-        book: Ledger,
+        states: RowStates,
         new: Received,
         old: np.ndarray,
         mapped: np.ndarray,
@@ -61,9 +61,9 @@ class Rows:
         surprise: np.ndarray,
     ) -> None:
         self.weights, self.surprise = weights, surprise
-        self.book, self.new, self.old, self.mapped, self.texts, self.k = book, new, old, mapped, texts, k
+        self.states, self.new, self.old, self.mapped, self.texts, self.k = states, new, old, mapped, texts, k
         self.labels = labels if labels is not None and (labels >= 0).any() else None
-        self.sample = book.measured
+        self.sample = states.measured
 
     def native(self, rows: np.ndarray) -> np.ndarray:
         """Return the new vectors of re-embedded rows."""
@@ -88,8 +88,8 @@ class Rows:
 
     def references(self) -> np.ndarray:
         """Return the random rows, without the meter's, among which neighbors are searched if there are no texts: the first 5 k in random order; none if there are fewer."""
-        book, wanted = self.book, REFERENCES * self.k
-        found = book.permutation[(book.role == LEARN)[book.permutation] & book.embedded[book.permutation]]
+        states, wanted = self.states, REFERENCES * self.k
+        found = states.permutation[(states.role == LEARN)[states.permutation] & states.embedded[states.permutation]]
         return np.asarray(found[:wanted] if len(found) >= wanted else found[:0])
 
     def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
@@ -122,10 +122,10 @@ class Rows:
 
 def read(rows: Rows) -> Reading:
     """Return the quality of the store at this stage."""
-    n, rest = len(rows.old), rows.book.rest
+    n, rest = len(rows.old), rows.states.rest
     known = n - rest
     reading = Reading(n, known, len(rows.sample))
-    waits = ~rows.book.embedded
+    waits = ~rows.states.embedded
     for name, kept in rows.kept().items():
         support = rows.support(name, kept)
         reading.store[name], reading.mapped[name] = whole(float(known), known, kept, rest, support)
@@ -141,8 +141,8 @@ def _add_hits(rows: Rows, reading: Reading) -> None:
     """Add accuracy and recall, from rows' own texts: exact for the old model and the present store, estimated for the new model."""
     assert rows.texts is not None
     assert rows.labels is not None
-    book = rows.book
-    done, waits = np.flatnonzero(book.embedded), np.flatnonzero(~book.embedded)
+    states = rows.states
+    done, waits = np.flatnonzero(states.embedded), np.flatnonzero(~states.embedded)
     by_old = rows.hits(np.arange(len(rows.old)), rows.old.__getitem__, rows.texts.old)
     by_new = rows.hits(done, rows.native, rows.texts.new)
     by_map = rows.hits(waits, rows.mapped.__getitem__, rows.texts.new)

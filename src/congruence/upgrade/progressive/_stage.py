@@ -12,14 +12,14 @@ from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_width
 from congruence.errors import IdError, InputError, ShapeError
 from congruence.upgrade.progressive._lazy import Rows, by_block, row_blocks
-from congruence.upgrade.progressive._ledger import LEARN, WAITING, Ledger
 from congruence.upgrade.progressive._measure import Rows as Measured
 from congruence.upgrade.progressive._measure import losses, picture, read
 from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive._row_states import LEARN, WAITING, RowStates
 from congruence.upgrade.progressive._written import Written
 from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast, look_ahead
-from congruence.upgrade.progressive.learned import Race
+from congruence.upgrade.progressive.learned import OrderSelection
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.order import ORDERS, Order, View, quantiles, ranks
 from congruence.upgrade.progressive.refit import Correction, Refit
@@ -58,9 +58,9 @@ class Stage:
     _mapped: Rows
     _written: Written
     _new: Received
-    _ledger: Ledger
+    _row_states: RowStates
     _refit: Refit
-    _race: Race
+    _selection: OrderSelection
     _views: int
     _chosen_at: int
     _resumed: bool
@@ -119,7 +119,7 @@ class Stage:
 
     def _stored(self, rows: np.ndarray) -> np.ndarray:
         """Return rows of the current store, by row number."""
-        native = self._ledger.embedded[rows]
+        native = self._row_states.embedded[rows]
         out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
         out[native] = self._new.take(rows[native])
         out[~native] = self._written.take(rows[~native])
@@ -128,17 +128,17 @@ class Stage:
     @property
     def embedded(self) -> np.ndarray:
         """Mask of the rows that were re-embedded, shape (n,), bool."""
-        return self._ledger.embedded.copy()
+        return self._row_states.embedded.copy()
 
     @property
     def measured(self) -> np.ndarray:
         """Ids of the random rows from which the meter estimates the quality of rows that are still mapped."""
-        return np.asarray(self.ids[self._ledger.measured])
+        return np.asarray(self.ids[self._row_states.measured])
 
     @property
     def missing(self) -> np.ndarray:
         """Ids that were requested but not yet passed to :meth:`update`."""
-        return np.asarray(self.ids[(self._ledger.role != WAITING) & ~self._ledger.embedded])
+        return np.asarray(self.ids[(self._row_states.role != WAITING) & ~self._row_states.embedded])
 
     # ------------------------------------------------------------------ quality of the store
 
@@ -148,7 +148,7 @@ class Stage:
 
     def _rows(self) -> Measured:
         return Measured(
-            self._ledger,
+            self._row_states,
             self._new,
             self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations used here
             self._mapped,  # type: ignore[arg-type]
@@ -196,12 +196,12 @@ class Stage:
         for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
             if value is not None:
                 check_positive(value, name)
-        book = self._ledger
-        measured = book.measured
+        states = self._row_states
+        measured = states.measured
         values, supports, old_new = losses(self._rows())
         known = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
         check_choice(known, values, "metric")
-        waits = ~book.due & (book.role != LEARN)
+        waits = ~states.due & (states.role != LEARN)
         scores = self._score(self._view(1))
         ahead = 1 - ranks(scores[waits], scores[measured])
         loss = values[known]
@@ -209,8 +209,8 @@ class Stage:
             1 - loss[np.isfinite(loss)],
             ahead[np.isfinite(loss)],
             len(self),
-            int(np.count_nonzero(book.embedded)),
-            book.rest,
+            int(np.count_nonzero(states.embedded)),
+            states.rest,
             metric=known,
             meter_share=self.meter_share,
             target=target,
@@ -235,7 +235,7 @@ class Stage:
             raise InputError(
                 "Got no texts to score rows with; expected some. Pass texts=… and new_texts=…, or call fit_origin_scale with queries."
             )
-        rows = self._ledger.measured
+        rows = self._row_states.measured
         if len(rows) < FEWEST:
             raise InputError(
                 f"Got {len(rows)} random rows that are measured; expected {FEWEST} or more. Pass more batches to update, or a larger meter_share=…."
@@ -282,7 +282,7 @@ class Stage:
 
     def _score(self, view: View) -> np.ndarray:
         if self.order == "auto":
-            self.order_ = self._race.leader()
+            self.order_ = self._selection.leader()
         order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(self),) or not np.isfinite(scores).all():
@@ -293,4 +293,4 @@ class Stage:
 
     def _shown(self) -> np.ndarray:
         """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
-        return np.flatnonzero(self._ledger.shown[self._new.rows])
+        return np.flatnonzero(self._row_states.shown[self._new.rows])

@@ -10,7 +10,7 @@ import numpy as np
 from congruence.upgrade.progressive.order import ORDERS, View, ranks
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
-__all__ = ["Race"]
+__all__ = ["OrderSelection"]
 
 #: Orders that are compared.
 WITH_TEXTS = ("entropy", "disagreement", "overlap", "margin", "residual", "coverage", "random")
@@ -20,7 +20,7 @@ WITHOUT = ("random", "residual", "coverage", "distance")
 FEWEST, LEAD = 20, 2.5
 
 
-class Race:
+class OrderSelection:
     """The candidate orders, and how well each predicted the harm to random rows.
 
     Parameters

@@ -34,12 +34,12 @@ from congruence.upgrade.progressive._given import (
     squared_norm,
 )
 from congruence.upgrade.progressive._lazy import RowsOnDisk, by_block
-from congruence.upgrade.progressive._ledger import LEARN, METER, SELECTED, WAITING, Ledger
 from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive._row_states import LEARN, METER, SELECTED, WAITING, RowStates
 from congruence.upgrade.progressive._stage import Stage
 from congruence.upgrade.progressive._sums import Sums
 from congruence.upgrade.progressive._written import Update, Written
-from congruence.upgrade.progressive.learned import Race
+from congruence.upgrade.progressive.learned import OrderSelection
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Refit
@@ -177,21 +177,21 @@ class Progressive(Stage):
         self.random_state = check_seed(random_state)
         gate = None if self.texts is None else Gate.fit(self._unit, self.texts)
         self._refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
-        self._ledger = Ledger(n, random_state)
+        self._row_states = RowStates(n, random_state)
         self._new = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
         self._sums = None if isinstance(self._old, np.ndarray) else Sums(self._refit, self._old, self._new)
         self._near = near_cosine(self._unit, random_state)
-        self._race = Race("entropy" if self._refit.most_are_known else "random", self.texts is not None)
+        self._selection = OrderSelection("entropy" if self._refit.most_are_known else "random", self.texts is not None)
         self._chosen_at, self._views, self._resumed = 0, 0, False
         self.correction_ = self._refit.first()
         self._map()
         kept = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
         self._written = Written(self._refit, self._old, self.correction_, kept)
-        self.order_ = self._race.leader() if order == "auto" else order if isinstance(order, str) else "given"
+        self.order_ = self._selection.leader() if order == "auto" else order if isinstance(order, str) else "given"
         self.history_, self._pieces = [], {}
 
     def __repr__(self) -> str:
-        done = int(np.count_nonzero(self._ledger.embedded))
+        done = int(np.count_nonzero(self._row_states.embedded))
         return f"Progressive({done:,} of {len(self):,} rows re-embedded, order={self.order_!r})"
 
     # ------------------------------------------------------------------ batches
@@ -238,7 +238,7 @@ class Progressive(Stage):
             yield self.missing
         self._resumed = False
         while True:
-            room = most - int(np.count_nonzero(self._ledger.role))
+            room = most - int(np.count_nonzero(self._row_states.role))
             if until is not None and self.history_:
                 check_choice(metric, self.history_[-1].store, "metric")
                 if self.history_[-1].store[metric].low >= until:
@@ -250,21 +250,21 @@ class Progressive(Stage):
 
     def _next(self, size: int) -> np.ndarray:
         """Choose this many further rows: random ones, and the first ones of the order."""
-        book = self._ledger
-        random = book.draw(min(size, max(1, round(self.meter_share * size))))
+        states = self._row_states
+        random = states.draw(min(size, max(1, round(self.meter_share * size))))
         self._views += 1
         view = self._view(size)
         scores = self._score(view)
-        learn = random[book.role[random] == LEARN]
+        learn = random[states.role[random] == LEARN]
         if self.order == "auto":
-            self._race.enter(learn, view)
-        eligible = ~book.due & (book.role != LEARN) & (book.role != SELECTED)
+            self._selection.enter(learn, view)
+        eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
         taken = take_front(
-            scores, eligible, book.role == METER, size - len(random), self._unit, view.native, self._near
+            scores, eligible, states.role == METER, size - len(random), self._unit, view.native, self._near
         )
-        book.due[taken] = True
-        selected = taken[book.role[taken] == WAITING]
-        book.role[selected] = SELECTED
+        states.due[taken] = True
+        selected = taken[states.role[taken] == WAITING]
+        states.role[selected] = SELECTED
         return np.concatenate([random, selected])
 
     # ------------------------------------------------------------------ updates
@@ -307,15 +307,15 @@ class Progressive(Stage):
                 f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d ones, of the map's target. Pass vectors=… of the new model."
             )
         Y = unit(Y).astype(np.float32)
-        book = self._ledger
+        states = self._row_states
         if self._sums is not None:
             self._sums.leave(rows[self._new.known(rows)])
         self._new.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
-        other = rows[book.role[rows] == WAITING]
-        book.role[other], book.due[other] = SELECTED, True
-        book.embedded[rows] = True
+        other = rows[states.role[rows] == WAITING]
+        states.role[other], states.due[other] = SELECTED, True
+        states.embedded[rows] = True
         if self.order == "auto":
-            self._race.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
+            self._selection.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
         self._fit()
         reading = self._read()
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
@@ -327,11 +327,11 @@ class Progressive(Stage):
         native = self._new.rows[self._shown()]
         if not len(native):
             return
-        book = self._ledger
-        random = book.role[native] == LEARN
+        states = self._row_states
+        random = states.role[native] == LEARN
         weight = 1.0
         if random.any():
-            stands_for = (len(self) - int(book.due.sum())) / int(random.sum())
+            stands_for = (len(self) - int(states.due.sum())) / int(random.sum())
             weight = float(np.clip(stands_for, 1.0, self.clip))
         choose = len(native) >= AGAIN * self._chosen_at
         if self._sums is not None:
@@ -345,7 +345,7 @@ class Progressive(Stage):
         self._map()
 
     def _changed(self) -> Update:
-        waits = ~self._ledger.embedded
+        waits = ~self._row_states.embedded
         rows, moved = self._written.advance(self.correction_, self._mapped, waits, self.tolerance)
         return Update(self.ids[rows], moved, int(np.count_nonzero(waits)))
 

@@ -47,16 +47,16 @@ def state(plan: Stage) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def _state(plan: Stage) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return what is small, or changes with each update."""
-    book = plan._ledger
-    arrays = {"role": book.role, "due": book.due, "embedded": book.embedded, "slot": plan._written.slot}
+    states = plan._row_states
+    arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": plan._written.slot}
     facts = {
         "order": plan.order if isinstance(plan.order, str) else None,
         "inputs": _digest(plan),
-        "place": book.place,
-        "drawn": book.drawn,
+        "place": states.place,
+        "drawn": states.drawn,
         "views": plan._views,
         "chosen_at": plan._chosen_at,
-        "race": plan._race.state(),
+        "race": plan._selection.state(),
         "history": [one.to_dict() for one in plan.history_],
         **{name: getattr(plan, name) for name in PARAMETERS},
     }
@@ -112,27 +112,27 @@ def _check_vectors(arrays: Mapping[str, np.ndarray], plan: Stage) -> None:
 
 
 def _fill(plan: Stage, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
-    book, n = plan._ledger, len(plan)
+    states, n = plan._row_states, len(plan)
     for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
         if arrays[name].shape != (n,):
             raise ValueError(f"{name} has shape {arrays[name].shape}")
-        setattr(book, name, np.array(arrays[name], kind))
+        setattr(states, name, np.array(arrays[name], kind))
     rows = plan._new.rows
-    if not np.array_equal(np.sort(rows), np.flatnonzero(book.embedded)):
+    if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
         raise ValueError("vectors are not those of the re-embedded rows")
     for part in row_blocks(plan._mapped):
         if not np.isfinite(plan._new.take(rows[part])).all():
             raise ValueError("vectors are not finite")
-    book.place, book.drawn = int(facts["place"]), int(facts["drawn"])
+    states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
     plan._views, plan._chosen_at = int(facts["views"]), int(facts["chosen_at"])
     plan._resumed = True
-    plan._race.restore(facts["race"])
+    plan._selection.restore(facts["race"])
     plan.history_ = [Reading.from_dict(one) for one in facts["history"]]
     plan._written.restore(arrays["slot"], maps)
     plan.correction_ = plan._written.maps[plan._written.now]
     plan._map()
     if plan.order == "auto":
-        plan.order_ = plan._race.leader()
+        plan.order_ = plan._selection.leader()
 
 
 def save(plan: Stage, path: str | Path, *, force: bool) -> Path:

@@ -9,7 +9,7 @@ from congruence._utils.display import as_html, as_text
 from congruence.maps._estimator import BaseEstimator
 
 
-class Shown(BaseEstimator):
+class DisplayMixin(BaseEstimator):
     """Base class of maps that replaces scikit-learn's display, in a terminal and in a notebook, once the map is fitted."""
 
     source_space_: Space

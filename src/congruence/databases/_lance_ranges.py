@@ -17,13 +17,13 @@ from congruence.databases._lance_column import commit, stream
 from congruence.databases._lance_reader import LanceReader, client
 from congruence.databases._lance_staging import matrix_of
 from congruence.databases._lance_table import TablePlace, flat_of, storage_of
-from congruence.databases._stretches import Change, Stretched, WrittenFile
+from congruence.databases._partitioned import Change, Partitioned, WrittenFile
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     import lance
 
-__all__ = ["LanceStretches"]
+__all__ = ["LanceRanges"]
 
 #: Rows that are written at a time where there is nothing to go by.
 _ROWS = 4096
@@ -33,10 +33,10 @@ _OFFSET = np.uint64(2**32 - 1)
 _T = TypeVar("_T")
 
 
-class LanceStretches(LanceReader, Stretched):
+class LanceRanges(LanceReader, Partitioned):
     """What :class:`congruence.databases.lancedb.LanceDB` does for an engine.
 
-    All stretches are of the version that :meth:`stretches` saw. A file is committed only if its fragment still consists of the same files
+    All ranges are of the version that :meth:`ranges` saw. A file is committed only if its fragment still consists of the same files
     beside the new column: deleted rows stay in them, and rows that were updated or compacted are in another fragment.
     """
 
@@ -59,8 +59,8 @@ class LanceStretches(LanceReader, Stretched):
     def _change(self, change: Callable[[], _T]) -> _T:
         """Run a change that reads the latest version and commits; retry from the new version if others commit in between."""
 
-    def stretches(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of fragments; see :meth:`Stretched.stretches`. A fragment is never divided."""
+    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of fragments; see :meth:`Partitioned.ranges`. A fragment is never divided."""
         if self._where is not None:
             raise ParameterError(
                 f"Got the condition {self._where!r} for an engine; expected all rows: whole files of the column are written. Leave it out, or migrate with engine='local'."
@@ -78,7 +78,7 @@ class LanceStretches(LanceReader, Stretched):
         return iter(found)
 
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Write the column's file of those fragments in which something changes; see :meth:`Stretched.revise`."""
+        """Write the column's file of those fragments in which something changes; see :meth:`Partitioned.revise`."""
         with self._errors():
             data = self._lance.dataset(self._place.uri, self._version, storage_options=self._place.options)
             files = []
@@ -134,7 +134,7 @@ class LanceStretches(LanceReader, Stretched):
         ]
 
     def take(self, files: Sequence[WrittenFile]) -> int:
-        """Commit files in one version, and remove those that no longer fit; see :meth:`Stretched.take`."""
+        """Commit files in one version, and remove those that no longer fit; see :meth:`Partitioned.take`."""
         if not files:
             return 0
 

@@ -12,12 +12,12 @@ from threadpoolctl import threadpool_limits
 from torch.nn.functional import normalize
 
 from congruence.errors import NotFiniteError
-from congruence.transport import _crew, _kernel, klot, klot_features, sinkhorn, solve_teacher
+from congruence.transport import _kernel, _strip_pool, klot, klot_features, sinkhorn, solve_teacher
 
 
 @pytest.fixture(autouse=True)
 def many_small_strips(monkeypatch):
-    monkeypatch.setattr(_crew, "LEAST", 0)
+    monkeypatch.setattr(_strip_pool, "LEAST", 0)
     monkeypatch.setattr(_kernel, "HELD_BYTES", 20 * 90 * 8)
     monkeypatch.setattr(_kernel, "LEAST_BYTES", 1)
     monkeypatch.setattr(_kernel, "COMPUTED_BYTES", 20 * 90 * 8)
@@ -100,8 +100,8 @@ def test_numpy_is_equal_but_for_rounding(way, monkeypatch):
     given |= {"memory": 60 * 90 * 8} if way == "half held" else {}
     found = {}
     for n in (1, 3):
-        monkeypatch.setattr(_crew, "threads", lambda tensors, n=n: n)
-        monkeypatch.setattr(_crew, "ALONE", 32)
+        monkeypatch.setattr(_strip_pool, "threads", lambda tensors, n=n: n)
+        monkeypatch.setattr(_strip_pool, "ALONE", 32)
         found[n] = sinkhorn(epsilon=0.02, **given)
     assert found[1].n_iter == found[3].n_iter
     np.testing.assert_allclose(found[1].u, found[3].u, atol=1e-11)
@@ -111,12 +111,12 @@ def test_numpy_is_equal_but_for_rounding(way, monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("m", [1, 31, 32, 33, 200])
 def test_products_without_the_library(m, dtype, monkeypatch):
-    monkeypatch.setattr(_crew, "ALONE", 32)
+    monkeypatch.setattr(_strip_pool, "ALONE", 32)
     rng = np.random.default_rng(0)
     K, a, b = (rng.random(shape).astype(dtype) for shape in ((7, m), 7, m))
     tolerance = 20 * np.finfo(dtype).eps
     for apart in (True, False):
-        rows, columns = _crew.times_columns(K, b, apart), _crew.times_rows(K, a, apart)
+        rows, columns = _strip_pool.times_columns(K, b, apart), _strip_pool.times_rows(K, a, apart)
         assert rows.dtype == columns.dtype == dtype
         np.testing.assert_allclose(rows, (K * b).sum(axis=1, dtype=np.float64), rtol=tolerance)
         np.testing.assert_allclose(columns, (K * a[:, None]).sum(axis=0, dtype=np.float64), rtol=tolerance)
@@ -191,18 +191,18 @@ def test_while_strips_are_shared_out_nobody_else_is_limited():
         torch.ones(2).sum()
         other.append(torch.get_num_threads())
 
-    with with_threads(3, lambda: _crew.Crew(torch.ones(1), 1)) as crew:
+    with with_threads(3, lambda: _strip_pool.StripPool(torch.ones(1), 1)) as pool:
         thread = threading.Thread(target=ask_elsewhere)
         thread.start()
         thread.join()
-        gate = threading.Barrier(crew.size, timeout=30)  # every thread takes one
+        gate = threading.Barrier(pool.size, timeout=30)  # every thread takes one
 
         def work(part):
             gate.wait()
             limited.append(torch.get_num_threads())
 
-        list(crew.each(work, [slice(0, 1)] * crew.size))
-    assert crew.size == 3
+        list(pool.each(work, [slice(0, 1)] * pool.size))
+    assert pool.size == 3
     assert limited == [1, 1, 1]
     assert other == [torch.get_num_threads()]
 
@@ -212,15 +212,15 @@ def test_strips_are_not_differentiated_in_any_thread(mode):
     """Threads begin with a graph. What two of them write into one tensor would otherwise be in it, and fail now and again."""
     Y = torch.ones(2, 2, requires_grad=True)
     found = []
-    with with_threads(3, lambda: _crew.Crew(torch.ones(1), 1)) as crew:
-        gate = threading.Barrier(crew.size, timeout=30)
+    with with_threads(3, lambda: _strip_pool.StripPool(torch.ones(1), 1)) as pool:
+        gate = threading.Barrier(pool.size, timeout=30)
 
         def work(part):
             gate.wait()
             found.append(((torch.ones(2, 2) @ Y).requires_grad, torch.is_inference_mode_enabled()))
 
         with mode():
-            list(crew.each(work, [slice(0, 1)] * crew.size))
+            list(pool.each(work, [slice(0, 1)] * pool.size))
     assert found == [(False, mode is torch.inference_mode)] * 3
 
 
@@ -241,33 +241,33 @@ def test_under_inference_mode(way, n_threads):
 def test_numpy_uses_as_many_as_its_blas_may():
     for n in (1, 2):
         with threadpool_limits(n):
-            assert _crew.threads(tensors=False) == n
-            assert _crew.Crew(np.ones(1), 1).size == n
-            assert _crew.Crew(np.ones(1), 1).apart == (n > 1)
+            assert _strip_pool.threads(tensors=False) == n
+            assert _strip_pool.StripPool(np.ones(1), 1).size == n
+            assert _strip_pool.StripPool(np.ones(1), 1).apart == (n > 1)
 
 
-# ------------------------------------------------------------------ a crew by itself
+# ------------------------------------------------------------------ a pool by itself
 
 
 @pytest.fixture
-def crew():
-    with with_threads(4, lambda: _crew.Crew(torch.ones(1), 1)) as crew:
-        yield crew
+def pool():
+    with with_threads(4, lambda: _strip_pool.StripPool(torch.ones(1), 1)) as pool:
+        yield pool
 
 
 def parts(n):
     return [slice(i, i + 1) for i in range(n)]
 
 
-def test_results_come_in_the_order_of_the_parts(crew):
+def test_results_come_in_the_order_of_the_parts(pool):
     def slow_first(part):
         time.sleep(0.02 if part.start == 0 else 0)
         return part.start
 
-    assert list(crew.each(slow_first, parts(20))) == list(range(20))
+    assert list(pool.each(slow_first, parts(20))) == list(range(20))
 
 
-def test_what_is_to_be_done_in_turn_is(crew):
+def test_what_is_to_be_done_in_turn_is(pool):
     done, who = [], {}
 
     def work(part):
@@ -279,13 +279,13 @@ def test_what_is_to_be_done_in_turn_is(crew):
         assert who[result] == threading.get_ident()
         done.append((part.start, result))
 
-    assert list(crew.each(work, parts(20), then)) == list(range(20))
+    assert list(pool.each(work, parts(20), then)) == list(range(20))
     assert done == [(i, i) for i in range(20)]
 
 
 @pytest.mark.parametrize("where", ["work", "then"])
 @pytest.mark.parametrize("bad", [0, 7, 19])
-def test_an_error_ends_all(crew, where, bad):
+def test_an_error_ends_all(pool, where, bad):
     def work(part):
         time.sleep(0.001)
         if where == "work" and part.start == bad:
@@ -296,23 +296,23 @@ def test_an_error_ends_all(crew, where, bad):
             raise KeyError(bad)
 
     with pytest.raises(KeyError, match=str(bad)):
-        list(crew.each(work, parts(20), then))
-    assert list(crew.each(lambda part: part.stop, parts(3))) == [1, 2, 3]  # and it goes on
+        list(pool.each(work, parts(20), then))
+    assert list(pool.each(lambda part: part.stop, parts(3))) == [1, 2, 3]  # and it goes on
 
 
-def test_a_helper_that_never_runs_delays_nothing(crew):
+def test_a_helper_that_never_runs_delays_nothing(pool):
     held = threading.Event()
-    stuck = [crew._pool.submit(held.wait) for _ in range(crew.size - 1)]
+    stuck = [pool._pool.submit(held.wait) for _ in range(pool.size - 1)]
     try:
-        assert list(crew.each(lambda part: part.start, parts(20))) == list(range(20))
+        assert list(pool.each(lambda part: part.start, parts(20))) == list(range(20))
     finally:
         held.set()
     assert all(future.result() for future in stuck)
 
 
 def test_small_problems_and_other_devices_are_not_shared_out(monkeypatch):
-    monkeypatch.setattr(_crew, "LEAST", 10)
-    sizes = with_threads(2, lambda: [_crew.Crew(torch.ones(1), n).size for n in (9, 10)])
+    monkeypatch.setattr(_strip_pool, "LEAST", 10)
+    sizes = with_threads(2, lambda: [_strip_pool.StripPool(torch.ones(1), n).size for n in (9, 10)])
     assert sizes == [1, 2]
-    assert with_threads(2, lambda: _crew.Crew(torch.ones(1, device="meta"), 100).size) == 1
-    assert with_threads(2, lambda: _crew.Crew(torch.ones(1), 100, held=False).size) == 1
+    assert with_threads(2, lambda: _strip_pool.StripPool(torch.ones(1, device="meta"), 100).size) == 1
+    assert with_threads(2, lambda: _strip_pool.StripPool(torch.ones(1), 100, held=False).size) == 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["LEARN", "METER", "SELECTED", "WAITING", "Ledger"]
+__all__ = ["LEARN", "METER", "SELECTED", "WAITING", "RowStates"]
 
 #: Why a row was asked for.
 WAITING, SELECTED, LEARN, METER = range(4)
 
 
-class Ledger:
+class RowStates:
     """Rows of the store and what became of them.
 
     Parameters

@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence.databases._base import Database, PairedBlock
 
-__all__ = ["Change", "Stretched", "WrittenFile"]
+__all__ = ["Change", "Partitioned", "WrittenFile"]
 
 #: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of these rows; None if there are none.
 Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
@@ -26,7 +26,7 @@ class WrittenFile(TypedDict):
     file: dict[str, object]
 
 
-class Stretched(Database):
+class Partitioned(Database):
     """A database that can be pickled and used in another process that sees the same files."""
 
     #: Unit of the numbers that delimit a range, for messages.
@@ -38,7 +38,7 @@ class Stretched(Database):
         return False
 
     @abstractmethod
-    def stretches(self, most: int) -> Iterator[tuple[int, int]]:
+    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
         """Yield ranges (start, stop), excluding stop, that together cover all current rows.
 
         Parameters
@@ -54,7 +54,7 @@ class Stretched(Database):
         Parameters
         ----------
         start, stop : int
-            A range from :meth:`stretches`.
+            A range from :meth:`ranges`.
         batch : int
             Maximum number of rows per block.
         change : callable

@@ -12,13 +12,13 @@ from congruence._utils.arrays import blocks
 from congruence.upgrade.migrate.journal import PROGRESSIVE
 from congruence.upgrade.migrate.native import NativeRows
 
-__all__ = ["Paid", "keep_paid"]
+__all__ = ["EncodedRows", "keep_encoded"]
 
 #: Name of the folder, in the journal's folder.
 _FOLDER = "encoded"
 
 
-class Paid:
+class EncodedRows:
     """Encoded rows by id, stored as one small folder per chunk.
 
     Parameters
@@ -60,9 +60,9 @@ class Paid:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def keep_paid(folder: Path, native: NativeRows) -> None:
+def keep_encoded(folder: Path, native: NativeRows) -> None:
     """Remove a plan, but keep the vectors that were encoded for it. Raises StorageError."""
-    kept = Paid(folder, native.new.width)
+    kept = EncodedRows(folder, native.new.width)
     for part in blocks(len(native.ids), 4 * native.new.width):
         names = [str(one) for one in native.ids[part].tolist()]
         kept.add(names, native.take(np.arange(len(native.ids))[part]))

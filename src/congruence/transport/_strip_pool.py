@@ -34,7 +34,7 @@ LEAST = 2**19
 ALONE = 8192
 
 
-class Crew:
+class StripPool:
     """Thread pool for the strips of one matrix, active inside a ``with`` block.
 
     Inside the block, each thread of the pool, including the caller's, runs torch single-threaded; torch's setting in all other threads, and
@@ -69,7 +69,7 @@ class Crew:
         self._pool: ThreadPoolExecutor | None = None
         self._exit = ExitStack()
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> StripPool:
         if self._limits:
             self._exit.enter_context(_openmp().limit(limits=1))
         if self.size > 1:
@@ -116,7 +116,7 @@ class Crew:
 
 
 #: Runs everything on the caller's thread, with the library's own multithreading.
-ONE = Crew(np.empty(0), 0, held=False)
+ONE = StripPool(np.empty(0), 0, held=False)
 
 
 class _Shared(Generic[T]):
