@@ -184,9 +184,8 @@ def test_no_square_array_is_built(monkeypatch):
     real = base.unit
     monkeypatch.setattr(retrieval, "unit", lambda A, name: seen.append(A.shape) or real(A, name))
     n = 40_000
-    Z = (
-        np.random.default_rng(0).standard_normal((n, 4)).astype(np.float32)
-    )  # its own, so that no other test makes rows tie
+    # Its own, so that no other test makes rows tie.
+    Z = np.random.default_rng(0).standard_normal((n, 4)).astype(np.float32)
     labels = np.arange(n)
     assert np.array_equal(top1_scores(Z[:600], Z, labels[:600], labels), np.ones(600))
     assert max(rows for rows, _ in seen[1:]) * n * 4 <= 33 * 2**20

@@ -222,9 +222,8 @@ def test_masses():
 
 def test_strips_are_the_matrix_in_either_precision(small_strips):
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
-        X, Y, TX, TY = (
-            side.detach().to(dtype).requires_grad_() for side in problem(120, 80, d=32)
-        )  # eight strips of 16 rows
+        # Eight strips of 16 rows.
+        X, Y, TX, TY = (side.detach().to(dtype).requires_grad_() for side in problem(120, 80, d=32))
         A = X @ Y.T
         dense = klot(A, (TX @ TY.T).detach(), epsilon_teacher=0.05)
         dX, dY = torch.autograd.grad(dense, (X, Y))

@@ -68,9 +68,8 @@ class Connection:
         try:
             with _silent():
                 found = getattr(self.client, name)(*args, **kwargs)
-                return (
-                    [dict(one) for one in found] if name == "query" else found
-                )  # the client reads rows when they are asked for
+                # The client reads rows when they are asked for.
+                return [dict(one) for one in found] if name == "query" else found
         except CongruenceError:
             raise
         except Exception as error:

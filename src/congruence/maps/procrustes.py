@@ -64,9 +64,8 @@ class ProcrustesHeads(ProjectionMap):
         ours, theirs = _span(A), _span(B)
         widths = [rows.width if frame is None else frame.shape[1] for rows, frame in ((A, ours), (B, theirs))]
         cross = np.zeros(widths)
-        scatter = (
-            np.array([A.size, B.size]) ** 2
-        )  # computed before centering, which determines the size of the rounding error
+        # Computed before centering, which determines the size of the rounding error.
+        scatter = np.array([A.size, B.size]) ** 2
         for part in blocks(len(A), 8 * (A.width + B.width)):
             a, b = A[part], B[part]
             scatter += np.vdot(a, a), np.vdot(b, b)

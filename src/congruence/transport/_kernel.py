@@ -224,9 +224,8 @@ class Kernel:
         """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the bytes used."""
         least = self.xp.log(r * self.xp.min(c)) + math.log(self.xp.finfo(self.affinity.dtype).eps / 2) - GROWTH
         entry_bytes = self._width // self.affinity.shape[1] + 4
-        dense = (
-            threading.Event()
-        )  # set at the first dense strip: strips are taken in order, so later ones can be skipped
+        # Set at the first dense strip: strips are taken in order, so later ones can be skipped.
+        dense = threading.Event()
 
         def keep(part: slice, L: Array) -> scipy.sparse.csr_matrix | None:
             if dense.is_set():

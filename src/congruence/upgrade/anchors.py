@@ -260,9 +260,8 @@ def choose_anchors(
     A -= A.mean(axis=0)
     order = METHODS[method](A, n, rng) if A.any() else np.arange(n)
     chosen = candidates[order]
-    random = (
-        np.arange(n) if labels is None else rng.permutation(len(A))[:n]
-    )  # what was drawn is in random order, unless by class
+    # What was drawn is in random order, unless by class.
+    random = np.arange(n) if labels is None else rng.permutation(len(A))[:n]
     return Anchors(
         pool.take(chosen),
         drawn[chosen],

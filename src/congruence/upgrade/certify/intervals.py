@@ -338,9 +338,8 @@ class Measured:
     def _rate(self, name: str) -> Estimate:
         # The correction for left-out anchors can step over the edge.
         value = float(np.clip(self.scores[name].mean(), 0, 1))
-        each = (
-            int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
-        )  # results that a query's score is the mean of
+        # Results that a query's score is the mean of.
+        each = int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
         interval = rate_interval(value, self.influence[name], groups=self.groups.get(name), each=each)
         return Estimate(value, *interval, len(self.scores[name]))
 

@@ -25,9 +25,8 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
     for data in job.data:
         check_sources(data, ["unpaired sources"])
         pairs = size(job, data, "pairs")
-        alone = (
-            ["sail"] if job["scatter"] else ["sail_all", "sail"]
-        )  # baselines that do not depend on the unpaired source
+        # Baselines that do not depend on the unpaired source.
+        alone = ["sail"] if job["scatter"] else ["sail_all", "sail"]
         chosen = tuned(job, data, [*alone, "sotalign"], pairs)
         points = []
         for seed in job.seeds:
