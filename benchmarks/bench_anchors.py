@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--only", help="pairs whose name has this in it")
+    parser.add_argument("--only", help="only pairs of models whose name contains this")
     parser.add_argument(
         "--chosen", action="store_true", help="compare the fixed rotation with the map that fit chooses"
     )

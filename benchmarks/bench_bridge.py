@@ -2,11 +2,11 @@
 
 ``python benchmarks/bench_bridge.py sample`` searches the sample's pictures of emoji-a with texts of emoji-b; ``lvis FILE`` the pictures of OpenAI
 ViT-B/32 with texts of EVA-02 (``lvis1203_clip.npz``), ``caltech FILE`` photos in MobileNet-v2 with photos in EfficientNet-Lite0
-(``caltech101_unimodal.npz``). Each split draws anchors, which the map is fitted on and nothing is measured with; the other items are queries. On the
-sample and LVIS the index holds all pictures (with ``--unseen`` those of unseen classes); of Caltech-101 it holds photos that are neither anchors nor queries, and those of the query's class are relevant.
+(``caltech101_unimodal.npz``). Each split draws anchors, which are used only to fit the map; the other items are queries. On the
+sample and LVIS, the index contains all pictures (with ``--unseen`` only those of unseen classes); on Caltech-101, it contains photos that are neither anchors nor queries, and those of the query's class are relevant.
 
-Thresholds: cut-offs are those above which the old model has a given share of irrelevant pairs among half of the queries. They are translated by
-what is fitted on this half, and measured on the other. Quantiles are what ``Bridge.fit_thresholds`` matches; regressions are scikit-learn's
+Thresholds: cut-offs are those above which the old model has a given share of irrelevant pairs among half of the queries. Methods of translating them are
+fitted on this half and evaluated on the other. Quantiles are what ``Bridge.fit_thresholds`` matches; regressions are scikit-learn's
 IsotonicRegression of one score on the other, the second inverted. The error is the mean of \\|log(FPR after / FPR before)\\|, as a factor.
 
 ``speed`` times one query (768 to 1,024 dimensions, float32) against the bare product, in processor time of one run.
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("data", choices=("sample", "lvis", "caltech", "speed"))
     parser.add_argument("file", nargs="?")
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--anchors", type=int, default=600, help="of LVIS")
+    parser.add_argument("--anchors", type=int, default=600, help="number of anchors on LVIS")
     parser.add_argument("--unseen", action="store_true", help="only pictures of unseen classes in the index of LVIS")
     add_json(parser)
     given = parser.parse_args()

@@ -1,8 +1,8 @@
 """compare_maps on LVIS: is a map without centering better than a centered one, and how often do its tests reject if there is no difference?
 
-``python benchmarks/bench_compare.py --data ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02, fitted on n class names; 303 classes are in no fit. The
-centered map knows the source's image mean of the 900 other classes. Images are searched as they are mapped. Simulated: 40 queries in 6 dimensions, two predictions that are the truth and
-noise of one law, so that no measure differs but by chance; by group: 5 copies of each query's noise, tested by query and by group.
+``python benchmarks/bench_compare.py --data ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02, fitted on n class names; 303 classes are not fitted on. The
+centered map knows the source's image mean of the 900 other classes. Mapped images are searched without further centering. Simulated: 40 queries in 6 dimensions, and two predictions, each the truth plus
+noise of the same distribution, so that measures differ only by chance. By group: 5 copies of each query's noise, tested by query and by group.
 """
 
 from __future__ import annotations

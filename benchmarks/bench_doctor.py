@@ -1,9 +1,9 @@
 """How well are rows assigned to their model, and foreign rows detected? ``python benchmarks/bench_doctor.py ../shared/data``.
 
-LVIS class names by three CLIP text towers: stores of which 60 % are of one known model, 38 % of another, and ten rows of a third that is not known.
-Photos of Caltech-101 by MobileNet-v2, which is known, and ten by EfficientNet-Lite0, which is not. Known are n rows of each model, of items that
-the store does not hold. "Other content": the known photos are of 50 classes, the store's of the other 50, of the same model. Nothing was
-chosen by these rows but the tail's form (Pareto's rather than the generalized Pareto distribution, which missed foreign rows in one of five splits).
+LVIS class names encoded by three CLIP text towers: stores with 60 % of the rows from one known model, 38 % from another, and ten rows from a third, unknown one.
+Photos of Caltech-101 encoded by MobileNet-v2, which is known, and ten by EfficientNet-Lite0, which is not. For each known model, n rows are given, of items that
+are not in the store. "Other content": the known photos show 50 classes, those in the store the other 50, by the same model. Nothing was
+chosen on these rows except the form of the tail (Pareto's rather than the generalized Pareto distribution, which missed foreign rows in one of five splits).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Map a data set of many files with Ray on this machine, beside Ray's own read and write, and beside the local command.
+"""Map a data set of many files with Ray on this machine, compared with Ray's own read and write and with the local command.
 
 Each run is a separate process, and the runs of a round follow each other. Wall-clock seconds are meaningful only on an otherwise idle machine; processor seconds cover
 the whole process tree, including Ray's own processes. For the fault test, SIGKILL ends the driver with its workers, or a single worker, at random moments, and the run is
@@ -167,7 +167,7 @@ def kill(folder: Path, whom: str, after: float) -> tuple[bool, bool]:
 
 
 def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
-    """Repeat until a number of kills have hit a running run; a moment after its end is drawn again."""
+    """Repeat until a number of kills have hit a run; if a random time lies after the end of the run, it is drawn again."""
     rng = np.random.default_rng(seed)
     expected = pq.read_table(folder / "in", columns=["id"]).num_rows
     found: list[dict] = []
@@ -177,7 +177,7 @@ def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
         after = float(rng.uniform(0, seconds))
         hit, ended = kill(folder, whom, after)
         if not hit:
-            seconds = max(after, 1.0)  # later moments lie after the end, too
+            seconds = max(after, 1.0)  # later times also lie after the end
             continue
         if not (folder / "out-ray").exists():  # otherwise it was killed after its last step
             call("ray", folder)

@@ -2,8 +2,8 @@
 
 ``python benchmarks/bench_exposure.py --data ../shared/data --store "LVIS names"``. Four stores: LVIS class names by OpenAI ViT-B/32, and images of the same classes, read with
 EVA-02's texts; 1,200 prompts of Caltech-101 (12 templates of each class) by MiniLM, read with MPNet's; Caltech-101 photos by one dual encoder, read with the
-class names of the other (heads on frozen features, each fitted on its own photos), where a text is that of the photo's class. The known pairs are drawn anew in each draw and
-left out of what is counted. Control: the texts are in an order of their own, so that known pairs are wrong. A store may be smaller than the list of candidates: 600 and 200 of the LVIS names, all 1,203 of them candidates. ``--unpaired``: no pair is known, the map is UnpairedMap's.
+class names of the other (heads on frozen features, each fitted on its own photos), where the text of a photo is its class name. Each draw uses new known pairs, which are
+not counted. Control: the texts are shuffled, so that known pairs are wrong. A store may be smaller than the list of candidates: 600 and 200 of the LVIS names, with all 1,203 as candidates. ``--unpaired``: no pairs are known, and the map is fitted by UnpairedMap.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--store", choices=(*STORES, *SMALLER), required=True)
     parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--unpaired", action="store_true", help="without any pair, and without protection, only")
+    parser.add_argument(
+        "--unpaired", action="store_true", help="measure only an attack without known pairs, on the unprotected store"
+    )
     add_json(parser)
     options = parser.parse_args()
     store, texts, labels = open_store(options.store, options.data)

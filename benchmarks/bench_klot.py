@@ -31,7 +31,7 @@ EPSILON, EPSILON_TEACHER = 0.05, 0.01
 
 
 def peak_mb() -> float:
-    # ru_maxrss would not do: a child process inherits its parent's value.
+    # ru_maxrss cannot be used: a child process inherits its parent's value.
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
@@ -175,7 +175,7 @@ def exact(X, Y, TX, TY, max_iter):
 
 
 WAYS = {f.__name__: f for f in (plain, unrolled, implicit, pot, geomloss, dense, features, streamed, exact)}
-#: Modules that some of them import.
+#: Modules that some of the implementations import.
 MODULES = {"pot": "ot", "geomloss": "geomloss"}
 LABELS = {
     "plain": "log-sum-exp, explicit gradient",
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument(
-        "--exact", type=int, default=10_000, help="most rows for which the converged gradient is computed"
+        "--exact", type=int, default=10_000, help="largest number of rows for which the converged gradient is computed"
     )
     parser.add_argument("--room", type=float, default=4.0, help="GB that autograd through the solver may keep")
     parser.add_argument("--ways", nargs="+", choices=list(LABELS), default=[who for who in LABELS if who != "streamed"])

@@ -1,9 +1,9 @@
 """How many rows do the means need? Each mean of a map is estimated from 1 to all rows, unpaired, with a fixed rotation.
 
-``python benchmarks/bench_means.py --data ../shared/data``. The rotation is fitted once a split on all fitted pairs, each side less its full mean; then a mean is replaced by that of
-m rows drawn at random of those fitted on, five draws a split, on each side its own. Measured on rows that were not fitted on: "same modality", the share of mapped rows of the fitted modality
+``python benchmarks/bench_means.py --data ../shared/data``. The rotation is fitted once per split on all training pairs, each side minus its full mean. Then a mean is replaced by that of
+m random training rows, in five draws per split, drawn separately for each side. Measured on rows that were not fitted on: "same modality", the share of mapped rows of the fitted modality
 whose nearest target row is of the same item (Caltech: class, the row's own counterpart left out), from ``(x − μ_A) Q + μ_B`` against the target's rows; "image → text", mapped images against the target's texts, as
-searched (each image at the target's image mean, where the target has images) and with both sides centered.
+searched (with the target's image mean added, if the target has images) and with both sides centered.
 
 LVIS: texts of OpenAI ViT-B/32 to EVA-02 and to ViT-B/16, 900 classes fitted, 303 measured; the target has no images. Caltech-101: two dual encoders made of heads on frozen
 features, half of 2,542 photos fitted. The emoji sample: half of 1,595 images fitted. Interval: Student's of the means of the splits.
@@ -41,7 +41,7 @@ class World:
     by_item : bool
         Whether every item is a class of its own; the texts of the other items are then left out, too.
     prompts : dict of str to ndarray, or None
-        Prompts of each side, whose mean by class are the texts; means of texts are computed from them.
+        Prompts of each side, whose means by class are the texts; the mean of the texts is computed from all prompts.
     """
 
     source: dict[str, np.ndarray]
@@ -58,7 +58,7 @@ class World:
         order = rng.permutation(n)
         count = 900 if self.fitted == "text" else n // 2
         fit, test = {"image": order[:count]}, {"image": order[count:]}
-        # The text of a single item goes with its item; texts of classes describe both parts.
+        # The text of a single item is in the same part as the item; texts of classes are in both parts.
         fit["text"], test["text"] = (
             (fit["image"], test["image"]) if self.by_item else (np.arange(len(self.text_class)),) * 2
         )

@@ -1,27 +1,27 @@
 """Cost of a migration, compared with a copy of the same table by the database's own client.
 
 ``python benchmarks/bench_migrate.py lancedb --rows 200000``. Rows of 512 random numbers of unit norm, whole-number ids, a column of text, no index.
-Each way runs in a process of its own on a fresh copy of the database, in rounds, and every second round in the reverse order; ratios are taken
-within rounds, each the time of a copy divided by that of the other way, so 1 is as fast as the copy and .5 half as fast.
+Each variant runs in a separate process on a fresh copy of the database, in rounds, every second round in reverse order. Ratios are taken
+within rounds: the time of a copy divided by that of the variant, so 1 is as fast as the copy and .5 half as fast.
 
 ``copy``
-    Vectors are read in batches by the client and written to a column or table beside, as its own page shows for loading many rows; nothing is computed.
+    Vectors are read in batches by the client and written to a second column or table, as its documentation shows for bulk loading; nothing is computed.
     LanceDB: ``add_columns`` with a reader over batches. DuckDB: Arrow batches of a query, ``INSERT … SELECT`` of each into a table with a primary key.
     sqlite-vec: ``SELECT``, ``executemany`` of ``INSERT`` into another vec0 table, in one transaction. PostgreSQL: ``COPY … TO`` and
-    ``COPY … FROM``, both binary, the bytes passed on in between without a look, into a table with a primary key.
+    ``COPY … FROM``, both binary, passing the bytes through unparsed, into a table with a primary key.
 ``copy in the server``
-    The same by SQL alone (``INSERT … SELECT``), where no vector comes to a client and so none can be mapped. Not for LanceDB.
+    The same by SQL alone (``INSERT … SELECT``): no vector reaches the client, so none can be mapped. Not for LanceDB.
 ``mapped copy``
-    ``copy`` with one NumPy product of each batch in between, float32. No checks, no journal.
+    ``copy`` with one float32 NumPy product per batch. No checks, no journal.
 ``fill``
-    Our walk that writes (``prepare``, ``fill``, and all of it in its place), and, timed by itself, the ``comparing`` walk after it, which a copy does
-    not have. A migration walks so once where others may have written meanwhile, and once before the switch.
+    The pass of a migration that writes (``prepare`` and ``fill``, until all is in place) and, timed separately, the ``comparing`` pass after it, which a copy
+    does not have. A migration makes such a pass once to find rows written by others during the run, and once before the switch.
 ``whole``
     :meth:`Migration.plan` to ``switch``: checks, filling, comparing, verifying, switching.
 
-``seconds`` by the clock, ``cpu`` of the process and, for PostgreSQL, of its server; ``mb`` is the peak of the process over what it had after imports.
+``seconds`` is wall-clock time, ``cpu`` the processor time of the process and, for PostgreSQL, of its server; ``mb`` is the peak memory of the process minus that after imports.
 
-With ``--peers PYTHON`` (``migrate_peers.py`` says how to make such an environment) other packages migrate the same rows, as their own pages call them. They are compared with ``whole``.
+With ``--peers PYTHON`` (``migrate_peers.py`` explains how to create such an environment), other packages migrate the same rows, called as in their documentation. They are compared with ``whole``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from migrate_copies import KINDS, Product, rows
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# ---- one way, in a process of its own --------------------------------------------------------------------------------------
+# ---- one way, in a separate process ----------------------------------------------------------------------------------------
 
 
 def status(name: str) -> float:
@@ -140,7 +140,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     def fill() -> None:
         database.prepare(mapper.dim)
         passes.fill(database, mapper, journal, folder / options.child, info.dim, retry)
-        database.build_index()  # there is none: what waits is put in its place
+        database.build_index()  # there is no index; this puts staged files in place
 
     clock("fill", fill)
     found = clock("comparing", lambda: passes.repair(database, mapper, "float32", info.dim, retry))

@@ -1,7 +1,7 @@
 """Wrong captions made by the rules, compared with SugarCrepe's: how many captions have one, how much it changes, and whether words alone give it away.
 
-"Told blind" is the share of pairs in which a linear classifier of words and pairs of words, trained on other images' pairs,
-knows which caption is the wrong one without any image: 0.5 is what a benchmark would wish for. Both sides have as many pairs.
+"Told blind" is the share of pairs in which a linear classifier on words and word pairs, trained on the pairs of other images,
+identifies the wrong caption without seeing an image; the ideal is 0.5. Both sides have the same number of pairs.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ def measure(captions: list[str], negatives: list[str], images: list[str], most: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="../shared/data/sugarcrepe", help="Folder of SugarCrepe's files.")
+    parser.add_argument("--data", default="../shared/data/sugarcrepe", help="folder of SugarCrepe's files")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--read", type=int, default=0, help="Print so many random ones instead, the kinds in turn.")
+    parser.add_argument(
+        "--read", type=int, default=0, help="print this number of random negatives instead, alternating between kinds"
+    )
     add_json(parser)
     arguments = parser.parse_args()
     data = load_sugarcrepe(Path(arguments.data))

@@ -338,10 +338,10 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", choices=["forward", "transport", "neighbors", "certify", "maps"],
                         default=["forward", "transport", "neighbors", "certify", "maps"])  # fmt: skip
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--spinners", type=int, default=0, help="processes that keep a core busy each")
-    parser.add_argument("--rounds", type=int, default=5, help="of what takes less than a second")
-    parser.add_argument("--most", type=int, default=10_000, help="rows of the largest plans")
-    parser.add_argument("--rows", type=int, default=20_000, help="whose neighbors are searched")
+    parser.add_argument("--spinners", type=int, default=0, help="number of processes that each keep a core busy")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of measurements that take less than a second")
+    parser.add_argument("--most", type=int, default=10_000, help="number of rows of the largest plans")
+    parser.add_argument("--rows", type=int, default=20_000, help="number of rows whose neighbors are searched")
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--folder", type=Path)

@@ -31,10 +31,10 @@ from dual_encoders import ASKED, load
 from machine_output import add_json, write_json
 
 ORDER = ("random", "k-center", "margin", "disagreement", "residual", "entropy", "auto")
-#: On Caltech-101 "auto" stayed with "entropy" in the two splits where that was looked at; it and "residual" are left out there to save minutes.
+#: On Caltech-101, "auto" kept "entropy" in the two splits that were examined; it and "residual" are left out there to save time.
 LEFT_OUT = {"caltech": ("residual", "auto"), "emoji": (), "lvis": ("disagreement", "margin", "entropy", "auto")}
 SHARES = {"caltech": (0.0, 0.02, 0.04, 0.08, 0.12, 0.16), "emoji": (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6, 0.8, 0.9), "lvis": (0.0, 0.1, 0.2, 0.3, 0.5)}  # fmt: skip
-#: Share of the store in a batch, and how far orders are followed; the rotation is refitted at all shares.
+#: Share of the store per batch, and the largest share to which orders are followed; the rotation is refitted at all shares.
 BATCH = {"caltech": 0.02, "emoji": 0.05, "lvis": 0.05}
 MOST = 0.6
 
@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--part", choices=("caltech", "emoji", "lvis", "coverage", "settings"), required=True)
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--cache", type=Path, help="keep trained vectors of Caltech-101 in this folder")
+    parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
     add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
 """Memory and processor time of a progressive migration: in memory, streamed from a file, and on a LanceDB table.
 
 ``python benchmarks/bench_progressive_memory.py --rows 100000 1000000``: rows of 64 random numbers in a ``.npy`` file, 100 texts, three batches of a
-thousandth of the rows, each followed by the refit, the meter and ``save``. Of LanceDB it is ``reembed`` on a table that was migrated and switched before: reading the old vectors,
-comparing, three batches, comparing. Each way runs in a process of its own; memory is the peak over what the process had after its imports and one read.
+thousandth of the rows, each followed by the refit, the meter and ``save``. For LanceDB, ``reembed`` runs on a table that was migrated and switched before: reading the old vectors,
+comparing, three batches, comparing. Each variant runs in a separate process; memory is the peak minus that after imports and one read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def encode(old: np.ndarray, turn: np.ndarray) -> np.ndarray:
 
 
 def peak() -> float:
-    """Return the peak memory of this process in MB; getrusage would not do, since its value starts at that of the parent."""
+    """Return the peak memory of this process in MB; getrusage cannot be used, since its value starts at that of the parent."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

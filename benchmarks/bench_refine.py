@@ -2,8 +2,8 @@
 
 ``python benchmarks/bench_refine.py``. Texts of OpenAI ViT-B/32 are mapped to EVA-02 B/16, fitted on n LVIS class names; 303 classes are in neither
 pairs nor pools. Measured on these: their texts among the target's texts, and ViT-B/32 images among the target's texts, both sides centered. "all of
-850": the pools are 850 other classes, each in an order of its own; "of 420": pools of 420 classes that share all, half or none of them. Beside the map that
-``RefinedMap`` returns, the map it would return if it never declined.
+850": the pools are 850 other classes, each in its own random order; "of 420": pools of 420 classes that share all, half or none of them. The map that
+``RefinedMap`` returns is compared with the one it would return if it never declined.
 
 ``--models`` takes other pairs of models, with smaller pools: ViT-B/32 to OpenAI ViT-B/16 on the same classes, and MiniLM to MPNet on ImageNet's
 names, of which 700 may be pairs or pool and 298 are tested; those have no images.

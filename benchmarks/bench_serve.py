@@ -2,10 +2,10 @@
 
 ``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to MPNet, fitted on the names
 of 300 ImageNet classes. Two servers share the encoder: one maps (``--space target``), one does not (``source``). Rounds alternate between
-them, and every second round in the reverse order, so that what else the machine does meets both; ratios are taken within rounds. A request that is
-not answered ends the run without numbers. Clients are one other process, each sends a short text, waits for its answer, and sends the
-next. ``cpu``: processor time of the serving process a request, which other work on the machine disturbs less than the clock. ``windows``:
-the server with the bridge again, where a free encoder waits so many seconds for more texts.
+them, every second round in reverse order, so that other load on the machine affects both; ratios are taken within rounds. An unanswered request
+ends the run without results. All clients run in one other process; each sends a short text, waits for the response, and sends the
+next. ``cpu``: processor time of the server process per request, which other load affects less than wall-clock time. ``windows``:
+the server with the bridge again, where an idle encoder waits this number of seconds for more texts.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="imagenet1000_unimodal.npz")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--requests", type=int, default=4, help="of each client in a round")
+    parser.add_argument("--requests", type=int, default=4, help="number of requests of each client per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--windows", type=float, nargs="*", default=[], metavar="S")
     parser.add_argument("--child", help=argparse.SUPPRESS)

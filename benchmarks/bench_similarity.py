@@ -1,8 +1,8 @@
 """mutual_knn, CKNNA and debiased CKA, compared with their published implementation on full n × n matrices in torch.
 
 The full forms follow Huh et al.'s code step by step: the whole Gram matrix sorted for mutual k-NN; the whole Gram matrices,
-copies without their diagonals, masks and products for CKNNA. Both are repeated in turn, each in a process of its own so
-that its peak memory can be told; "at rest" is what the imports and the data alone take there. At n = 20,000 the full forms
+copies without their diagonals, masks and products for CKNNA. Both run alternately, each in a separate process, so
+that its peak memory can be measured; "at rest" is the memory of the imports and the data alone. At n = 20,000 the full forms
 need about 20 GB.
 """
 
@@ -25,7 +25,7 @@ GOALS = {"time": 3.0, "memory": 10.0}
 
 
 def peak_mb() -> float:
-    # ru_maxrss would not do: a child process inherits its parent's value.
+    # ru_maxrss cannot be used: a child process inherits its parent's value.
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 

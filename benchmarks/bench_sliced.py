@@ -1,7 +1,7 @@
 """Sliced Wasserstein on the sphere, compared with POT: the same rows, the same frames, both variants.
 
-Both are repeated in turn, each in a process of its own so that its peak memory can be told; "at rest" is what the imports and
-the data alone take there.
+Both run alternately, each in a separate process, so that its peak memory can be measured; "at rest" is the memory of the imports and
+the data alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VARIANTS = ("circular", "linear")
 
 
 def peak_mb() -> float:
-    # ru_maxrss would not do: a child process inherits its parent's value.
+    # ru_maxrss cannot be used: a child process inherits its parent's value.
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
@@ -51,11 +51,11 @@ def child(who: str, variant: str, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs=2, default=[20_000, 20_000], help="of the two clouds")
+    parser.add_argument("--rows", type=int, nargs=2, default=[20_000, 20_000], help="numbers of rows of the two sets")
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--projections", type=int, default=100)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", choices=["ours", "POT"], help="leave the other out")
+    parser.add_argument("--only", choices=["ours", "POT"], help="run only this implementation")
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--folder", type=Path)
     add_json(parser)

@@ -1,8 +1,8 @@
-"""Do the theorems' promises hold, and how loose are they? Thousands of random models, then the bundled sample and real CLIPs.
+"""Do the bounds of the theorems hold, and how loose are they? Thousands of random models, then the bundled sample and real CLIP models.
 
 Each random model is a dual encoder and a disturbed copy: noise of a given length on every target row, or a shear of the target.
 κ of Theorem C.23 is replaced by an upper bound, √n over the least singular value of M ↦ (uᵀMu), so its line is looser than
-the theorem. On real data the images and texts given are the whole world: every "max" is over them.
+the theorem. On real data, every "max" is taken over the given images and texts.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def real_data(data: Path) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/lvis1203_clip.npz"))
-    parser.add_argument("--models", type=int, default=200, help="random models a case; 15 cases")
-    parser.add_argument("--part", choices=("random", "real"), help="random models or real data alone")
+    parser.add_argument("--models", type=int, default=200, help="random models per case (15 cases)")
+    parser.add_argument("--part", choices=("random", "real"), help="run only random models or only real data")
     add_json(parser)
     options = parser.parse_args()
     found = {}

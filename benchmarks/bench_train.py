@@ -1,8 +1,8 @@
 """A training step of SOTAlign and where its time goes, compared with the same step written in plain torch.
 
 Both see the same rows, weights, teacher and hyper-parameters, and their losses are printed side by side. *Plain* holds all logits, lets autograd
-differentiate, solves for the plans with a log-sum-exp every half iteration and uses KLOT's explicit gradient. Each runs in a process of its own, in
-turn; memory is the peak of the steps less what data, teacher and weights held before.
+differentiate, solves for the plans with a log-sum-exp every half iteration and uses KLOT's explicit gradient. They run alternately, each in a separate
+process; memory is the peak of the steps minus that of data, teacher and weights before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Map a million 768-d vectors from disk to disk, compared with plain NumPy.
 
-The plain way is one process that reads the file, multiplies once in float32 and writes the result; it centers nothing and
-checks nothing. Both are repeated in turn, each in a process of its own so that its peak memory can be told.
+Plain NumPy reads the file, multiplies once in float32 and writes the result, without centering or
+checks. Both run alternately, each in a separate process, so that its peak memory can be measured.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def ours(folder: Path, suffix: str) -> None:
 
 
 def report(seconds: float) -> None:
-    # ru_maxrss would not do: a child process inherits its parent's value.
+    # ru_maxrss cannot be used: a child process inherits its parent's value.
     status = Path("/proc/self/status").read_text()
     peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
     print(json.dumps({"seconds": seconds, "peak_mb": peak}))

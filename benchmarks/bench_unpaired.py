@@ -1,8 +1,8 @@
-"""Maps fitted without pairs: how often the score reports a success, for maps that are right and for maps that are not.
+"""Maps fitted without pairs: how often the score reports a success, for correct maps and for wrong ones.
 
-``python benchmarks/bench_unpaired.py --part texts`` and the other parts. Each world has two sides of 300 rows in orders of their own. "right": the share of
-the source's rows that a nearest neighbor search finds under the fitted map, among the target rows of the same items, both sides centered;
-an alignment counts as right from one half on. Nothing was chosen after looking at these worlds but the threshold of 0.5,
+``python benchmarks/bench_unpaired.py --part texts`` and the other parts. Each world has two sides of 300 rows in independent random orders. "right": the share of
+mapped source rows whose nearest neighbor, among the target rows of the source's items, is of the same item, both sides centered;
+an alignment counts as correct if it is at least one half. Nothing was chosen using these worlds except the threshold of 0.5,
 which lies in the middle between the agreement of failures and of successes.
 """
 
@@ -31,7 +31,7 @@ def read(data: Path, name: str, *keys: str) -> list[np.ndarray]:
 
 
 def texts(data: Path) -> Iterator[tuple[str, Callable[[int], Sides], float]]:
-    """Two CLIP text encoders on LVIS class names, of which the sides share all or some."""
+    """Two CLIP text encoders on LVIS class names; the sides share all names or some."""
     b32, b16, eva = read(data, "lvis1203_clip.npz", "text_openai_vitb32", "text_openai_vitb16", "text_eva02_b16")
     for name, A, B in (
         ("ViT-B/32 to B/16", b32, b16),
@@ -43,7 +43,7 @@ def texts(data: Path) -> Iterator[tuple[str, Callable[[int], Sides], float]]:
 
 
 def other(data: Path) -> Iterator[tuple[str, Callable[[int], Sides], float]]:
-    """Images and texts, unimodal encoders, and collections that have nothing in common."""
+    """Images and texts, unimodal encoders, and collections without common items."""
     b32, eva, photo = read(
         data, "lvis1203_clip.npz", "text_openai_vitb32", "text_eva02_b16", "image_openai_vitb32_avg5"
     )
@@ -92,14 +92,14 @@ def synthetic(data: Path) -> Iterator[tuple[str, Callable[[int], Sides], float]]
         return upgrade(0.2)(seed)[0], upgrade(0.2)(seed + 1000)[1]
 
     def cube(seed: int) -> Sides:
-        """Corners of a cube: every permutation of the axes fits as well as the right one."""
+        """Corners of a cube: every permutation of the axes fits as well as the correct one."""
         rng = np.random.default_rng(seed)
         corners = 1 - 2 * (np.arange(256)[:, None] >> np.arange(8) & 1)
         rows = corners[rng.integers(256, size=ROWS)] + 0.2 * rng.standard_normal((ROWS, 8))
         return rows, rows @ np.linalg.qr(rng.standard_normal((8, 8)))[0] + 0.05 * rng.standard_normal((ROWS, 8))
 
     def mirrored(seed: int) -> Sides:
-        """Each item with its mirror image: two alignments fit, of which one is right."""
+        """Each item with its mirror image: two alignments fit, and only one is correct."""
         rng = np.random.default_rng(seed)
         half = rigid_problem(ROWS // 2, 16, decay=0.5, random_state=seed).X ** 3
         rows = np.concatenate([half, half * np.r_[-1, np.ones(15)]])

@@ -1,10 +1,9 @@
-"""Are certificates right? Intervals and verdicts on many simulated pairs of models, and on parts of real embeddings.
+"""Coverage of the intervals, and correctness of the verdicts, of `certify`: on many simulated pairs of models, and on parts of real embeddings.
 
-Each simulated pair is two dual encoders that differ by a rotation, noise, a shear, directions one of them does not see, another width,
-or wrong pairs, each drawn at random (`--kind simulated`), or by a warp, heavy tails, unequal noise and near-duplicates
-(`--kind distorted`). `certify` gets n anchors; the truth is what the map chosen and fitted on these n anchors scores
-on thousands of other items, in galleries of n. The true verdict is the same rule applied to these true scores and to the
-true learning curve, measured with further anchors.
+A simulated pair consists of two dual encoders. With `--kind simulated` they differ by a rotation, noise, a shear, directions that one of them lacks, their
+widths, or wrong pairs, all drawn at random; with `--kind distorted`, by a warp, heavy tails, unequal noise and near-duplicates. `certify` gets n anchors.
+The true scores are those of the map that is chosen and fitted on these n anchors, on thousands of other items, in galleries of n. The true verdict results
+from applying the same rule to the true scores and to the true learning curve, measured with further anchors.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
-#: Items the truth is measured on. Its own error looks like the interval's: measured on six times as many items as the estimate, the
-#: truth is in 93 % of exact intervals of 95 %.
+#: Number of items on which the true scores are measured. Their own error counts against the intervals: measured on six times the number of items of the
+#: estimate, they lie in only 93 % of exact 95 % intervals.
 POPULATION = 9000
 CURVE_POPULATION = 3000
 POOL = 2000
 NEAR = 0.02
-#: Re-embedding progressively takes its share of the draws from re-embedding alone, and is counted as such: ``certify_progressive.py`` examines it.
+#: Progressive re-embedding is counted as re-embedding, of which it is a variant; ``certify_progressive.py`` examines it.
 ACTIONS = tuple(action for action in ALL_ACTIONS if action != "progressive")
 KINDS = ("pairs", "classes", "one modality")
 
 
 class Case:
-    """Items of two models, of which some are anchors, some a pool of further anchors, and the rest the population."""
+    """Items in two models: some are anchors, some are a pool of further anchors, and the rest is the population."""
 
     def __init__(self, arrays, kind, labels=None, prompts=None):
         self.arrays, self.kind, self.codes, self.prompts = arrays, kind, labels, prompts
@@ -95,9 +94,9 @@ def simulated(rng):
 
 
 def distorted(rng):
-    """Two encoders that no rotation relates: warped, with heavy tails, noise of unequal size, and clusters of unequal size.
+    """Draw two encoders that are not related by a rotation: warped, with heavy tails, noise of unequal size, and clusters of unequal size.
 
-    Nothing is shared with :func:`simulated`: it is there to find intervals and verdicts that are right on their own simulation only.
+    This shares nothing with :func:`simulated`, to detect intervals and verdicts that are correct only on the simulation they were tuned on.
     """
     d = int(rng.choice([16, 32, 48]))
     n = int(rng.choice([60, 120, 250, 500]))
@@ -105,19 +104,19 @@ def distorted(rng):
     total, width, classes = n + POOL + POPULATION, d // 2, 20
     warp, spread = float(rng.uniform(0, 1.5)), float(rng.uniform(0, 1.2))
     noise = {"source": float(np.exp(rng.uniform(-3, 0.4))), "target": float(np.exp(rng.uniform(-3, 0.2)))}
-    # Clusters' shares fall as 1/rank, and the rows of one are a t-distribution with three degrees of freedom about its center.
+    # Cluster sizes fall as 1/rank; the rows of a cluster follow a t-distribution with three degrees of freedom around its center.
     shares = 1 / np.arange(1, classes + 1)
     labels = rng.choice(classes, total, p=shares / shares.sum())
     tails = np.sqrt(3 / rng.chisquare(3, (total, 1)))
     within = float(rng.choice([0.2, 0.8]))
     latent = rng.standard_normal((classes, width))[labels] + within * tails * rng.standard_normal((total, width))
-    # Items in groups of near-duplicates, which no two parts of the data share.
+    # Items in groups of near-duplicates; no group is split between parts of the data.
     group = int(rng.choice([1, 1, 4]))
     if group > 1:
         own = np.arange(total) // group * group
         latent, labels = latent[own] + 0.1 * rng.standard_normal((total, width)), labels[own]
         tails = tails[own]
-    hard = np.exp(spread * rng.standard_normal((total, 1)))  # an item that one model finds hard, the other does too
+    hard = np.exp(spread * rng.standard_normal((total, 1)))  # items that are hard for one model are hard for the other
     hard = hard[np.arange(total) // group * group]
     arrays, prompts = {}, {}
     for model in ("source", "target"):
@@ -147,7 +146,7 @@ def distorted(rng):
 
 
 def true_scores(case, mapping, tasks, population, size, ranking):
-    """Mean scores over disjoint galleries of the population."""
+    """Return the mean scores over disjoint galleries of the population."""
     out = defaultdict(list)
     for start in range(0, len(population) - size + 1, size):
         held = case.tables(population[start : start + size])
@@ -164,7 +163,7 @@ def true_scores(case, mapping, tasks, population, size, ranking):
 
 
 def true_stored(case, mapping, task, depth, population, size, ranking):
-    """Mean score of the mapped store in one measure, over disjoint galleries of the population."""
+    """Return the mean score of the mapped store by one measure, over disjoint galleries of the population."""
     values = []
     for start in range(0, len(population) - size + 1, size):
         held = case.tables(population[start : start + size])
@@ -197,7 +196,9 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
         a, b = (truth[f"{task}/{strategy}"] for strategy in name.split("/"))
         covered["ratio"].append((e.low, a / b if b else np.inf, e.high))
     for modality, e in said.cosines.items():
-        if not (case.prompts is not None and modality == "text"):  # twenty prompts are all there are
+        if not (
+            case.prompts is not None and modality == "text"
+        ):  # there are only these twenty prompts, so no others to measure the truth on
             covered["cosine"].append((e.low, truth[f"cosine/{modality}"], e.high))
     gains, curve = [], {}
 
@@ -246,7 +247,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
     parser.add_argument("--center", action="store_true", help="search with both sides centered")
-    parser.add_argument("--hubness", help="search with hubs corrected for: csls or qb_norm")
+    parser.add_argument("--hubness", help="correction for hubs: csls or qb_norm")
     parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
     parser.add_argument("--data", default="../shared/data")
     add_json(parser)

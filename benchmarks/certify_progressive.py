@@ -1,8 +1,8 @@
-"""Is the share that ``certify`` says to re-embed right? Its forecast beside a progressive migration that is really run on other items.
+"""Accuracy of the share that ``certify`` recommends to re-embed: its forecast compared with an actual progressive migration of other items.
 
-A certificate is made of a few hundred items encoded by both models. Then thousands of other items are the store: the map that was certified maps them, and
-`congruence.upgrade.progressive.Progressive` re-embeds them batch by batch, refitting. Compared are the forecast's scores at some shares, those of the same store re-embedded in the
-same order without refitting, and those of the run, which is what the forecast is of; and the share that is said to be needed, with that at which the run got there.
+A few hundred items encoded by both models are certified. Thousands of other items are the store: the certified map maps them, and
+`congruence.upgrade.progressive.Progressive` re-embeds them batch by batch, refitting the map. At several shares, three scores are compared: the forecast, the same store re-embedded in the
+same order without refitting, and the actual run, which the forecast predicts. The share said to be needed is compared with the share at which the run reached the required score.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from congruence.upgrade.certify import Certificate, certify
 from congruence.upgrade.progressive import Progressive
 from machine_output import add_json, write_json
 
-#: Shares of the store to look at.
+#: Shares of the store at which scores are compared.
 AT = (0.1, 0.2, 0.3)
 
 CLASSES = 20
 
 
 def pair(seed: int) -> dict[str, Any]:
-    """Draw the relation of two models of which the newer one is better."""
+    """Draw the parameters of a pair of models in which the newer one is better."""
     rng = np.random.default_rng(seed)
     return {
         "source_noise": float(rng.uniform(0.8, 1.3)),
@@ -44,7 +44,7 @@ def pair(seed: int) -> dict[str, Any]:
 
 
 def first_share(shares: np.ndarray, scores: np.ndarray, wanted: float) -> float | None:
-    """Return the first share at which a score is reached, along lines between stages."""
+    """Return the smallest share at which a score is reached, interpolated linearly between stages."""
     enough = np.flatnonzero(scores >= wanted)
     if not len(enough):
         return None
@@ -75,7 +75,7 @@ def simulated(seed: int, n: int) -> Items:
 
 
 def photos(folder: Path, seed: int, cache: Path | None) -> Items:
-    """Return Caltech-101 by two dual encoders trained apart, and the names of its classes that are searched for."""
+    """Return Caltech-101 encoded by two separately trained dual encoders, and the class names used as queries."""
     case = caltech(folder, seed, cache)
     return Items(f"Caltech-101, split {seed}", case.old, case.new, (case.queries_old, case.queries), case.labels)
 
@@ -106,7 +106,7 @@ def run(items: Items, n_anchors: int, seed: int) -> dict[str, Any]:
 
 
 def emoji(seed: int) -> dict[str, Any]:
-    """Certify the sample's pictures and captions on other ones, and migrate the rest: galleries of one size, and no texts, since captions are the queries."""
+    """Certify the sample's pictures and captions with others as queries, and migrate the rest: galleries of equal size, without texts, since captions are the queries."""
     sample = load_sample("emoji")
     models = [{kind: side[kind].vectors for kind in ("image", "text")} for side in (sample.source, sample.target)]
     n = len(models[0]["image"])
@@ -137,7 +137,7 @@ def compare(
     score: Callable[[np.ndarray], float],
     wanted: float,
 ) -> dict[str, Any]:
-    """Re-embed once in the first order, and once batch by batch."""
+    """Compare the forecast with re-embedding in the initial order without refitting, and with a run batch by batch."""
     fixed = []
     for share in AT:
         still = plan()
@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", choices=("simulated", "emoji", "caltech"), default="simulated")
     parser.add_argument("--data", type=Path, help="folder with caltech101_unimodal.npz, for --part caltech")
-    parser.add_argument("--cache", type=Path, help="keep trained vectors of Caltech-101 in this folder")
+    parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
     parser.add_argument("--pairs", type=int, default=40, help="pairs of models, or splits of real data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--anchors", type=int, default=300)

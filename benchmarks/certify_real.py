@@ -1,4 +1,4 @@
-"""Certificates of pairs of real models: the table of docs/certify.md, one line a pair."""
+"""Certificates of pairs of real models: the table in docs/certify.md, one line per pair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from congruence.datasets import load_sample
 from congruence.upgrade.certify import STRATEGIES, certify, choose_anchors
 from machine_output import add_json, write_json
 
-#: What was found of each pair, for ``--json``.
+#: Results of each pair, for ``--json``.
 FOUND: list[dict] = []
 
 

@@ -1,17 +1,17 @@
-"""Is the map that ``congruence fit`` chooses the best at hand, for the modality it was fitted on and for the other?
+"""Is the map that ``congruence fit`` chooses the best available one, for the modality it was fitted on and for the other one?
 
-``python benchmarks/choice.py --data ../shared/data``. A map is fitted on n pairs of one modality and measured on items of which
-it has seen nothing: mapped rows look for their own among the target's (own, forth), the target's among mapped ones (own, back), mapped rows of the other
-modality for the target's row of the fitted one (other, forth), and the latter among the former (other, back). The target's mean of the
+``python benchmarks/choice.py --data ../shared/data``. A map is fitted on n pairs of one modality and measured on unseen items,
+by four retrievals of the same item: mapped rows search the target's rows ("own, forth"), and the reverse ("own, back"); mapped rows of the other
+modality search the target's rows of the fitted one ("other, forth"), and the reverse ("other, back"). The target's mean of the
 other modality is not given. On Caltech-101 the pairs are photos and the other modality is 100 class texts: "other, forth" classifies
 the target's photos by mapped texts, and "other, back" is whether the nearest photo of a mapped text is of its class.
 
-"chosen" is ``fit`` without any row of the other modality but for a mean, "chosen, other modality seen" has rows of the other modality by the
-source model that share the pairs' ids, which is evidence. Text encoders have no other modality; there "chosen, one modality" is ``fit`` with
-``single_modality``. All maps are searched with plain cosines.
+"chosen" is ``fit`` with only a mean of the other modality; "chosen, other modality seen" also has the source model's rows of the other modality
+with the pairs' ids, which are evidence for the choice. Text encoders have no other modality; for them, "chosen, one modality" is ``fit`` with
+``single_modality``. All searches use plain cosines.
 
-Other packages' maps are fitted to the same pairs by the interpreter of ``--python`` (benchmarks/peers.py says how to make one); they know one set of
-rows, and map those of the other modality alike. E5's vectors of the names are made there too.
+Maps of other packages are fitted to the same pairs by the interpreter passed with ``--python`` (benchmarks/peers.py explains how to set it up). They know
+only one modality, and map rows of the other one in the same way. E5's vectors of the names are also computed there.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ ANCHORS = (20, 50, 100, 200, 900)
 class World(NamedTuple):
     """Two models: pairs of one modality, and rows of the other.
 
-    ``other`` and ``other_item`` are rows of the other modality by the source model and the item each belongs to; where there are labels,
-    ``other`` has a row a class instead, and text encoders have none.
+    ``other`` contains the source model's rows of the other modality, and ``other_item`` the item of each. If there are labels,
+    ``other`` has one row per class instead; text encoders have no such rows.
     """
 
     name: str
@@ -102,7 +102,7 @@ def caltech(folder: Path) -> World:
 
 
 def names(name: str, folder: Path, python: Path | None) -> World:
-    """Return two text encoders' unit rows of "a photo of a <name>", each ImageNet name once."""
+    """Return unit rows of "a photo of a <name>" by two text encoders, for each distinct ImageNet name."""
     with np.load(folder / "imagenet1000_unimodal.npz", allow_pickle=False) as data:
         kept = np.sort(np.unique(data["names"], return_index=True)[1])
         rows = {"minilm": data["text_minilm_l6"][kept], "mpnet": data["text_mpnet"][kept]}
@@ -118,7 +118,7 @@ def names(name: str, folder: Path, python: Path | None) -> World:
 
 
 def maps(world: World, train: np.ndarray, seen: np.ndarray) -> Iterator[tuple[str, object]]:
-    """Yield each method's map, with a mean of the other modality where it takes one; ``seen`` are rows of the other modality."""
+    """Yield each method's map, with a mean of the other modality if it uses one; ``seen`` are rows of the other modality."""
     X, Y, Z = world.source[train], world.target[train], world.other[seen]
     means = {"image": (Z, None)} if world.has_other else {}
     for name, parameters in (("fixed (default before)", {}), ("the paper's", {"shrinkage": "full"})):
@@ -142,7 +142,7 @@ def maps(world: World, train: np.ndarray, seen: np.ndarray) -> Iterator[tuple[st
 
 
 def measure(world: World, test: np.ndarray, moved: np.ndarray, other: np.ndarray) -> list[float]:
-    """Return the four measures of mapped test rows, and of mapped rows of the other modality; two where there is none."""
+    """Return the four measures of mapped test rows and of mapped rows of the other modality; only two if there is no other modality."""
     Y, own = world.target[test], np.arange(len(test))
     out = [class_retrieval(moved, Y, own), class_retrieval(Y, moved, own)]
     if not world.has_other:
@@ -157,7 +157,7 @@ def measure(world: World, test: np.ndarray, moved: np.ndarray, other: np.ndarray
 
 
 def peers(world: World, test: np.ndarray, pool: np.ndarray, options: argparse.Namespace) -> dict[str, dict | str]:
-    """Return, for each map of another package, mapped test rows and rows of the other modality by number of pairs; or why not."""
+    """Return, for each map of another package and number of pairs, mapped test rows and rows of the other modality, or why there are none."""
     if options.python is None:
         return {}
     rows = np.concatenate([world.source[test], world.other[world.asked(test)]])
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=WORLDS, default=WORLDS)
     parser.add_argument("--anchors", nargs="+", type=int, default=ANCHORS)
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--python", type=Path, help="interpreter with the packages that benchmarks/peers.py names")
+    parser.add_argument("--python", type=Path, help="interpreter with the packages listed in benchmarks/peers.py")
     add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")

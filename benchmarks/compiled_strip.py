@@ -1,6 +1,6 @@
-"""One iteration of Sinkhorn on a strip of the kernel computed from vectors: as it is done here, and as torch.compile makes it.
+"""One Sinkhorn iteration on a strip of the kernel that is computed from vectors: the library's implementation compared with torch.compile.
 
-Times are of the processor, medians. Compiling needs a C++ compiler, and takes as long as is said only while torch's cache of it is empty.
+Times are medians of processor time. Compiling needs a C++ compiler; the reported compile time is reached only if torch's compile cache is empty.
 """
 
 from __future__ import annotations

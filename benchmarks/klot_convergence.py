@@ -1,6 +1,6 @@
-"""How far KLOT's gradient is off after so many iterations, beside the marginal errors that are reported: the table of docs/transport.md.
+"""Error of KLOT's gradient after a number of iterations, compared with the reported marginal errors: the table in docs/transport.md.
 
-Unit rows of the student and the teacher are drawn alike; a target row is its source row plus noise of the length given, normalized. Float64, 300 rows,
+Unit rows of the student and the teacher are drawn in the same way; a target row is its source row plus noise of the given length, normalized. Float64, 300 rows,
 ε = 0.05 and 0.01. The gradient is compared in L1 norm with that of 20,000 iterations.
 """
 
@@ -26,7 +26,7 @@ def problem(d: int, noise: float, n: int = 300) -> tuple[torch.Tensor, torch.Ten
 
 
 def solve(A: torch.Tensor, T: torch.Tensor, max_iter: int):
-    """Return the gradient and what is said of convergence."""
+    """Return the gradient and the reported convergence."""
     A = A.clone().requires_grad_()
     value, info = klot(A, T, max_iter=max_iter, return_info=True)
     return torch.autograd.grad(value, A)[0], info

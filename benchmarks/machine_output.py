@@ -1,4 +1,4 @@
-"""The option ``--json FILE`` of the benchmarks: what they print, for programs."""
+"""The option ``--json FILE`` of the benchmarks, which writes their results in machine-readable form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def write_json(options: argparse.Namespace, results: Any) -> None:
-    """Write the arguments and the results where ``--json`` says, infinities and NaN as null; nothing without it."""
+    """Write the arguments and the results to the file of ``--json``, if given, with infinities and NaN as null."""
     if options.json is None:
         return
     arguments = {

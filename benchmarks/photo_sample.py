@@ -1,11 +1,11 @@
-"""The photo sample: accuracy of the nearest class name among 1,500 photos, by what the map is fitted on and by the share that is re-embedded.
+"""The photo sample: accuracy of the nearest class name for 1,500 photos, by the pairs the map is fitted on and by the share that is re-embedded.
 
-``python benchmarks/photo_sample.py`` needs nothing but the package. The new model's class names are asked in every line but "old model". *Photo pairs*: random
-photos in both models, measured on the other photos; a map by ``congruence.fit``, as all are. *Re-embedded*: ``congruence.upgrade.Progressive`` as it is, worst
-first, a fifth of each batch random, batches of 2 %. Draws differ by random photos and random rows; the models are the same.
+``python benchmarks/photo_sample.py`` needs only the package. Queries are the new model's class names, except for "old model". *Photo pairs*: random
+photos encoded by both models, measured on the other photos; all maps are fitted by ``congruence.fit``. *Re-embedded*: ``congruence.upgrade.progressive.Progressive`` with its defaults, worst
+rows first, a fifth of each batch random, batches of 2 %. Draws differ in the random photos and rows; the models are the same.
 
-Chosen after looking at these very models, among others: what bench_progressive.py names. ``--fresh ../shared/data/caltech101_unimodal.npz`` therefore trains pairs
-anew with seeds 10, 11, … (dual_encoders.py), which nothing was chosen on, and measures each in one draw.
+The settings listed in bench_progressive.py were chosen using these models, among others. ``--fresh ../shared/data/caltech101_unimodal.npz`` therefore trains new pairs of models
+with seeds 10, 11, … (dual_encoders.py), on which nothing was chosen, and measures each in one draw.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sample_sides() -> tuple[Side, Side, np.ndarray]:
 
 
 def fresh_sides(data: Path, seed: int) -> tuple[Side, Side, np.ndarray]:
-    """Train both models anew, and return what :func:`sample_sides` does; photos are drawn as examples/train_photos draws them."""
+    """Train a new pair of models, and return the same as :func:`sample_sides`; photos are drawn as in examples/train_photos."""
     pair = load(data, seed)
     kept = np.sort(np.random.default_rng([seed, 3]).permutation(len(pair.photos))[:PHOTOS])
     photos = [pair.photos[k] for k in kept]
@@ -91,8 +91,10 @@ def measure(old: Side, new: Side, own: np.ndarray, draws: int) -> dict[str, Any]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--fresh", type=Path, help="caltech101_unimodal.npz: pairs trained anew instead of the sample")
-    parser.add_argument("--pairs", type=int, default=3, help="of models that are trained anew")
+    parser.add_argument(
+        "--fresh", type=Path, help="caltech101_unimodal.npz: train new pairs of models instead of using the sample"
+    )
+    parser.add_argument("--pairs", type=int, default=3, help="number of pairs of models to train")
     add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -1,9 +1,9 @@
-"""Photo towers and text towers of two dual encoders trained apart (dual_encoders.py): a bridge from the new one to the old one's index, and towers crossed.
+"""Photo and text towers of two separately trained dual encoders (dual_encoders.py): a bridge from the new one to the old one's index, and combinations of towers.
 
-``python benchmarks/photo_towers.py ../shared/data/caltech101_unimodal.npz`` trains both models anew in each split. Names of classes, "a photo of a …",
-are searched over the photos that neither model has seen; photos of the class are relevant, by a TREC file. Maps are rotations fitted on names in
-the 33 other wordings: ``unseen`` those of 50 classes, of which none is searched for, and the names of the other 50 are queries; ``known`` those of
-all 100, and all are queries. ``towers`` crosses image and text towers: recall at 1 and 10 of unseen names, and the share of photos whose nearest of the 100
+``python benchmarks/photo_towers.py ../shared/data/caltech101_unimodal.npz`` trains both models again in each split. Class names, "a photo of a …",
+search the photos that neither model has seen; photos of the class are relevant, according to a TREC file. Maps are rotations fitted on names in
+the 33 other wordings: ``unseen``: those of 50 classes, with the names of the other 50 as queries; ``known``: those of
+all 100, with all names as queries. ``towers`` combines image and text towers of both models: recall at 1 and 10 of unseen names, and the share of photos whose nearest of the 100
 known names is that of their class.
 """
 
@@ -27,14 +27,14 @@ TOWERS = {"old": ("MobileNet-v2", "MiniLM"), "new": ("EfficientNet-Lite0", "MPNe
 
 
 def rotation(pair: Pair, new: Dual, old: Dual, seed: int, known: bool) -> tuple[Map, np.ndarray]:
-    """Return a rotation of one model's texts into the other's space, and the classes that are asked for."""
+    """Return a rotation of one model's texts into the other's space, and the classes used as queries."""
     learned, asked = anchors_and_asked(pair, seed, known)
     names = (anchor_rows(model.texts, learned) for model in (new, old))
     return fit(*names, "orthogonal", modality="text", check=False), asked
 
 
 def bridged(pair: Pair, seed: int, known: bool) -> dict[str, Any]:
-    """The old model's index, searched by the new model's texts."""
+    """Search the old model's index with the new model's texts."""
     mapping, asked = rotation(pair, pair.new, pair.old, seed, known)
     names = [pair.classes[c] for c in asked]
     text, image = Space(modality="text"), Space(modality="image")
@@ -50,7 +50,7 @@ def bridged(pair: Pair, seed: int, known: bool) -> dict[str, Any]:
 
 
 def crossed(pair: Pair, seed: int) -> dict[str, list[float]]:
-    """Every image tower with every text tower."""
+    """Combine every image tower with every text tower."""
     models = {"old": pair.old, "new": pair.new}
     out = {}
     for images, texts in itertools.product(models, models):

@@ -1,12 +1,12 @@
-"""Progressive re-embedding in further settings: few pairs, texts that were not known, both halves of the store, and the forecast's verdict.
+"""Progressive re-embedding in further settings: few pairs, unknown texts, re-embedded and mapped rows separately, and the forecast's verdict.
 
-``--part pairs``: Caltech-101 from 100 random photo pairs, no text in the fit of the first map. *Names known*: the new model's class names are searched for, and the old model's
-are known too, as ``texts``; *for the order only* leaves them out of the map. ``--part unseen``: half of the class names (Caltech-101) or captions (emoji) are known as texts and
-to the first map, and the queries of the other half are counted apart. ``--part halves``: recall of rows that are re-embedded and of rows that are mapped, by cosines as they
-are and by scores on one scale: of Caltech-101 the share of a class's n photos among the first n found by its name, of LVIS that of the ten rows that the new model finds.
-``--part verdicts``: what ``forecast`` says as soon as 20 rows are measured, and what the same run reaches with half of the store re-embedded.
+``--part pairs``: Caltech-101, starting from 100 random photo pairs, without texts in the fit of the first map. Queries are the new model's class names. *Names*: the names in both models are
+passed as ``texts``; *for the order only*: the map does not use them. ``--part unseen``: half of the class names (Caltech-101) or captions (emoji) are known as texts and
+to the first map; queries of the other half are scored separately. ``--part halves``: recall of re-embedded rows and of mapped rows, by plain cosines and by scores on a common
+scale. For Caltech-101 it is the share of a class's n photos among the first n found by its name, for LVIS the share of the ten rows that the new model finds.
+``--part verdicts``: the verdict of ``forecast`` as soon as 20 rows are measured, and the quality that the same run reaches with half of the store re-embedded.
 
-The data, models and splits are those of bench_progressive.py. Nothing in the library was chosen after looking at these tables.
+Data, models and splits are those of bench_progressive.py. Nothing in the library was chosen using these tables.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from congruence.upgrade.progressive.texts import Scale, read_facts, unit
 from machine_output import add_json, write_json
 
 PAIRS = 100
-#: Shares of the store by part; "pairs" begins with its 100 pairs, 3 % of the photos.
+#: Shares of the store by part; "pairs" starts with its 100 pairs, 3 % of the photos.
 SHARES = {"pairs": (0.03, 0.07, 0.11, 0.15, 0.19, 0.23), "unseen": (0.0, 0.04, 0.08, 0.16), "halves": (0.1, 0.2, 0.3)}
 EMOJI_SHARES, LVIS_SHARES = (0.0, 0.2, 0.4, 0.6), (0.2, 0.3, 0.5)
 BATCH = 0.02
 KINDS = ("none", "factor", "query")
-#: Targets of the verdict, and the share beyond which re-embedding everything is advised.
+#: Targets of the verdict, and the share above which re-embedding everything is recommended.
 TARGETS = (0.95, 0.99)
 MOST = 0.5
 
 
 def by_texts(name: str, case: Case) -> Callable[[View], np.ndarray]:
-    """Return an order by texts for a plan whose map does without them."""
+    """Return an order by texts for a plan whose map does not use texts."""
     ours, theirs = unit(case.texts), unit(case.new_texts)
 
     def order(view: View) -> np.ndarray:
@@ -54,7 +54,7 @@ def by_texts(name: str, case: Case) -> Callable[[View], np.ndarray]:
 
 
 def pairs(case: Case, seed: int) -> dict[str, Any]:
-    """Accuracy from 100 photo pairs on, by order and kind of refit."""
+    """Return the accuracy, starting from 100 photo pairs, by order and kind of refit."""
     n = len(case.old)
     start = np.random.default_rng([seed, 9]).permutation(n)[:PAIRS]
     mapping = fit(case.old[start], case.new[start], modality="image", check=False)
@@ -79,7 +79,7 @@ def pairs(case: Case, seed: int) -> dict[str, Any]:
 
 
 def stages(plan: Progressive, new: np.ndarray, shares: tuple[float, ...], batch: float = BATCH) -> Any:
-    """Re-embed up to one share after the other, and yield each."""
+    """Re-embed up to each share in turn, and yield it."""
     for share in shares:
         if round(share * len(plan)) > plan.embedded.sum():
             for ids in plan.batches(round(batch * len(plan)), share=share):
@@ -88,7 +88,7 @@ def stages(plan: Progressive, new: np.ndarray, shares: tuple[float, ...], batch:
 
 
 def still(case: Case, mapping: Map, start: np.ndarray, order: Any, seed: int) -> list[float]:
-    """Accuracy where the first map and its order stay as they are."""
+    """Return the accuracy if neither the first map nor its order is updated."""
     plan = Progressive(mapping, case.old, modality="image", order=order, random_state=seed)
     mapped, n = plan.mapped(), len(case.old)
     view = View(unit(case.old), mapped, np.empty(0, np.intp), np.empty(0), n, seed)
@@ -104,7 +104,7 @@ def still(case: Case, mapping: Map, start: np.ndarray, order: Any, seed: int) ->
 
 
 def rotations(case: Case, start: np.ndarray, seed: int) -> list[float]:
-    """Accuracy with random photos and a rotation refitted on all that are re-embedded."""
+    """Return the accuracy with photos in random order and a rotation refitted on all re-embedded ones."""
     n, out = len(case.old), []
     shuffled = np.random.default_rng([seed, 4]).permutation(n)
     ranks = np.concatenate([start, shuffled[~np.isin(shuffled, start)]])
@@ -117,7 +117,7 @@ def rotations(case: Case, start: np.ndarray, seed: int) -> list[float]:
 
 
 def unseen(case: Case, seed: int, shares: tuple[float, ...], batch: float) -> dict[str, Any]:
-    """Scores of queries whose texts are known and of those whose texts are not, by what is known."""
+    """Return the scores of queries with known texts and of queries with unknown ones, by where the known texts are used."""
     assert case.texts is not None
     assert case.new_texts is not None
     assert case.pairs is not None
@@ -142,7 +142,7 @@ def unseen(case: Case, seed: int, shares: tuple[float, ...], batch: float) -> di
 
 
 def hits(case: Case, store: np.ndarray, queries: np.ndarray | None = None) -> np.ndarray:
-    """Say of each row, or its caption, whether it is found."""
+    """Return for each row, or its caption, whether it is found."""
     near = (case.queries if queries is None else queries) @ store.T
     if case.kind == "accuracy":
         return near.argmax(axis=0) == case.labels
@@ -155,7 +155,7 @@ def split(hit: np.ndarray, mine: np.ndarray) -> list[float]:
 
 
 def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list[dict[str, Any]]:
-    """Recall of all rows, of native ones and of mapped ones at each share, by kind of scale, and the native share of what is found and of what is to be found."""
+    """Return, at each share, the recall of all rows, of native ones and of mapped ones by kind of scale, and the share of native rows among those found and among those wanted."""
     plan, out = case.plan(order, seed), []
     if case.kind == "overlap":
         near = np.argsort(-(case.queries @ case.new.T), axis=1)[:, :10]
@@ -185,7 +185,7 @@ def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list
 
 
 def made_up(seed: int, source_noise: float, target_noise: float) -> Case:
-    """Simulated models: of little noise, or an old one that knows little of what the new one tells apart."""
+    """Return simulated models with the given noise, for example an old model that separates few of the items that the new one separates."""
     p = upgrade_problem(1200, 32, random_state=seed, source_noise=source_noise, target_noise=target_noise)
     words = np.arange(100)
     mapping = first_map(p.source_texts[words], p.target_texts[words], p.source_images)
@@ -194,7 +194,7 @@ def made_up(seed: int, source_noise: float, target_noise: float) -> Case:
 
 
 def verdict(case: Case, seed: int, metric: str) -> dict[str, Any]:
-    """Return what the forecast says at the first 20 measured rows, and the true quality with half of the store re-embedded."""
+    """Return the forecast once 20 rows are measured, and the true quality with half of the store re-embedded."""
     plan = case.plan("auto", seed, **({"labels": case.labels} if metric == "accuracy" else {}))
     told: dict[str, Any] = {"metric": metric}
     for ids in plan.batches(round(0.05 * len(plan)), share=MOST):
@@ -209,7 +209,7 @@ def verdict(case: Case, seed: int, metric: str) -> dict[str, Any]:
 
 
 def quality(case: Case, plan: Progressive, metric: str) -> float:
-    """Return the store's true agreement or accuracy by texts, the latter as a share of the new model's, or its overlap by re-embedded rows."""
+    """Return the true quality of the store: agreement by texts, accuracy as a share of the new model's, or overlap by re-embedded rows."""
     done = plan.embedded
     if metric == "accuracy":
         near = [(rows @ case.new_texts.T).argmax(axis=1) == case.labels for rows in (plan.store(), case.new)]
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--part", choices=("pairs", "unseen", "halves", "verdicts"), required=True)
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--cache", type=Path, help="keep trained vectors of Caltech-101 in this folder")
+    parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
     add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")

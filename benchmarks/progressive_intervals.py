@@ -1,8 +1,8 @@
-"""Intervals for the mean of few values from artificial skewed populations: how often they hold the mean of the rest, and how wide they are.
+"""Coverage and width of confidence intervals for the mean of the unsampled rest of artificial skewed populations, from small samples.
 
 ``python benchmarks/progressive_intervals.py --json OUT``. The interval of the progressive meter (``upgrade/progressive/_interval.py``) was chosen among these, on these populations
-and no others. *Shares* are tenths, as overlaps of ten neighbors are; *cosines* lie near 1 with a tail below; *weighted* are the shares with lognormal weights. Samples of 10 to 100
-rows without replacement, of 300 to 1,200 rows. *Least seen*: the least value of a row is that of three times as many other random rows; else the provable 0 or −1.
+only. *Shares* are multiples of a tenth, like overlaps of ten neighbors; *cosines* lie near 1 with a tail below; *weighted* are shares with lognormal weights. Samples have 10 to 100
+rows, drawn without replacement from 300 to 1,200. *Least seen*: the minimum value of a row is assumed to be the least among other random rows, three times the sample; otherwise it is the provable 0 or −1.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def student(x: np.ndarray, rest: int, w: np.ndarray | None = None) -> Interval:
 
 
 def wilson(x: np.ndarray, rest: int) -> Interval:
-    """With as many trials as give a rate the sample's variance."""
+    """Wilson's interval, with the number of trials at which a rate has the sample's variance."""
     p, v, z = x.mean(), x.var(ddof=1) * (1 / len(x) + 1 / rest), 1.96
     n = p * (1 - p) / v * (z / t.ppf(0.975, len(x) - 1)) ** 2 if v > 0 else 1 / (1 / len(x) + 1 / rest)
     middle, half = (p + z**2 / 2 / n), z * np.sqrt(p * (1 - p) / n + z**2 / 4 / n**2)
@@ -89,7 +89,7 @@ def bootstrap_t(x: np.ndarray, rest: int) -> Interval:
 
 
 def likelihood(x: np.ndarray, rest: int) -> Interval:
-    """Empirical likelihood (Owen 1988) with the quantile of F(1, m − 1), shortened or widened as the variance is."""
+    """Empirical likelihood (Owen 1988) with the quantile of F(1, m − 1), scaled by 1 + m/rest, as the variance of the difference to the rest's mean is."""
     grid, limit = np.linspace(0, 1, 61)[1:], t.ppf(0.975, len(x) - 1) ** 2 * (1 + len(x) / rest)
 
     def end(x: np.ndarray) -> float:
@@ -126,7 +126,7 @@ def betting(x: np.ndarray, rest: int, least: float) -> Interval:
 
 
 def measure(kind: str, draw: Draw, m: int, n: int, runs: int) -> dict[str, list[float]]:
-    """Return for each candidate the share of runs whose interval holds the truth, and the mean width."""
+    """Return for each candidate the share of runs whose interval contains the true mean, and the mean width."""
     rng = np.random.default_rng([m, n])
     least = -1.0 if kind == "cosines" else 0.0
     found: dict[str, list[tuple[bool, float]]] = {}

@@ -1,11 +1,11 @@
-"""Orders of progressive re-embedding beside each other: over simulated models of several qualities and kinds of noise, mixtures, and stores with near-duplicates.
+"""Comparison of the orders of progressive re-embedding: on simulated models of several qualities and kinds of noise, as mixtures, and on stores with near-duplicates.
 
-``--part kinds``: two simulated dual encoders a run, 20 classes; 1,200 pictures are stored, the first map is a rotation fitted on 400 captions of other items, and the 20 texts are the mean captions of each
-class. *With texts* is the accuracy of the nearest text at a tenth re-embedded; *without*, overlap@10 of 200 other captions as queries with what the new model finds, the first map fitted on 100 further pairs of
-pictures, a fifth re-embedded, scores brought onto one scale. ``--part mixtures``: mixtures of orders beside their parts, Caltech-101 and emoji as in bench_progressive.py. ``--part duplicates``: a third of
-Caltech-101's photos is there twice, the second time with noise; near-duplicates wait, or do not.
+``--part kinds``: two simulated dual encoders per run, 20 classes. 1,200 pictures are stored, the first map is a rotation fitted on 400 captions of other items, and the 20 texts are the mean captions of each
+class. *With texts*: accuracy of the nearest text with a tenth re-embedded. *Without*: overlap@10 with the rows that the new model finds, for 200 other captions as queries; the first map is fitted on 100 further
+pairs of pictures, a fifth is re-embedded, and scores are on a common scale. ``--part mixtures``: mixtures of orders compared with their parts, on Caltech-101 and emoji as in bench_progressive.py.
+``--part duplicates``: a third of Caltech-101's photos occur twice, the second time with noise; near-duplicates are postponed, or not.
 
-Nothing in the library was chosen after looking at these tables, but the data of mixtures and duplicates is that on which settings were chosen (bench_progressive.py).
+Nothing in the library was chosen using these tables, but mixtures and duplicates use the data on which settings were chosen (bench_progressive.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from machine_output import add_json, write_json
 
 STORED, TEXTS, QUERIES, ANCHORS, CLASSES, WIDTH, SPREAD = 1200, 400, 200, 100, 20, 48, 0.4
 
-#: What upgrade_problem is asked for. "hard quarter": every fourth item is seen by both with three times the noise.
+#: Parameters of upgrade_problem. "hard quarter": both models see every fourth item with three times the noise.
 KINDS: dict[str, dict[str, float]] = {
     "good models, noise in common": {"source_noise": 0.6, "target_noise": 0.6, "shared": 0.8},
     "good models, noise of their own": {"source_noise": 0.6, "target_noise": 0.6, "shared": 0.1},
@@ -54,7 +54,7 @@ BATCHES = {"Caltech-101": 0.02, "emoji": 0.05}
 
 
 def world(kind: str, seed: int) -> UpgradeProblem:
-    """Return a problem of that kind; the same seed draws the same items and models whatever the noise."""
+    """Return a problem of a kind; with the same seed, items and models are the same for any noise."""
     n = STORED + TEXTS + QUERIES + ANCHORS
     easy = upgrade_problem(n, WIDTH, classes=CLASSES, spread=SPREAD, random_state=seed, **KINDS[kind])
     if kind != "hard quarter":
@@ -79,7 +79,7 @@ def cases(kind: str, seed: int) -> tuple[Case, Case]:
     known = (p.source_texts[words], p.target_texts[words])
     texts = Case(old, new, mapping, names[1], names[0], *names, p.labels[rows], known, "accuracy")
     pictures = OrthogonalMap().fit(p.source_images[pairs], p.target_images[pairs])
-    # The captions that the first map knows nothing of stand for queries where a scale is fitted.
+    # Captions that the first map was not fitted on represent the queries if a scale is fitted.
     without = Case(
         old,
         new,
@@ -93,7 +93,7 @@ def cases(kind: str, seed: int) -> tuple[Case, Case]:
 
 
 def kinds(kind: str, seed: int) -> dict[str, Any]:
-    """Accuracy and overlap@10 by order at one share."""
+    """Return accuracy and overlap@10 by order, at one share each."""
     texts, without = cases(kind, seed)
     found: dict[str, Any] = {
         "old": texts.score(texts.old, texts.queries_old),
@@ -115,7 +115,7 @@ def mixtures(name: str, case: Case, seed: int) -> dict[str, list[float]]:
 
 
 def doubled(case: Case, seed: int) -> Case:
-    """Every third photo once more: with noise, of another picture of the same thing as it were, in both models."""
+    """Add every third photo again with noise in both models, as if it were another picture of the same thing."""
     rng = np.random.default_rng([seed, 21])
     twice = rng.permutation(len(case.old))[: len(case.old) // 3]
 
@@ -131,7 +131,7 @@ def doubled(case: Case, seed: int) -> Case:
 
 
 def duplicates(case: Case, seed: int) -> dict[str, Any]:
-    """Accuracy at 4, 8 and 16 %, where near-duplicates wait and where they do not."""
+    """Return the accuracy at 4, 8 and 16 %, with near-duplicates postponed and without."""
     store = doubled(case, seed)
     found: dict[str, Any] = {"new": store.score(store.new)}
     for order in ("entropy", "random"):
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--part", choices=("kinds", "mixtures", "duplicates"), required=True)
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--cache", type=Path, help="keep trained vectors of Caltech-101 in this folder")
+    parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
     add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")

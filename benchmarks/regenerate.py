@@ -1,4 +1,4 @@
-"""Write the numbers of README and docs anew, from the commands that print them.
+"""Regenerate the numbers in README and docs from the commands that print them.
 
 python benchmarks/regenerate.py                  every block: those of seconds are measured, the others rendered from their records
 python benchmarks/regenerate.py --slow           run the commands that take minutes first, and keep new records in docs/numbers
@@ -22,14 +22,14 @@ from measured.measures import MEASURES
 
 
 def chosen(block: Block, options: argparse.Namespace, name: str) -> bool:
-    """Return whether a block's commands are run, and not only its record rendered."""
+    """Return whether to run a block's commands, rather than only render its record."""
     if options.only:
         return name in options.only
     return block.kind == "seconds" or (options.slow and block.kind == "minutes") or options.hours
 
 
 def run(job: Job, done: dict[str, dict], check: bool) -> dict | None:
-    """Return a job's record: of a run now, or the one that is kept where only times would be compared."""
+    """Return a job's record: from a new run, or the stored one if only times would be compared."""
     if check and job.timing:
         return records.read(job)
     if job.name not in done:
@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument(
-        "--measure", choices=sorted(MEASURES), help="print one measure as JSON: the command of some records"
+        "--measure", choices=sorted(MEASURES), help="print one measure as JSON; some records are made with this option"
     )
     options = parser.parse_args()
     if options.measure:
@@ -86,14 +86,14 @@ def main() -> int:
                     wrong += 1
                     continue
                 measured = block.write([r["results"] for r in record["runs"]]) if record else printed
-            # What was just run may differ by rounding; a page that is rendered from its record may not differ at all.
+            # A new run may differ by rounding; a page rendered from its record must be identical.
             fresh = block.job is None or (now and options.check)
             agrees = same(printed, measured) if fresh else printed == measured
             wrong += not agrees
             print(f"{page.name} {name}: {'as printed' if agrees else 'differs'}", flush=True)
             if not agrees and not options.check:
                 replace(page, name, measured)
-    for sentence in SENTENCES:  # not written: a sentence that changes its numbers may have to change its words
+    for sentence in SENTENCES:  # not written automatically: other numbers may need other words
         known = records.results(sentence.job) if sentence.job else None
         if not (options.only or known == [] or sentence.agrees(known)):
             wrong += 1

@@ -1,12 +1,12 @@
-"""Images and texts by encoders that never saw each other: do few pairs and many unpaired rows pay? The table of docs/training.md.
+"""Images and texts from unimodal encoders: do many unpaired rows help if there are few pairs? The table in docs/training.md.
 
-A setting is a collection of images with texts, and an encoder of either: photos of ImageNet and their classes' names, pictures of emoji and their
-names, and Caltech-101 photos and prompts of their classes, by EfficientNet-Lite0 and MiniLM; the class images of LVIS by CLIP's image encoder,
-with names by MiniLM, and with names by another CLIP's text encoder. ``--made`` runs synthetic worlds of that form instead.
+A setting is a collection of images with texts, an image encoder and a text encoder. ImageNet photos with class names, pictures of emoji with their
+names, and Caltech-101 photos with prompts of their classes are encoded by EfficientNet-Lite0 and MiniLM; class images of LVIS are encoded by CLIP's image
+encoder, with names encoded by MiniLM, or by the text encoder of another CLIP. ``--made`` uses synthetic data of this form instead.
 
-For each: mutual k-NN of the two encoders, what SAIL and the linear maps reach on all pairs (the upper bound), the best validated linear map, SAIL,
-SOTAlign by how many of the unpaired items stand on both sides, and how often the teacher's plan and its nearest rows are right, of which the
-divergence makes its lesson; the distance of equation 14 from the pairs beside each pool. Parameters are chosen on splits of their own.
+Reported are: mutual k-NN of the two encoders; the results of SAIL and the linear maps on all pairs (the upper bound); the best validated linear map, SAIL,
+and SOTAlign by the share of unpaired items that occur on both sides; how often the teacher's nearest rows are correct, and how much of its plan, from which the
+student learns through the divergence; and the distance (equation 14) of each pool from the pairs. Parameters are chosen on separate splits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KS = ("mean_r1", "mean_r5", "mean_r10")
 
 
 def _texts(names: list[str], cache: Path, key: str) -> np.ndarray:
-    """Return MiniLM's vectors of texts, kept in a folder."""
+    """Return MiniLM's vectors of texts, cached in a folder."""
     file = cache / f"{key}.npy"
     if not file.is_file():
         cache.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ SETTINGS: dict[str, Callable[[argparse.Namespace], SOTAlignData]] = {
 
 
 class Drawn:
-    """A split with its pools, cut to the principal directions of all rows that are neither chosen by nor measured on."""
+    """A split with its pools, projected to the principal directions of all rows outside validation and test."""
 
     def __init__(self, data: SOTAlignData, pairs: int, seed: int, width: int):
         self.data, self.pairs, self.seed = data, pairs, seed
@@ -161,7 +161,7 @@ class Drawn:
         return method.fit(parts.images, parts.texts, validation=parts.validation.validation, verbose=False, **rows)
 
     def fit_all(self, method: Any) -> Any:
-        """Fit on all pairs there are."""
+        """Fit on all pairs that exist."""
         image, text = self.cuts
         X, Y = self.everything.all_pairs()
         return method.fit(image(X), text(Y), validation=self.parts.validation.validation, verbose=False)
@@ -184,9 +184,9 @@ def _principal(rows: np.ndarray, width: int) -> Callable[[np.ndarray], np.ndarra
 
 
 def linear_maps(pairs: int, width: int) -> list[Any]:
-    """The closed forms of which the best on the validation rows is the bar."""
+    """Return the closed-form maps to compare with; the best one on the validation rows is the baseline."""
     most = min(pairs - 1, width)
-    # As wide as the pairs support, which may be less than there are of them, and narrower.
+    # None is the largest width that the pairs support; it may be less than the number of pairs. The others are narrower.
     some = [None, *sorted({max(2, round(most * share)) for share in (0.75, 0.5, 0.25)}, reverse=True)]
     return [
         *(Procrustes(n_components=d) for d in some),
@@ -215,12 +215,12 @@ def sotalign(drawn: Drawn, teacher: Any, start: str, alpha: float, pool: Parts) 
 
 
 def pools_of(data: SOTAlignData) -> list[float | None]:
-    """Shares of common items; where labels are classes no row has a partner, and there is one pool."""
+    """Return the shares of common items; if labels are classes, no row has a partner, and there is only one pool."""
     return [None] if data.classes else [1.0, 0.0]
 
 
 def choose(data: SOTAlignData, pairs: int, seeds: tuple[int, ...]) -> dict[str, Any]:
-    """Choose the width by the linear map, SAIL's rate and width, and of either pool start and α, on splits that nothing is reported of."""
+    """Choose the width by the linear map, SAIL's rate and width, and start and α for each pool, on splits that are not reported."""
     trials: list[dict[str, Any]] = []
     splits = {width: [Drawn(data, pairs, seed, width) for seed in seeds] for width in WIDTHS}
     teachers = {width: [best_linear(drawn) for drawn in of] for width, of in splits.items()}
@@ -252,7 +252,7 @@ def choose(data: SOTAlignData, pairs: int, seeds: tuple[int, ...]) -> dict[str, 
 
 
 def far(drawn: Drawn, pool: Parts) -> dict[str, float]:
-    """Equation 14 between a pool and the pairs, with its floor, as the methods see them."""
+    """Return the distance (equation 14) between a pool and the pairs, and its floor, on the vectors that the methods use."""
     found = distribution_shift(
         pool.unpaired_images, drawn.parts.images, pool.unpaired_texts, drawn.parts.texts,
         normalize=True, repeats=1, random_state=drawn.seed,
@@ -261,9 +261,9 @@ def far(drawn: Drawn, pool: Parts) -> dict[str, float]:
 
 
 def lesson(drawn: Drawn, teacher: Any) -> dict[str, float]:
-    """Of a batch of unpaired rows with all their partners: how often the teacher's nearest row is right, and its plan's mass.
+    """Return how often the teacher's nearest row is correct in a batch of unpaired rows with all their partners, and the mass of its plan on correct rows.
 
-    Right is the partner, or any row of the class. Retrieval and plan are of the same rows.
+    A row is correct if it is the partner, or has the same class. Both numbers are for the same rows.
     """
     partners = drawn.everything.partners
     assert partners is not None
@@ -280,7 +280,7 @@ def lesson(drawn: Drawn, teacher: Any) -> dict[str, float]:
 
 
 def measure(data: SOTAlignData, pairs: int, seed: int, chosen: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a line for each method, and for each pool, on one split."""
+    """Return one line per method and pool, on one split."""
     rate, width = chosen["sail"]
     drawn, for_sail = Drawn(data, pairs, seed, chosen["width"]), Drawn(data, pairs, seed, width)
     teacher = best_linear(drawn)
@@ -299,7 +299,7 @@ def measure(data: SOTAlignData, pairs: int, seed: int, chosen: dict[str, Any]) -
 
 
 def bound(data: SOTAlignData, pairs: int, seed: int, chosen: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what SAIL and the linear maps reach on all pairs: what images determine of texts at all."""
+    """Return the results of SAIL and the linear maps on all pairs: an upper bound for what images tell about texts."""
     rate, width = chosen["sail"]
     drawn, for_sail = Drawn(data, pairs, seed, max(WIDTHS)), Drawn(data, pairs, seed, width)
     ways = {"sail": sail(for_sail, rate, everything=True), "linear": best_linear(drawn, everything=True)}
@@ -312,14 +312,16 @@ def bound(data: SOTAlignData, pairs: int, seed: int, chosen: dict[str, Any]) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder of lvis1203_clip.npz and the other two files")
+    parser.add_argument("data", type=Path, help="folder with lvis1203_clip.npz and the other two files")
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--made", type=float, nargs="*", default=[], help="norms of the nuisance of synthetic worlds")
-    parser.add_argument("--items", type=int, default=10_000, help="unpaired items of a synthetic world")
+    parser.add_argument(
+        "--made", type=float, nargs="*", default=[], help="use synthetic data with these norms of the nuisance"
+    )
+    parser.add_argument("--items", type=int, default=10_000, help="number of unpaired items of synthetic data")
     parser.add_argument("--pairs", type=int, nargs="+", default=[50, 200])
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--cache", type=Path, default=Path("build/images"))
-    parser.add_argument("--quick", action="store_true", help="one split and two steps: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one split and two steps, as a smoke test")
     add_json(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
-"""SOTAlign beside SAIL and the best validated linear map by how many unpaired items stand on both sides: the tables of docs/training.md.
+"""SOTAlign, SAIL and the best validated linear map, by the share of unpaired items that occur on both sides: the tables in docs/training.md.
 
-Two encoders of the same photos, or of the same texts, of Caltech-101, cut to 96 principal directions. Each of 1,000 test rows is to be found among
-these; 50 pairs, 300 pairs to choose by, and unpaired rows of which a given share has its partner on the other side. Parameters are chosen on splits of
-their own, with pools of no common items.
+Two encoders of the same photos, or of the same texts, of Caltech-101, projected to 96 principal directions. The task is to find each of 1,000 test rows
+among these. There are 50 training pairs, 300 validation pairs, and unpaired rows, a given share of which have their partner on the other side. Parameters
+are chosen on separate splits, with pools that have no items in common.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TRAINING: dict[str, Any] = {
     "device": "cpu",
     "max_steps": 120,
 }
-#: Beginning at the teacher needs fewer and smaller steps: rate × steps / 2 bounds how far Lion can move a weight.
+#: Starting from the teacher needs fewer and smaller steps: rate × steps / 2 bounds how far Lion can move a weight.
 STARTS: dict[str, dict[str, Any]] = {
     "random": {"init": "random", "learning_rate": 2e-3},
     "teacher": {"init": "teacher", "learning_rate": 1e-3, "max_steps": 60},
 }
 PLANS: dict[str, Any] = {"max_iter": 500, "tol": 1e-3}
-#: Of these the one with the best mean recall at 1 on the validation pairs is the linear map, and SOTAlign's teacher.
+#: The one with the best mean recall at 1 on the validation pairs is the linear map, and SOTAlign's teacher.
 LINEAR = [
     *(Procrustes(n_components=d) for d in (None, 40, 32, 24, 16)),
     *(CCA(ridge=ridge, n_components=d) for ridge in (0.1, 1, 10, 100) for d in (None, 32, 16)),
@@ -46,13 +46,13 @@ LINEAR = [
 SAIL_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 ALPHAS = (1, 10, 100, 1000)
 CHOOSING = (1000, 1001)
-#: Share of common items and unpaired rows of either side; None: as many as there are.
+#: Share of common items, and number of unpaired rows on each side; None: all available rows.
 POOLS = [(1.0, 500), (0.5, 500), (0.0, 500), (1.0, None), (0.0, None)]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of both sides: pairs, validation, test, and the rest."""
+    """Rows of both sides, split into pairs, validation, test, and the rest."""
 
     X: np.ndarray
     Y: np.ndarray
@@ -76,7 +76,7 @@ class Split:
 
 
 def divide(X: np.ndarray, Y: np.ndarray, seed: int) -> Split:
-    """Split the items, and cut either side to the principal directions of what is not measured on."""
+    """Split the items, and project each side to the principal directions of the rows that are not tested."""
     order = np.random.default_rng([seed, 9]).permutation(len(X))
     test, validation, pairs, rest = np.split(order, [TEST, TEST + VALIDATION, TEST + VALIDATION + PAIRS])
     known = order[TEST + VALIDATION :]
@@ -91,7 +91,7 @@ def _principal(rows: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def best_linear(split: Split) -> tuple[Any, float]:
-    """Return the linear map with the best recall on the validation pairs, and this recall."""
+    """Return the linear map with the best recall on the validation pairs, and its recall."""
     fitted = [split.fit(type(m)(**m.get_params())) for m in LINEAR]
     scores = [m.scores_["validation_mean_recall_at_1"] for m in fitted]
     best = int(np.argmax(scores))
@@ -107,7 +107,7 @@ def sotalign(split: Split, teacher: Any, start: str, alpha: float, overlap: floa
 
 
 def far(split: Split, overlap: float, size: int | None) -> dict[str, float]:
-    """Equation 14 between the unpaired rows and the pairs, with its floor, as the methods see them."""
+    """Return the distance (equation 14) between the unpaired rows and the pairs, and its floor, on the vectors that the methods use."""
     X, Y = split.unpaired(overlap, size)
     found = distribution_shift(
         X, split.X[split.pairs], Y, split.Y[split.pairs], normalize=True, repeats=1, random_state=split.seed
@@ -116,7 +116,7 @@ def far(split: Split, overlap: float, size: int | None) -> dict[str, float]:
 
 
 def choose(splits: list[Split]) -> dict[str, Any]:
-    """Choose SAIL's rate and α of SOTAlign for either start, by recall at 1 on the test rows of splits that nothing is reported of."""
+    """Choose SAIL's rate, and SOTAlign's α for each start, by recall at 1 on the test rows of splits that are not reported."""
     chosen: dict[str, float] = {}
     trials = []
     for name in ("sail", *STARTS):
@@ -137,7 +137,7 @@ def choose(splits: list[Split]) -> dict[str, Any]:
 
 
 def read_sides(file: str, names: list[str]) -> dict[str, list[np.ndarray]]:
-    """Return the rows of both encoders, by the name of the pair."""
+    """Return the rows of both encoders of a named pair."""
     with np.load(file, allow_pickle=False) as data:
         return {
             name: [data[key].astype(np.float32).reshape(-1, data[key].shape[-1]) for key in ENCODERS[name]]
@@ -150,8 +150,8 @@ def main() -> None:
     parser.add_argument("file", help="caltech101_unimodal.npz")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--encoders", nargs="+", choices=list(ENCODERS), default=list(ENCODERS))
-    parser.add_argument("--shift", action="store_true", help="only how far each pool lies from the pairs")
-    parser.add_argument("--quick", action="store_true", help="one split and two steps: to see that it works")
+    parser.add_argument("--shift", action="store_true", help="measure only the distance of each pool from the pairs")
+    parser.add_argument("--quick", action="store_true", help="one split and two steps, as a smoke test")
     add_json(parser)
     options = parser.parse_args()
     if options.quick:

@@ -1,7 +1,7 @@
-"""SOTAlign with an unbalanced plan of its teacher, by how many unpaired items stand on both sides: a table of docs/training.md.
+"""SOTAlign with an unbalanced teacher plan, by the share of unpaired items that occur on both sides: a table in docs/training.md.
 
-The protocol is that of sotalign_overlap.py, with 500 unpaired rows a side and one α. The strength of the marginals is chosen on
-splits of their own, with pools of which half is common: it has to serve where one does not know. Of each teacher's plan it is also said how much of it lies on true partners.
+The protocol is that of sotalign_overlap.py, with 500 unpaired rows on each side and one α. The strength of the marginal constraints is chosen on
+separate splits, with pools that have half of their items in common, since the true share is not known in practice. The mass of each teacher's plan on true partners is also reported.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ALPHA = 100
 #: The teacher's ε is 0.01.
 RHOS = (1.0, 0.3, 0.1, 0.03)
 CHOSEN_AT = 0.5
-#: Unbalanced plans converge sooner, so balanced ones that have not converged stand beside those that have.
+#: Unbalanced plans converge sooner, so balanced plans are also measured without convergence.
 SHORT: dict[str, Any] = {"max_iter": 30, "tol": 1e-2}
-#: Strength, and whether the iteration ends after these.
+#: Strength of the marginal constraints, and whether the iteration stops early, after ``SHORT``.
 WAYS: tuple[tuple[float | None, bool], ...] = ((None, True), (None, False), *((rho, False) for rho in RHOS))
 
 
@@ -53,7 +53,7 @@ def fit(
 
 
 def plan(split: Split, teacher: Any, overlap: float, rho: float | None) -> dict[str, float]:
-    """Return what the teacher's plan of all unpaired rows is like."""
+    """Return statistics of the teacher's plan between all unpaired rows."""
     mine, theirs = unpaired_pools(split.rest, split.rest, overlap, SIZE, random_state=split.seed)
     sides = teacher.transform(split.X[split.rest[mine]]), teacher.transform_target(split.Y[split.rest[theirs]])
     TX, TY = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("file", help="caltech101_unimodal.npz")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--encoders", nargs="+", choices=list(ENCODERS), default=list(ENCODERS))
-    parser.add_argument("--quick", action="store_true", help="one split and two steps: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="one split and two steps, as a smoke test")
     add_json(parser)
     options = parser.parse_args()
     steps, splits = (2, 1) if options.quick else (None, options.splits)

@@ -1,6 +1,6 @@
-"""What SOTAlign owes to what: one thing changed at a time at 200 ImageNet pairs, the table of docs/training.md.
+"""Ablation of SOTAlign with 200 ImageNet pairs, changing one thing at a time: the table in docs/training.md.
 
-Three splits, nothing tuned: 200 items to search, 100 to choose the best step by, the rest unpaired.
+Three splits without tuning: 200 items to search, 100 to choose the best step; the rest is unpaired.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from machine_output import add_json, write_json
 
 BASE = {"paper_alpha": 1e-4, "teacher": "procrustes"}
 SAIL = {"rate": 3.0, "preprocess": "center"}
-#: What is said of a run, its method, unpaired rows, principal directions kept of the inputs (0: all), and parameters.
+#: Name of a run, method, number of unpaired rows, number of principal directions kept of the inputs (0: all), and parameters.
 RUNS: list[tuple[str, str, int, int, dict[str, Any]]] = [
     ("Procrustes alone", "procrustes", 500, 0, {}),
     ("SAIL (centered, the higher rate)", "sail", 500, 0, SAIL),
@@ -37,7 +37,7 @@ RUNS: list[tuple[str, str, int, int, dict[str, Any]]] = [
 
 
 def cut(parts: Parts, directions: int) -> Parts:
-    """Keep the leading principal directions of either side's rows, of unit norm."""
+    """Project the unit rows of each side to their leading principal directions."""
     if not directions:
         return parts
     changed: dict[str, Any] = {}
@@ -63,7 +63,9 @@ def main() -> None:
     parser.add_argument("file", help="imagenet1000_unimodal.npz")
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--only", nargs="+", default=[], help="words that the names of runs contain")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="run only experiments whose name contains one of these words"
+    )
     add_json(parser)
     options = parser.parse_args()
     data = open_sample("imagenet1000", options.file)

@@ -1,6 +1,6 @@
-"""SOTAlign where it is ahead: a synthetic world of a clustered latent with 100,000 unpaired rows, the table of docs/training.md.
+"""A case in which SOTAlign is ahead: synthetic data with a clustered latent and 100,000 unpaired rows, the table in docs/training.md.
 
-Each item is to be found among 1,000. SOTAlign has one combination of parameters; of the others every one named is shown.
+The task is to find each item among 1,000. SOTAlign has one combination of parameters; for the other methods, all named combinations are shown.
 """
 
 from __future__ import annotations

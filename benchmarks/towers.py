@@ -1,7 +1,7 @@
-"""Any image tower with any text tower: native pairs, and pairs crossed by a rotation that was fitted on texts alone.
+"""Combinations of image towers and text towers: native pairs, and pairs connected by a rotation that was fitted on texts alone.
 
-``python benchmarks/towers.py sample``: pictures of emoji searched by the captions of classes of which the rotation has seen nothing; right is the caption's own
-picture, among all of them. ``lvis FILE``: class images of OpenAI ViT-B/32 among all, searched by the names of unseen classes by three text towers.
+``python benchmarks/towers.py sample``: pictures of emoji, searched by captions of classes that the rotation has not seen; the correct result is the caption's own
+picture, among all of them. ``lvis FILE``: all class images of OpenAI ViT-B/32, searched by the names of unseen classes encoded by three text towers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Spaces = dict[str, np.ndarray]
 
 
 def crossed(new: np.ndarray, old: np.ndarray, anchors: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Texts of another tower in the space of this one's, by a rotation fitted on the anchors' texts."""
+    """Return the texts of another tower in the space of this one, mapped by a rotation fitted on the anchors' texts."""
     return np.asarray(
         Bridge(fit(new[anchors], old[anchors], "orthogonal", modality="text", check=False)).transform(
             new[asked], "text"
@@ -30,14 +30,14 @@ def crossed(new: np.ndarray, old: np.ndarray, anchors: np.ndarray, asked: np.nda
 
 
 def first(queries: np.ndarray, rows: np.ndarray, own: np.ndarray, k: int) -> float:
-    """Share of queries whose own row is among the first k."""
+    """Return the share of queries whose own row is among the first k."""
     near = normalize_rows(queries) @ normalize_rows(rows).T
     ahead = np.count_nonzero(near > near[np.arange(len(own)), own][:, None], axis=1)
     return float((ahead < k).mean())
 
 
 def retrieval(images: Spaces, texts: Spaces, n_anchors: int, seed: int) -> dict[str, list[float]]:
-    """Recall at 1 and 10 of every pair of towers whose image tower is at hand."""
+    """Return recall at 1 and 10 of every pair of towers with an available image tower."""
     n = len(next(iter(texts.values())))
     order = np.random.default_rng(seed).permutation(n)
     anchors, asked = order[:n_anchors], order[n_anchors:]

@@ -87,7 +87,7 @@ def test_ids_must_be_one_a_row_and_different():
         Embeddings(GOOD, ids=list("abcde"))
     with pytest.raises(IdError, match=r"2 duplicate ids \('a', 'b'\)"):
         Embeddings(GOOD, ids=list("aabbcd"))
-    with pytest.raises(IdError, match="one id a row"):
+    with pytest.raises(IdError, match="one id per row"):
         Embeddings(GOOD, ids=[["a"]] * 6)
 
 

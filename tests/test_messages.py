@@ -134,7 +134,7 @@ def test_flags_are_named_by_commands_only_and_exist():
         ("fit", "Got method='pca'; expected 'cca'.", "Got --method pca; expected 'cca'."),
         ("fit", "Pass force=True to replace it.", "Pass --force to replace it."),
         ("fit", "Got check=False.", "Got --no-check."),
-        ("fit", "or groups=None to divide row by row.", "or --groups none to divide row by row."),
+        ("fit", "or groups=None to split row by row.", "or --groups none to split row by row."),
         ("fit", "Pass a shrinkage_strength=… above 0.", "Pass a --shrinkage-strength above 0."),
         ("fit", "Got allow_reflection=False.", "Got --no-reflection."),
         ("fit", 'Pass missing="drop" or modality=….', "Pass --missing drop or --modality."),

@@ -165,7 +165,7 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"epochs": 3}, "epochs"),
         ({"parameters": {"epochs": 3}}, "epochs"),
         ({"grid": {"divergence_weight": [1.0]}}, "divergence_weight"),  # SAIL has none
-        ({"grid": {"random_state": [1, 2]}, "validation": 0}, "no validation pairs"),
+        ({"grid": {"random_state": [1, 2]}, "validation": 0}, "a grid without validation pairs"),
         ({"keep_pairs": 0}, "keep_pairs"),
         ({"overlap": 0.5}, "overlap=0.5 without keep_pairs"),
         ({"overlap": 1.5, "keep_pairs": 9}, "overlap=1.5; expected a share"),

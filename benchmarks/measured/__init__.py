@@ -1,4 +1,4 @@
-"""Every measured number on README's and the docs' pages: what writes it, and the record of its run."""
+"""All measured numbers on the pages of README and docs: the functions that write them, and the records of their runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BLOCKS: dict[str, Block] = {
     **engines.BLOCKS,
 }
 
-#: Tables outside any block, by page and first line, and why nothing is measured there.
+#: Tables outside of blocks, by page and first line, and why they contain no measurements.
 REFERENCE: dict[tuple[str, str], str] = {
     ("docs/datasets.md", "| file | from | place below the root |"): "names of files",
     ("docs/encoders.md", "| adapter | in the tests | by hand |"): "versions of libraries and tolerances of tests",

@@ -1,4 +1,4 @@
-"""Tables of docs/training.md that take hours: methods by number of pairs on the stand-ins, and the synthetic world."""
+"""Tables in docs/training.md that take hours: methods by number of pairs on the stand-ins, and synthetic data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Splits:
         return cells_of([v.mean() for v in values], [v.std(ddof=1) for v in values])
 
     def lead(self, other: str, pairs: str) -> str:
-        """SOTAlign's lead at 5 and 10, split by split."""
+        """Return SOTAlign's lead in recall at 5 and 10, as paired differences over splits."""
         cells = []
         for metric in KS[1:]:
             gap = self.scores["SOTAlign", pairs, metric] - self.scores[other, pairs, metric]
@@ -88,7 +88,7 @@ def caltech(results: list[Any]) -> str:
 
 
 def world(results: list[Any]) -> str:
-    """The best of the combinations named, by the mean of the three recalls, on the splits shown."""
+    """Return the best of the named combinations, by the mean of the three recalls, on the splits shown."""
     hundreds, two, few = (result["results"] for result in results)
     columns = [
         [line for line in hundreds if line["pairs"] == 100],
@@ -119,7 +119,7 @@ def world(results: list[Any]) -> str:
 
 
 def overlap(results: list[Any]) -> str:
-    """R@1 by overlap of the unpaired items and by start, with the lead over the best validated linear map split by split."""
+    """Return R@1 by overlap of the unpaired items and by start, with the lead over the best validated linear map, paired over splits."""
     scores = [line for result in results for line in result["results"]["scores"]]
     sides = list(dict.fromkeys(line["encoders"] for line in scores))
 
@@ -151,7 +151,7 @@ def overlap(results: list[Any]) -> str:
 
 
 def overlap_shift(results: list[Any]) -> str:
-    """How far the pools of the overlap table lie from the pairs, with what samples of one collection are apart."""
+    """Return the distance of the pools of the overlap table from the pairs, with that between samples of one collection."""
     lines = [line for result in results for line in result["results"]["shifts"]]
     sides = list(dict.fromkeys(line["encoders"] for line in lines))
     rows = []
@@ -168,7 +168,7 @@ def overlap_shift(results: list[Any]) -> str:
 
 
 def unbalanced(results: list[Any]) -> str:
-    """R@1 by overlap and by strength of the marginals of the teacher's plan, as a lead over the best validated linear map."""
+    """Return R@1 by overlap and by strength of the marginal constraints of the teacher's plan, with the lead over the best validated linear map."""
     scores = [line for result in results for line in result["results"]["scores"]]
     chosen = {side: of for result in results for side, of in result["results"]["chosen"].items()}
 
@@ -193,7 +193,7 @@ def unbalanced(results: list[Any]) -> str:
 
 
 def unbalanced_plans(results: list[Any]) -> str:
-    """What the teacher's plan of all unpaired rows is like, mean over splits."""
+    """Return statistics of the teacher's plan between all unpaired rows, mean over splits."""
     plans = [line for result in results for line in result["results"]["plans"]]
     sides = list(dict.fromkeys(line["encoders"] for line in plans))
     rows = []

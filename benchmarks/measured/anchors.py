@@ -21,7 +21,7 @@ _PAIRS = {
 
 
 def half_width(values: np.ndarray) -> float:
-    """Half of the 95 % interval of a mean over splits, by Student's t."""
+    """Return half the width of the 95 % interval of a mean over splits, by Student's t."""
     n = len(values)
     return float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
 
@@ -32,7 +32,7 @@ def mean_and_half(values: Any, digits: int = 3) -> str:
 
 
 def needed(which: int) -> Any:
-    """Pairs needed within the modality (0) or across (1): mean over splits and its interval."""
+    """Return the number of pairs needed within the modality (0) or across (1): mean over splits and its interval."""
 
     def write(results: list[Any]) -> str:
         found = [one for result in results for one in result["results"] if one["full"][which] is not None]
@@ -49,7 +49,7 @@ def needed(which: int) -> Any:
 
 
 def few(n: int) -> Any:
-    """Scores of random pairs at a number of them, and what each method adds, split by split."""
+    """Return the scores of a number of random pairs, and the gain of each method, paired over splits."""
 
     def write(results: list[Any]) -> str:
         rows = []
@@ -70,7 +70,7 @@ def few(n: int) -> Any:
 
 
 def by_choice(results: list[Any]) -> str:
-    """Retrieval by the fixed rotation, and what the chosen map adds, split by split, for random anchors and chosen ones."""
+    """Return retrieval by the fixed rotation, and the gain of the chosen map, paired over splits, for random anchors and chosen ones."""
     rows = []
     for n in (20, 50):
         for one in results[0]["results"]:
@@ -85,7 +85,7 @@ def by_choice(results: list[Any]) -> str:
 
 
 def order(results: list[Any]) -> str:
-    """Scores of texts in random order, and what the other orders add, split by split."""
+    """Return the scores of texts in random order, and the gain of the other orders, paired over splits."""
     rows = []
     by = {(one["n"], one["order"]): np.array(one["values"]) for one in results[0]["results"]}
     for n, name in sorted(by, key=lambda key: key[0]):

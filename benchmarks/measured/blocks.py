@@ -1,4 +1,4 @@
-"""What stands on a page between ``<!-- numbers: NAME -->`` and ``<!-- end -->``, what writes it, and how it is compared."""
+"""The text on a page between ``<!-- numbers: NAME -->`` and ``<!-- end -->``, the function that writes it, and how it is compared."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _MEASURED = re.compile(r"\d\.\d|(?<![\w.])\.\d|\de[-−]\d|\d %")
 
 @dataclass(frozen=True)
 class Job:
-    """Commands that take minutes or hours and give JSON, of which a record is kept in ``docs/numbers``.
+    """Commands that take minutes or hours and output JSON, of which a record is kept in ``docs/numbers``.
 
     Parameters
     ----------
     name : str
-        Of the record.
+        Name of the record.
     kind : {"minutes", "hours"}
     commands : tuple of str
-        As typed in the root of the repository. ``OUT`` stands for the JSON file, or the folder with ``results.json``, that the command
-        writes; without it the JSON is read from standard output. ``SCRATCH`` is a folder that is removed afterwards.
+        Run from the root of the repository. ``OUT`` stands for the JSON file, or the folder with ``results.json``, that the command
+        writes; if it does not occur, the JSON is read from standard output. ``SCRATCH`` is a folder that is removed afterwards.
     keep : callable
-        Takes the JSON of one command and returns what the record keeps of it.
+        Function that takes the JSON of one command and returns the part to keep in the record.
     timing : bool
-        True where the numbers are times or memory: another run gives others, so pages are compared with the record only.
+        Whether the numbers are times or memory, which differ between runs: pages are then compared with the record only.
     """
 
     name: str
@@ -51,11 +51,11 @@ class Block:
     Parameters
     ----------
     write : callable
-        For a block of seconds takes nothing and measures; with a job it takes the list of that job's results, one of each command.
+        Without a job, a function that takes nothing and measures; with a job, it takes the list of the job's results, one per command.
     job : Job or None
-        None where the numbers take seconds: they are measured each time.
+        None if measuring takes seconds and is repeated each time.
     data : tuple of str
-        Files below ``../shared/data`` that a block of seconds reads.
+        Files in ``../shared/data`` that a block without a job reads.
     """
 
     write: Callable[..., str]
@@ -67,7 +67,7 @@ class Block:
         return self.job.kind if self.job else "seconds"
 
     def missing(self) -> list[str]:
-        """Return the files that are not there: of the data, and interpreters of environments beside the project's own."""
+        """Return the missing files: data, and interpreters of other environments than the project's."""
         names = [f"../shared/data/{name}" for name in self.data]
         if self.job:
             names = re.findall(r"\.\./shared/data/[\w.]+|\.venv-[\w/-]+", " ".join(self.job.commands))
@@ -75,19 +75,19 @@ class Block:
 
 
 def blocks(page: Path) -> dict[str, str]:
-    """Return the texts of a page's blocks by name."""
+    """Return the texts of the blocks of a page by name."""
     return {found["name"]: found["text"] for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))}
 
 
 def replace(page: Path, name: str, text: str) -> None:
-    """Write a block's text anew."""
+    """Replace the text of a block."""
     whole = page.read_text(encoding="utf-8")
     new = _BLOCK.sub(lambda m: m[1] + text + m[4] if m["name"] == name else m[0], whole)
     page.write_text(new, encoding="utf-8")
 
 
 def loose_tables(page: Path) -> Iterator[str]:
-    """Yield the first lines of tables with measured numbers that stand outside any block: decimals, exponents or percentages."""
+    """Yield the first lines of tables outside of blocks that contain measured numbers: decimals, exponents or percentages."""
     text = _BLOCK.sub("", page.read_text(encoding="utf-8"))
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     for found in re.finditer(r"(?:^\|.*\n)+", text, flags=re.M):
@@ -97,7 +97,7 @@ def loose_tables(page: Path) -> Iterator[str]:
 
 
 def same(printed: str, measured: str) -> bool:
-    """Compare two texts; numbers may differ by two units of the last digit shown, as rounding on another processor does."""
+    """Compare two texts; numbers may differ by two units in the last digit shown, because of rounding on other processors."""
     if _NUMBER.sub("#", printed) != _NUMBER.sub("#", measured):
         return False
     for a, b in zip(_NUMBER.findall(printed), _NUMBER.findall(measured), strict=True):
@@ -109,11 +109,11 @@ def same(printed: str, measured: str) -> bool:
 
 
 def command(*arguments: str) -> str:
-    """Return what a command of congruence prints on standard output."""
+    """Return the standard output of a congruence command."""
     from congruence.cli import app
 
     out = io.StringIO()
-    # Warnings go to standard error and are no part of a page.
+    # Warnings go to standard error and are not part of a page.
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         app(list(arguments), standalone_mode=False)
@@ -127,7 +127,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def shown(value: float | None, digits: int = 3) -> str:
-    """Format a number; a whole 1 is printed as such, a missing one as a dash."""
+    """Format a number; exactly 1 is printed as 1, a missing one as a dash."""
     return "–" if value is None else "1" if value == 1 else minus(f"{value:.{digits}f}")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
-#: Data of the four commands, in their order.
+#: Data of the four commands, in order.
 DATA = (
     "sample, 795 texts over 1,595 pictures",
     "LVIS, 603 texts over 1,203 pictures",
@@ -27,7 +27,7 @@ def _mean(values: list[float]) -> str:
 
 
 def scores(results: list[Any], data: tuple[str, ...] = DATA) -> str:
-    """Mean and standard error over splits."""
+    """Return mean and standard error over splits."""
     rows = []
     for words, found in zip(data, results, strict=True):
         there = [name for name in SYSTEMS if name in found["runs"][0]["scores"]]
@@ -38,7 +38,7 @@ def scores(results: list[Any], data: tuple[str, ...] = DATA) -> str:
 
 
 def thresholds(results: list[Any], data: tuple[str, ...] = DATA) -> str:
-    """False-positive rates on the other half of the queries, and by which factor each way misses the old model's, a split at a time."""
+    """Return false-positive rates on the other half of the queries, and the factor by which each method deviates from the old model's, by split."""
     rows = []
     for words, found in zip(data, results, strict=True):
         if words == DATA[2]:
@@ -48,7 +48,7 @@ def thresholds(results: list[Any], data: tuple[str, ...] = DATA) -> str:
             cells = [f"{old.mean():.5f}"]
             for way in WAYS:
                 new = np.array([run["ways"][way]["fpr"][r] for run in found["runs"]])
-                # No factor where in a split nothing passed.
+                # No factor if nothing passed in a split.
                 factor = f"{np.exp(np.abs(np.log(new / old)).mean()):.2f}×" if new.all() else "–"
                 cells.append(f"{new.mean():.5f} ({factor})")
             rows.append([words.split(",")[0] * (r == 0), rate, *cells])
@@ -56,7 +56,7 @@ def thresholds(results: list[Any], data: tuple[str, ...] = DATA) -> str:
 
 
 def recalls(results: list[Any]) -> str:
-    """Recall of relevant pairs above the same cut-offs."""
+    """Return the recall of relevant pairs above the same cut-offs."""
     rows = []
     for words, found in zip(DATA, results, strict=True):
         if words == DATA[2]:

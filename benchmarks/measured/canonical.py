@@ -1,4 +1,4 @@
-"""The tables of docs/reproducing.md: figures of the Canonical paper on the stand-ins, from one record."""
+"""Tables in docs/reproducing.md: figures of the Canonical paper on the stand-ins, from one record."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def few_classes(results: list[Any]) -> str:
 
 
 def few_classes_control(results: list[Any]) -> str:
-    """Figure 5, what it cannot tell: aligned images against aligned texts, 10 classes fitted on."""
+    """Figure 5, by a measure that cannot distinguish a fitted rotation from a random one: aligned images against aligned texts, fitted on 10 classes."""
     found = figures(results)
     rows = []
     for models in ("sample", "caltech101"):
@@ -131,7 +131,7 @@ def few_classes_control(results: list[Any]) -> str:
 
 
 def quality(results: list[Any]) -> str:
-    """Figure 5 on made-up dual encoders, worst first by what they share beyond classes."""
+    """Figure 5 on simulated dual encoders, in increasing order of what they share beyond classes."""
     found = results[0]["results"]
     at = [found["shown"].index(x) for x in (2, 5, 10, 20, 30)]
     rows = []
@@ -191,7 +191,7 @@ def kinds(results: list[Any]) -> str:
 
 
 def rest(results: list[Any]) -> str:
-    """Everything else, a line a figure."""
+    """The other figures, one line each."""
     found = figures(results)
     here = {name: {m: found[name, m] for m in ("sample", "caltech101", "lvis") if (name, m) in found} for name in (
         "fig2", "fig3", "fig6", "fig39", "fig40", "fig43", "fig49", "fig52", "fig53", "fig55", "fig56")}  # fmt: skip
@@ -282,7 +282,7 @@ def _controls(f: Figure, metric: str, name: str, pair: str | None) -> str:
 
 
 def single(results: list[Any]) -> str:
-    """What a single template for evaluation changes on Caltech-101's stand-in."""
+    """The effect of a single evaluation template on the stand-in with Caltech-101."""
     found = [Figure(result) for result in results]
     rows = [
         [words, *(f.mean(metric, series="orthogonal") for f in found)]

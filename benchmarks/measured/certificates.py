@@ -1,4 +1,4 @@
-"""Tables of docs/certify.md: how often intervals and verdicts are right, and certificates of real models."""
+"""Tables in docs/certify.md: how often intervals and verdicts are correct, and certificates of real models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _of(results: list[Any], kind: str) -> list[dict[str, Any]]:
 
 
 def intervals(results: list[Any]) -> str:
-    """The share of 95 % intervals that contain the truth, both seeds together."""
+    """Return the share of 95 % intervals that contain the true value, over both seeds."""
     rows = []
     for words, name in INTERVALS.items():
         cells = []
@@ -42,7 +42,7 @@ def intervals(results: list[Any]) -> str:
 
 
 def shares(results: list[Any]) -> str:
-    """How often a verdict with so large a share was right."""
+    """Return how often verdicts were correct, by their share of the draws."""
     found = {
         kind: np.concatenate([np.array(one["shares"], dtype=float) for one in _of(results, kind)]) for kind in KINDS
     }
@@ -58,18 +58,18 @@ def shares(results: list[Any]) -> str:
 
 
 def _reached(one: dict[str, Any]) -> float:
-    """The share at which a run got there; beyond half of the store, infinite."""
+    """Return the share at which a run reached the required score; infinite if half of the store was not enough."""
     return np.inf if one["reached"] is None or one["reached"] > 0.5 else one["reached"]
 
 
 def holds(one: dict[str, Any]) -> bool:
-    """Return whether the interval of the share has that at which the run got there; its ends are rounded up to whole percents."""
+    """Return whether the interval of the share contains that at which the run reached the score; its ends are rounded up to whole percents."""
     low, high = (np.inf if end is None else end for end in one["between"])
     return low - 0.01 <= _reached(one) + 1e-9 and _reached(one) <= high
 
 
 def progressive(results: list[Any]) -> str:
-    """What is said to need re-embedding beside what runs needed, and the forecast at a fifth beside what they reached."""
+    """Return the share said to need re-embedding compared with what runs needed, and the forecast at 20 % compared with what they reached."""
     rows = []
     for found in (one["results"] for one in results):
         runs, place = found["runs"], found["at"].index(0.2)
@@ -124,7 +124,7 @@ def real(results: list[Any]) -> str:
             ]
             if not cells[
                 3
-            ]:  # what re-embedding reaches is 1 by definition for overlaps, and unknown where the target has no images
+            ]:  # the score of re-embedding is 1 by definition for overlaps, and unknown if the target has no images
                 cells[3] = "1" if "overlap" in one["task"] else "unknown"
             first = name != last
             rows.append(
@@ -136,7 +136,7 @@ def real(results: list[Any]) -> str:
 
 
 def _verdict(shares: dict[str, float]) -> str:
-    """The verdict with its share of the draws, and the next one where it has a tenth."""
+    """Return the verdict with its share of the draws, and the second one if its share is at least a tenth."""
     said = [
         f"{action}, {100 * v:.{1 if 0.99 <= v < 0.9995 else 0}f} %"
         for action, v in sorted(shares.items(), key=lambda s: -s[1])

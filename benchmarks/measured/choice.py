@@ -1,4 +1,4 @@
-"""The tables of docs/few_anchors.md and docs/means.md on the map that is chosen."""
+"""Tables about the chosen map in docs/few_anchors.md and docs/means.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
-#: Rows of the tables in their order, other packages' maps among them, and what they are called there.
+#: Rows of the tables in order, including maps of other packages, and their names in the tables.
 WORDS = {
     "fixed (default before)": "fixed",
     "the paper's": "the paper's",
@@ -51,7 +51,7 @@ def leads(maps: dict[str, np.ndarray], name: str) -> list[bool]:
 
 
 def chosen(data: str) -> Any:
-    """One data set: each map's scores with standard errors; bold where nothing is ahead by more than one."""
+    """Return one data set's scores by map with standard errors; bold if no map is ahead by more than one standard error."""
 
     def write(results: list[Any]) -> str:
         rows, header = [], _COLUMNS
@@ -71,7 +71,7 @@ def chosen(data: str) -> Any:
 
 
 def goal(results: list[Any]) -> str:
-    """In how many cells a map is the best or within one standard error of it: the anchors' modality, and the other looking for it."""
+    """Return in how many cells a map is the best or within one standard error of it: in the anchors' modality, and with the other one as queries."""
     rows = []
     for words, sets in (
         ("LVIS", ("LVIS → EVA-02 B/16", "LVIS → OpenAI B/16")),
@@ -90,7 +90,7 @@ def goal(results: list[Any]) -> str:
 
 
 def offset(results: list[Any]) -> str:
-    """Images by the share of the anchors' offset that they are given."""
+    """Return the scores of images by the share of the anchors' offset that is applied to them."""
     rows, last = [], None
     for one in results[0]:
         cells = [f"{mean:.3f} ± {se:.3f}" for mean, se in zip(one["mean"], one["se"], strict=True)]

@@ -1,4 +1,4 @@
-"""Tables of docs/ray.md: a data set mapped on Ray, beside Ray's own read and write, and beside the local command."""
+"""Tables in docs/ray.md: a data set mapped on Ray, compared with Ray's own read and write and with the local command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = {
 
 
 def _total(run: dict[str, Any], what: str = "seconds") -> float:
-    """Return what a run took with the start of Ray."""
+    """Return the cost of a run, including the start of Ray."""
     return run[f"start_{what}"] + run[what]
 
 
@@ -28,7 +28,7 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def times(results: list[Any]) -> str:
-    """Seconds of each way, rows a second as a multiple of the others' of the same round, processor time and the driver's memory."""
+    """Return for each method the seconds, rows per second relative to the others in the same round, processor time and the driver's memory."""
     lines = []
     for one in results:
         found = one["results"]
@@ -59,14 +59,14 @@ def times(results: list[Any]) -> str:
 
 
 def kills(results: list[Any]) -> str:
-    """What was lost or doubled after kills of drivers and of workers."""
+    """Return the rows lost or duplicated after kills of drivers and of workers."""
     found = results[0]["results"]["kills"]
     lines = []
     for whom in ("driver", "worker"):
         runs = [one for one in found if one["killed"] == whom]
         ended = sum(one["ended_by_itself"] for one in runs)
         counts = (len(runs), ended, *(sum(one[key] for one in runs) for key in ("lost", "doubled")))
-        lines.append([whom, *map(str, counts)])  # a zero is to be read, too
+        lines.append([whom, *map(str, counts)])  # zeros are printed, too
     return table(["killed", "runs", "went on to the end by themselves", "rows lost", "doubled"], lines)
 
 

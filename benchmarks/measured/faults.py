@@ -1,4 +1,4 @@
-"""Tables of docs/migrate.md: what faults in the middle of a migration lose, double, spoil or change."""
+"""Tables in docs/migrate.md: rows lost, duplicated, wrong or changed after faults during a migration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _counted(one: dict[str, Any]) -> list[str]:
 
 
 def kills(results: list[Any]) -> str:
-    """One migration of each database, killed at each kind of step in turn."""
+    """Return the results of one migration per database, killed at each kind of step in turn."""
     rows = []
     for one in (result["results"] for result in results):
         saw = [f"{one.get(f'readers saw {side}', 0)} × {side}" for side in ("old", "new")]
@@ -49,7 +49,7 @@ def faults(results: list[Any]) -> str:
 
 
 def fuzz(results: list[Any]) -> str:
-    """What came of hostile journals and maps."""
+    """Return the results for malicious journals and maps."""
     total: Counter[str] = Counter()
     for result in results:
         total.update({key: value for key, value in result["results"].items() if key != "slowest"})

@@ -10,11 +10,11 @@ from scipy import stats
 from measured.blocks import Block, minus, table
 from measured.jobs import JOBS
 
-TEXT, IMAGE = 0, 2  # of the three scores of a map: text to text, the same centered, image to text centered
+TEXT, IMAGE = 0, 2  # indices of the three scores of a map: text to text, the same centered, image to text centered
 
 
 def half_width(values: np.ndarray) -> float:
-    """Half of the 95 % t interval of a mean over splits."""
+    """Return half the width of the 95 % t-interval of a mean over splits."""
     return float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
 
 

@@ -1,4 +1,4 @@
-"""Tables of docs/training.md on images and texts: where few pairs and many unpaired rows pay."""
+"""Tables in docs/training.md on images and texts: when many unpaired rows help if there are few pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {
 
 
 class Setting:
-    """The lines of one setting, by method, pairs and pool."""
+    """The results of one setting, by method, pairs and pool."""
 
     def __init__(self, found: dict[str, Any]):
         self.lines = found["lines"]
@@ -48,7 +48,7 @@ def _row(setting: Setting, pairs: int, key: str, words: str) -> list[str]:
     cells = []
     for overlap in (1.0, 0.0):
         pool = None if setting.pools() == [None] else overlap
-        if pool is None and overlap:  # rows of classes have no partners
+        if pool is None and overlap:  # rows that are classes have no partners
             cells.append("–")
             continue
         found = setting.values("sotalign", key, pairs, overlap=pool)
@@ -62,7 +62,7 @@ HEADER = ["", "pairs", "all pairs", "SAIL", "linear", "SOTAlign, all partners", 
 
 
 def images(results: list[Any]) -> str:
-    """Recall at 1 by setting and pairs, with SOTAlign's lead over the linear map and what its teacher's plan is worth."""
+    """Return recall at 1 by setting and pairs, with SOTAlign's lead over the linear map and the correctness of its teacher's plan."""
     rows = []
     for setting in (Setting(one) for result in results for one in result["results"]):
         words = f"{setting.words}; {setting.agreement:.2f}"
@@ -75,7 +75,7 @@ def images(results: list[Any]) -> str:
 
 
 def shifts(results: list[Any]) -> str:
-    """How far the unpaired rows of each pool lie from the pairs, most pairs first, with the floor."""
+    """Return the distance of each pool's unpaired rows from the pairs, most pairs first, with its floor."""
     rows = []
     for setting in (Setting(one) for result in results for one in result["results"]):
         pairs = setting.pairs[-1]

@@ -1,4 +1,4 @@
-"""Every command behind a recorded number, as typed in the root of the repository."""
+"""The commands behind all recorded numbers, to be run from the root of the repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = "../shared/data"
 LVIS, CALTECH, IMAGENET = (f"{SHARED}/{name}.npz" for name in ("lvis1203_clip", "caltech101_unimodal", "imagenet1000_unimodal"))  # fmt: skip
 COCO = f"{SHARED}/coco500_openai_vitb16.npz"
 
-#: Figures of the Canonical paper and the stand-ins they are shown on.
+#: Figures of the Canonical paper, and the stand-ins on which they are shown.
 FIGURES = {
     "fig2": ("sample", "caltech101", "lvis"),
     "fig3": ("sample", "caltech101"),
@@ -37,7 +37,7 @@ _FILES = {"sample": "", "caltech101": f" --file {CALTECH}", "lvis": f" --file {L
 
 
 def rows_of(results: dict[str, Any]) -> dict[str, Any]:
-    """Keep of an experiment's results what tables show: seeds, verdict, notes and one line a row, without the values of single draws."""
+    """Keep the part of an experiment's results that tables show: seeds, verdict, notes and one line per row, without the values of single draws."""
     keys = ("data", "pair", "series", "part", "x", "metric", "quantity", "mean", "sd", "n")
     rows = [[row[key] for key in keys] for row in results["rows"] if not row["metric"].endswith("_distance")]
     return {
@@ -50,12 +50,12 @@ def rows_of(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def tests_of(results: dict[str, Any]) -> dict[str, Any]:
-    """Keep the tests of the losses item by item as well."""
+    """Keep also the per-item tests of the losses."""
     return {**rows_of(results), "item_tests": results["extra"]["item_tests"]}
 
 
 def values_of(results: dict[str, Any]) -> dict[str, Any]:
-    """Keep the values of single splits as well: differences are taken split by split."""
+    """Keep also the values of single splits, for differences paired over splits."""
     kept = rows_of(results)
     kept["values"] = [
         [round(v, 6) for v in row["values"]] for row in results["rows"] if not row["metric"].endswith("_distance")
@@ -64,12 +64,12 @@ def values_of(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounded(results: Any) -> Any:
-    """Keep all numbers, to the sixth digit."""
+    """Keep all numbers, with six digits."""
     return json.loads(json.dumps(results), parse_float=lambda text: round(float(text), 6))
 
 
 def bridge_scores(results: dict[str, Any]) -> dict[str, Any]:
-    """Keep the scores of each split and, at each cut-off, the rates of the old model and of every way to translate it."""
+    """Keep the scores of each split and, at each cut-off, the rates of the old model and of each method of translating cut-offs."""
     runs = []
     for run in results["results"]:
         known = run["thresholds"]
@@ -82,13 +82,13 @@ def bridge_scores(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def photo_towers(results: dict[str, Any]) -> dict[str, Any]:
-    """As :func:`bridge_scores`, for unseen and for known names; crossed towers whole."""
+    """Keep the same as :func:`bridge_scores`, for unseen and for known names, and all results of combined towers."""
     found = results["results"]
     return {part: bridge_scores({"results": found[part]}) for part in ("unseen", "known")} | {"towers": found["towers"]}
 
 
 def _training_command() -> tuple[str, ...]:
-    """The training command of docs/training.md, over three seeds."""
+    """Return the training command of docs/training.md for three seeds."""
     text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
     (line,) = re.findall(r"^congruence (train sotalign [^`]*?)-o few-heads$", text, flags=re.M | re.S)
     words = " ".join(line.replace("\\\n", " ").replace("$IN", IMAGENET).split())
@@ -100,7 +100,7 @@ def training_scores(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def matching(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Keep mean and standard deviation of the scores of random subsets, not each."""
+    """Keep only the mean and standard deviation of the scores of random subsets."""
     out = []
     for one in results["results"]:
         kept = {key: value for key, value in one.items() if not key.endswith("_scores")}
@@ -112,7 +112,7 @@ def matching(results: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def means_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Keep each split's scores as lists, in the order of the numbers of rows."""
+    """Keep the scores of each split as lists, ordered by number of rows."""
     kept = []
     for one in results["results"]:
         first = one["splits"][0]

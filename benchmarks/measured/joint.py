@@ -1,4 +1,4 @@
-"""Tables of docs/jam.md that train autoencoders, and its statistical measures."""
+"""Tables in docs/jam.md for which autoencoders are trained, and its statistical measures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sugarcrepe(results: list[Any]) -> str:
 
 
 def text_only(results: list[Any]) -> str:
-    """A logistic regression on captions, without an image, on the items of the tables above."""
+    """Return the results of a logistic regression on captions, without images, on the items of the tables above."""
     found = [Figure(one) for one in results]
     rows = [
         [f"SugarCrepe, {task}", *(found[0].both(metric, series="text only", pair=f"{task}:") for metric in MEASURES)]
@@ -38,7 +38,7 @@ def text_only(results: list[Any]) -> str:
 
 
 def item_tests(results: list[Any]) -> str:
-    """The differences of neighboring losses, their intervals, and p-values after Holm."""
+    """Return the differences between successive losses, their intervals, and Holm-adjusted p-values."""
     rows: dict[tuple[str, str], list[str]] = {}
     for one in results[0]["item_tests"]:
         words = {"binary_recall": "binary", "five_way_recall": "5-way"}[one["metric"]]
@@ -64,7 +64,7 @@ def _precisions(results: list[Any]) -> tuple[dict[str, Any], list[dict[str, Any]
 
 
 def step_costs(results: list[Any]) -> str:
-    """Milliseconds of a step at the paper's setting, what they come to, and the ratio round by round."""
+    """Return the milliseconds per step at the paper's setting, the total time, and the ratio, paired by round."""
     cost, _ = _precisions(results)
     rows = []
     for precision in ("float32", "bfloat16"):
@@ -84,7 +84,7 @@ def step_costs(results: list[Any]) -> str:
 
 
 def precisions(results: list[Any]) -> str:
-    """Recall in both precisions, and the difference of the same divisions."""
+    """Return recall in both precisions, and the difference on the same splits."""
     _, lines = _precisions(results)
     rows = []
     for loss in dict.fromkeys(line["loss"] for line in lines):

@@ -19,7 +19,7 @@ BINARY, CHOICE = "binary_recall", "five_way_recall"
 
 
 def two(found: Figure, **given: Any) -> str:
-    """Binary and 5-way recall in one cell."""
+    """Format binary and 5-way recall in one cell."""
     return " / ".join(found.both(metric, **given) for metric in (BINARY, CHOICE))
 
 
@@ -63,7 +63,7 @@ def reconstruction(results: list[Any]) -> str:
     measures = ("image_error", "text_error", CHOICE, BINARY)
     rows = [
         [
-            line["series"].partition("λ ")[2] or f"{line['x']:g}",  # a schedule is named in its series
+            line["series"].partition("λ ")[2] or f"{line['x']:g}",  # the name of a schedule is in its series
             *(found.both(metric, **line) for metric in measures),
             "yes" if on else "no",
         ]
@@ -92,7 +92,7 @@ def towers(results: list[Any]) -> str:
 
 
 def context(results: list[Any]) -> str:
-    """5-way recall by what wrong captions say and by the pairs, with Spread's lead item by item."""
+    """Return 5-way recall by kind of wrong captions and by the pairs, with Spread's lead, paired by item."""
     found = Figure(results[0])
     tests = {
         (one["pair"], one["metric"], one["second"]): one for one in results[0]["item_tests"] if one["first"] == "Spread"

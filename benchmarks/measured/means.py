@@ -1,4 +1,4 @@
-"""Tables of how many rows the means need, of maps compared query by query, and of what a stranger reads of a store."""
+"""Tables about the number of rows that means need, maps compared by query, and what an attacker can read from a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = ("1", "3", "10", "30", "100", "all")
 
 
 def _lines(results: list[Any], measure: str) -> list[tuple[str, np.ndarray]]:
-    """Return the lines of a measure: data and mean, and the values by split and number of rows, of means that change anything."""
+    """Return the lines of a measure: data, mean, and values by split and number of rows; means without any effect are left out."""
     out = []
     for one in results[0]:
         places = [one["rows"].index(m) for m in SHOWN]
@@ -23,7 +23,7 @@ def _lines(results: list[Any], measure: str) -> list[tuple[str, np.ndarray]]:
             if measure not in by:
                 continue
             values = np.array(by[measure])[:, places]
-            if np.ptp(values, axis=1).any():  # a mean that the measure does not use is no line
+            if np.ptp(values, axis=1).any():  # leave out means that the measure does not use
                 out.append((f"{one['world']}: {which}", values))
     return out
 
@@ -42,14 +42,14 @@ def rows_of_means(measure: str) -> Any:
 
 
 def losses(results: list[Any]) -> np.ndarray:
-    """Return the median and the largest loss against all rows, over all lines of all measures, shape (2, numbers of rows less one)."""
+    """Return the median and the largest loss compared with all rows, over all lines of all measures, shape (2, numbers of rows − 1)."""
     lines = [values for key in ("same modality", "as searched", "centered") for _, values in _lines(results, key)]
     lost = np.array([values.mean(axis=0)[-1] - values.mean(axis=0) for values in lines])[:, :-1]
     return np.stack([np.median(lost, axis=0), lost.max(axis=0)])
 
 
 def loss_by_rows(results: list[Any]) -> str:
-    """The error of a mean beside the loss it brought."""
+    """Return the error of a mean and the loss that it caused."""
     median, largest = losses(results)
     rows = [
         ["error of the mean ÷ σ = 1/√m", *(f"{1 / np.sqrt(int(m)):.2f}" for m in SHOWN[:-1])],
@@ -126,7 +126,7 @@ def controls(results: list[Any]) -> str:
 
 
 def smaller(results: list[Any]) -> str:
-    """Stores smaller than the list of candidates, beside the whole."""
+    """Return the results for stores smaller than the list of candidates, and for the whole store."""
     rows = []
     for name in ("LVIS names", "600 LVIS names", "200 LVIS names"):
         ten, hundred = (line for line in _store(results, name) if line["protection"] == "none")

@@ -1,4 +1,4 @@
-"""Numbers that no command of congruence and no benchmark prints: ``python benchmarks/regenerate.py --measure NAME`` writes them as JSON."""
+"""Numbers that are printed neither by a congruence command nor by a benchmark: ``python benchmarks/regenerate.py --measure NAME`` prints them as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def arrays(name: str) -> dict[str, np.ndarray]:
 
 
 def joint_maps() -> list[dict[str, Any]]:
-    """Closed-form joint-space maps on 800 pairs, retrieval among 200 others, three splits: docs/maps.md."""
+    """Measure closed-form joint-space maps on 800 pairs by retrieval among 200 others, three splits: docs/maps.md."""
     from congruence import CCAMap, ProcrustesHeads
     from congruence.metrics import recall_at_k
 
@@ -49,9 +49,9 @@ def joint_maps() -> list[dict[str, Any]]:
 
 
 def offset() -> list[dict[str, Any]]:
-    """Images against the target's text by the share of the text anchors' offset that they are given, five splits: docs/means.md.
+    """Measure retrieval of the target's texts by images, by the share of the text anchors' offset that is applied to the images, five splits: docs/means.md.
 
-    The share was chosen on splits of seeds 0 to 2; these are others.
+    The share was chosen on splits of seeds 0 to 2, which are not used here.
     """
     from congruence import OrthogonalMap
     from congruence.datasets import load_sample
@@ -83,7 +83,7 @@ def offset() -> list[dict[str, Any]]:
 
 
 def spanning() -> dict[str, Any]:
-    """What anchors span, how texts lie among images, and which classes the margins promise: docs/spanning.md."""
+    """Measure the span of anchors, the position of texts relative to images, and the classes that the margins guarantee: docs/spanning.md."""
     from congruence.datasets import load_sample
     from congruence.theory import anchors_needed, kappa, probed_share, probed_subspace, sym_spanning
 
@@ -157,7 +157,7 @@ def _margins(images: np.ndarray, texts: np.ndarray, sample: Any, lvis: dict[str,
 
 
 def shift() -> list[dict[str, Any]]:
-    """Sliced Wasserstein distances between two photo collections and their texts: docs/shift.md."""
+    """Measure sliced Wasserstein distances between two photo collections and their texts: docs/shift.md."""
     from congruence.transport import distribution_shift
 
     inet, caltech = arrays("imagenet1000_unimodal"), arrays("caltech101_unimodal")
@@ -193,7 +193,7 @@ def shift() -> list[dict[str, Any]]:
 
 
 def sinkhorn() -> list[dict[str, Any]]:
-    """Marginal errors after 100 iterations and iterations to 1e-6 on CLIP's LVIS images and texts: docs/transport.md."""
+    """Measure the marginal errors after 100 iterations, and the iterations to 1e-6, on LVIS images and texts encoded by CLIP: docs/transport.md."""
     from congruence.transport import sinkhorn as solve
 
     data = arrays("lvis1203_clip")
@@ -206,7 +206,7 @@ def sinkhorn() -> list[dict[str, Any]]:
 
 
 def quantized() -> list[dict[str, Any]]:
-    """What old and new vectors in fewer bits cost a search after a map, three splits: docs/migrate.md."""
+    """Measure the search quality after mapping with old and new vectors in fewer bits, three splits: docs/migrate.md."""
     import pyarrow as pa
 
     from congruence import OrthogonalMap
@@ -238,7 +238,7 @@ def quantized() -> list[dict[str, Any]]:
             for modality, rows in (("text", text), ("image", image)):
                 old, codes = stored(before, rows)
                 mapper = RowMapper(mapping, modality=modality, old=old)
-                mapper.scale = old.coded  # as RowMapper.check sets it for a map of unit rows
+                mapper.scale = old.coded  # as set by RowMapper.check for a map of unit rows
                 mapped = mapper(ids, codes, None)
                 new, gallery = stored(after, mapped)
                 asked = new.encode(target[test])

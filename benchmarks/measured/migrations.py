@@ -1,4 +1,4 @@
-"""The tables of docs/migrate.md: a migration beside copies and beside other packages. Times: compared with their record only."""
+"""Tables in docs/migrate.md: a migration compared with copies and with other packages. Times are compared with their record only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _about(one: dict[str, Any]) -> str:
 
 
 def speed(results: list[Any]) -> str:
-    """Each way beside the copy of the same round."""
+    """Return each method compared with the copy in the same round."""
     rows = []
     for one in results:
         found = one["results"]
@@ -52,7 +52,7 @@ def speed(results: list[Any]) -> str:
 
 
 def peers(results: list[Any]) -> str:
-    """Other packages beside a whole migration on the same rows."""
+    """Return other packages compared with a whole migration of the same rows."""
     rows = []
     for one in results:
         found = one["results"]
@@ -70,7 +70,7 @@ def peers(results: list[Any]) -> str:
 
 
 def memory(results: list[Any]) -> str:
-    """Peak of writing and of comparing over what the process had before."""
+    """Return the peak memory of writing and of comparing, minus that of the process before."""
     rows = []
     for one in results:
         found = one["results"]

@@ -38,7 +38,7 @@ def mixed(results: list[Any]) -> str:
     rows = []
     for (data, topic), ways in found.items():
         for k, (way, cells) in enumerate(ways.items()):
-            if way != "new vectors only" or not data.startswith(("openai", "eva")):  # there it is the truth
+            if way != "new vectors only" or not data.startswith(("openai", "eva")):  # on LVIS, this is the ground truth
                 rows.append([f"{data}, halves {'by topic' if topic else 'at random'}" * (k == 0), way, *cells])
     return table(["index", "searched", "found", "of the new half", "of the old half"], rows)
 

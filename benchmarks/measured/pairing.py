@@ -12,7 +12,7 @@ from measured.jobs import JOBS
 
 
 def _alarms(runs: list[dict[str, int]]) -> tuple[int, int, float, str]:
-    """Add up runs: accused fits, all fits, the one-sided 95 % bound of their share in percent, and how many were called not paired."""
+    """Sum over runs: accused fits, all fits, the one-sided 95 % upper bound of their share in percent, and how many were called not paired."""
     accused, total, denied = (sum(run[key] for run in runs) for key in ("accused", "fits", "not_paired"))
     return accused, total, 100 * float(beta.ppf(0.95, accused + 1, total - accused)), str(denied or "none")
 
@@ -57,7 +57,7 @@ def _part(results: list[Any], name: str) -> Any:
 
 
 def kinds(results: list[Any]) -> str:
-    """Fits in which wrong pairs are found, by kind of pairs and of wrongness."""
+    """Return the fits in which wrong pairs are found, by kind of pairs and of error."""
     found: dict[tuple[int, int], list[str]] = {}
     for one in _part(results, "kinds"):  # by kind, then case, then exchanged before without partner
         found.setdefault((one["wrong"], one["n"]), []).append(str(one["found"]))
@@ -69,7 +69,7 @@ def kinds(results: list[Any]) -> str:
 
 
 def unseen(results: list[Any]) -> str:
-    """The same on data on which nothing was chosen."""
+    """Return the same on data on which nothing was chosen."""
     part = _part(results, "unseen")
     header = [
         "pairs",

@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md: one thread and two, and others beside ours. Times by the clock: compared with their records only."""
+"""Tables in docs/performance.md: one thread and two, and comparisons with other packages. Wall-clock times are compared with their records only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _machine(found: dict[str, Any]) -> str:
 
 
 def threads(results: list[Any]) -> str:
-    """One thread and two, round by round."""
+    """Return times with one thread and with two, and the ratio, paired by round."""
     rows = []
     for one in results:
         found = one["results"]
@@ -61,7 +61,7 @@ def threads(results: list[Any]) -> str:
 
 
 def _beside(results: list[Any], names: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns of threads and the rows of these tables, each way's ratio beside its seconds."""
+    """Return the columns, one per number of threads, and the rows of these tables, with the seconds and the ratio of each method."""
     counts = sorted({n for one in results for n in one["arguments"]["threads"]})
     named = {1: "one thread", 2: "two threads"}
     rows = []
@@ -86,19 +86,19 @@ def _beside(results: list[Any], names: tuple[str, ...]) -> tuple[list[str], list
 
 
 def plans(results: list[Any]) -> str:
-    """Value and gradients of KLOT, and single plans, beside other solvers."""
+    """Return the times of KLOT's value and gradients, and of single plans, compared with other solvers."""
     columns, rows = _beside(results, ("transport", "plans"))
     return table(["machine", "size", "way", *columns], rows)
 
 
 def neighbors(results: list[Any]) -> str:
-    """Mutual neighbors beside whole matrices, or a certificate."""
+    """Return the times of mutual neighbors, compared with whole matrices, or of a certificate."""
     columns, rows = _beside(results, ("neighbors", "certify"))
     return table(["machine", "size", "way", *columns], rows)
 
 
 def maps(results: list[Any]) -> str:
-    """Fit and transform beside the peers, with what the rows held out find."""
+    """Return the times of fit and transform compared with other packages, with retrieval by held-out rows."""
     columns, rows = _beside(results, ("maps",))
     return table(["machine", "pairs", "map", *columns, "found first"], rows)
 

@@ -9,7 +9,7 @@ import numpy as np
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
-#: Shares re-embedded, by part, as bench_progressive.py follows them, and those that are shown.
+#: Shares re-embedded in bench_progressive.py, by part, and those that are shown.
 SHARES = {
     "caltech": ((0.0, 0.02, 0.04, 0.08, 0.12, 0.16),) * 2,
     "emoji": ((0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6, 0.8, 0.9), (0.0, 0.2, 0.4, 0.45, 0.6, 0.9)),
@@ -35,7 +35,7 @@ def _cell(values: Any) -> str:
 
 
 def orders(part: str) -> Any:
-    """Quality by order and share, mean and standard error over splits."""
+    """Return quality by order and share, mean and standard error over splits."""
 
     def write(results: list[Any]) -> str:
         runs = results[0]["results"]
@@ -56,7 +56,7 @@ def orders(part: str) -> Any:
 
 
 def lvis(results: list[Any]) -> str:
-    """Recall without texts, by cosines and on one scale."""
+    """Return recall without texts, by plain cosines and on a common scale."""
     runs = results[0]["results"]
     shown = SHARES["lvis"][1]
     rows = []
@@ -68,7 +68,7 @@ def lvis(results: list[Any]) -> str:
 
 
 def coverage(results: list[Any]) -> str:
-    """Share of intervals that hold the truth, and their mean width."""
+    """Return the share of intervals that contain the true value, and their mean width."""
     found = results[0]["results"]
     rows = []
     for label in dict.fromkeys(name.rsplit(": ", 1)[0] for name in found):
@@ -104,7 +104,7 @@ CANDIDATES = {
 
 
 def intervals(results: list[Any]) -> str:
-    """Coverage over all artificial populations, in the worst of them, and width."""
+    """Return the coverage over all artificial populations and in the worst one, and the width."""
     found = results[0]["results"]
     rows = []
     for kind in ("shares", "cosines", "weighted"):
@@ -118,7 +118,7 @@ def intervals(results: list[Any]) -> str:
 
 
 def settings(results: list[Any]) -> str:
-    """Weights of the fit, and scores by origin."""
+    """Return results by weights of the fit, and by scale of the scores."""
     runs = results[0]["results"]
     rows = []
     for data, share in (("Caltech-101", 8), ("emoji", 40)):
@@ -145,7 +145,7 @@ PAIRS = {
 
 
 def pairs(results: list[Any]) -> str:
-    """Accuracy from 100 photo pairs on."""
+    """Return the accuracy, starting from 100 photo pairs."""
     runs = results[0]["results"]
     rows = [["", f"{name} model", _cell([run[name] for run in runs]), *[""] * 5] for name in ("old", "new")]
     rows += [
@@ -163,7 +163,7 @@ UNSEEN = {
 
 
 def unseen(results: list[Any]) -> str:
-    """Scores of queries by whether their texts are known."""
+    """Return the scores of queries by whether their texts are known."""
     runs = results[0]["results"]
     rows = []
     for data in ("Caltech-101", "emoji"):
@@ -181,7 +181,7 @@ SCALES = {"none": "as they are", "factor": "`factor`", "query": "`query`"}
 
 
 def halves(results: list[Any]) -> str:
-    """Recall of native and of mapped rows."""
+    """Return the recall of native and of mapped rows."""
     runs = results[0]["results"]
     rows = []
     for data in ("Caltech-101", "LVIS"):
@@ -197,7 +197,7 @@ def halves(results: list[Any]) -> str:
 
 
 def verdicts(results: list[Any]) -> str:
-    """What the forecast said, and what runs reached."""
+    """Return the forecasts, and the quality that runs reached."""
     runs = results[0]["results"]
     rows = []
     for name in runs[0]:
@@ -222,7 +222,7 @@ def verdicts(results: list[Any]) -> str:
 
 
 def memory(results: list[Any]) -> str:
-    """Peak memory and processor time by number of rows."""
+    """Return peak memory and processor time by number of rows."""
     found = results[0]["results"]
     counts = list(dict.fromkeys(one["rows"] for one in found))
     rows = []
@@ -237,7 +237,7 @@ def memory(results: list[Any]) -> str:
 
 
 def _best(values: dict[str, list[float]], names: tuple[str, ...], runs: int) -> list[str]:
-    """Return a cell an order, those in bold that are within a standard error (of the difference, run by run) of the highest."""
+    """Return one cell per order; bold if it is within one standard error (of the difference paired by run) of the highest."""
     top = max(names, key=lambda name: np.mean(values[name]))
     cells = []
     for name in names:
@@ -252,7 +252,7 @@ WITHOUT = ("random", "k-center", "residual", "coverage", "auto")
 
 
 def kinds(results: list[Any]) -> str:
-    """Accuracy with texts at a tenth re-embedded, and overlap@10 without at a fifth, by kind of simulated models and order."""
+    """Return accuracy with texts at 10 % re-embedded, and overlap@10 without texts at 20 %, by kind of simulated models and order."""
     runs = results[0]["results"]
     lines = []
     for kind in runs[0]:
@@ -268,7 +268,7 @@ def kinds(results: list[Any]) -> str:
 
 
 def mixtures(results: list[Any]) -> str:
-    """Scores of mixtures and of their parts."""
+    """Return the scores of mixtures and of their parts."""
     runs = results[0]["results"]
     columns = [("Caltech-101", k, share) for k, share in enumerate(("4 %", "8 %", "16 %"))]
     columns += [("emoji", k, share) for k, share in enumerate(("20 %", "45 %"))]
@@ -279,7 +279,7 @@ def mixtures(results: list[Any]) -> str:
 
 
 def duplicates(results: list[Any]) -> str:
-    """Accuracy of a store with near-duplicates."""
+    """Return the accuracy of a store with near-duplicates."""
     runs = results[0]["results"]
     lines = [[name, *(_cell([run[name][k] for run in runs]) for k in range(3))] for name in runs[0] if name != "new"]
     return table(["order", "4 %", "8 %", "16 %"], lines)

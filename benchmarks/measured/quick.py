@@ -1,4 +1,4 @@
-"""Blocks of seconds: measured each time, by ``make test`` too."""
+"""Blocks that take seconds to measure: they are measured each time, also by ``make test``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sample_spectra() -> str:
 
 
 def bridge_example() -> str:
-    """Run the first lines of docs/bridge.md, and write what they print as a table."""
+    """Run the first code lines of docs/bridge.md, and return their output as a table."""
     code = re.findall(r"```python\n(.*?)```", (ROOT / "docs/bridge.md").read_text(encoding="utf-8"), flags=re.DOTALL)[0]
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, "bridge.md", "exec"), {})
@@ -103,7 +103,7 @@ def _lvis(results: list[Any], score: str, columns: list[str], before: str | None
 
 
 def zero_shot() -> str:
-    """Fit on LVIS texts with the images' gap taken over from the source model; classify unseen images with and without that gap."""
+    """Fit on LVIS texts, with the modality gap of images taken from the source model; classify unseen images with and without that gap."""
     import congruence
     from congruence.evaluation import evaluate
     from congruence.splits import Split
@@ -140,7 +140,7 @@ def zero_shot() -> str:
 
 
 def sample_models() -> str:
-    """The two models of the sample, and how well each retrieves alone: measured when the sample was made, and again here."""
+    """Return the retrieval scores of each of the sample's two models: as measured when the sample was created, and measured again."""
     from congruence.datasets import load_sample
     from congruence.metrics import recall_at_k
 
@@ -165,7 +165,7 @@ def sample_models() -> str:
 
 
 def metrics_table() -> str:
-    """What ``METRICS`` says of each metric."""
+    """Return the properties of each metric in ``METRICS``."""
     from congruence.metrics import METRICS
 
     order = (
@@ -187,7 +187,7 @@ def metrics_table() -> str:
 
 
 def autoencoder_sizes() -> str:
-    """Parameters and operations of JAM's autoencoders by width of the input, beside the paper's table 12."""
+    """Return the parameters and operations of JAM's autoencoders by width of the input, compared with table 12 of the paper."""
     from congruence.papers import load_config, run
 
     config = load_config("jam-table12")
@@ -207,7 +207,7 @@ def autoencoder_sizes() -> str:
 
 
 def layers_output() -> str:
-    """What ``similarity --layers`` prints, line by line but for trailing spaces; the data's place as on the page."""
+    """Return the output of ``similarity --layers`` without trailing spaces, with the data path as printed on the page."""
     sides = [f"{DATA / IMAGENET[0]}:{side}_*" for side in ("image", "text")]
     printed = command("similarity", *sides, "--layers", "--metric", "cknna").splitlines()
     shown_ = "\n".join(line.rstrip() for line in printed)

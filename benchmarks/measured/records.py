@@ -27,19 +27,19 @@ def path_of(job: Job) -> Path:
 
 
 def read(job: Job) -> dict[str, Any] | None:
-    """Return a job's record, or None where it was never run."""
+    """Return a job's record, or None if it has not been run."""
     path = path_of(job)
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def results(job: Job) -> list[Any]:
-    """Return what the job's commands gave, one after the other."""
+    """Return the results of the job's commands, in order."""
     record = read(job)
     return [run["results"] for run in record["runs"]] if record else []
 
 
 def stale(job: Job, record: dict[str, Any]) -> bool:
-    """Return whether a record is of other commands than the job would run today."""
+    """Return whether a record was made by other commands than those of the job now."""
     return [run["command"] for run in record["runs"]] != list(job.commands)
 
 
@@ -65,7 +65,7 @@ def run(command: str, keep: Any) -> dict[str, Any]:
             text = (out / "results.json" if out.is_dir() else out).read_text(encoding="utf-8")
         else:
             text = done.stdout
-        given = json.loads(text.replace(folder, "SCRATCH"))  # the folder's name is of this run and this machine
+        given = json.loads(text.replace(folder, "SCRATCH"))  # the folder's name is specific to this run and machine
     return {
         "command": command,
         "seconds": round(seconds, 1),
@@ -80,13 +80,13 @@ def _processor() -> float:
 
 
 def _place(command: str) -> Path:
-    """Where a command's run is kept until all of its job are done: by the command and the sources it ran on."""
+    """Return where a command's results are kept until its job is complete: a name derived from the command and the sources."""
     key = hashlib.sha256(f"{command}\n{_git('rev-parse', 'HEAD:src')}".encode()).hexdigest()
     return ROOT / "build" / "numbers" / f"{key[:20]}.json"
 
 
 def _once(command: str, keep: Any) -> dict[str, Any]:
-    """Run a command, or return what it gave before its job was stopped: some jobs take hours."""
+    """Run a command, or return its results from before the job was interrupted, since some jobs take hours."""
     place = _place(command)
     if place.is_file():
         return json.loads(place.read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def write(job: Job, record: dict[str, Any]) -> None:
 
 
 def dense(value: Any, depth: int = 0) -> str:
-    """Return JSON in which what fits on a line of 160 characters stays on one."""
+    """Return JSON in which values that fit on a line of 160 characters are written on one line."""
     line = json.dumps(value, ensure_ascii=False)
     if len(line) + depth <= 160 or not isinstance(value, dict | list) or not value:
         return line
@@ -136,12 +136,12 @@ def dense(value: Any, depth: int = 0) -> str:
 
 
 def written(block: Block) -> str:
-    """Return a block's text today: measured, or rendered from the record."""
+    """Return the current text of a block: measured, or rendered from the record."""
     return block.write(results(block.job)) if block.job else block.write()
 
 
 def last_run(block: Block) -> str:
-    """Say when a block's numbers were measured."""
+    """Return when the numbers of a block were measured."""
     if block.job is None:
         return "by each test"
     record = read(block.job)

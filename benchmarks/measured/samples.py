@@ -1,4 +1,4 @@
-"""The photo sample: README's table and that of docs/sample.md."""
+"""Tables about the photo sample in README and docs/sample.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _cell(values: list[float]) -> str:
 
 
 def _rows(runs: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Return every line by its key: words, photos that the new model encodes, accuracy over all draws of all runs."""
+    """Return all lines by key: description, number of photos that the new model encodes, and accuracy over all draws of all runs."""
 
     def flat(key: str) -> str:
         return _cell([run[key] for run in runs])
@@ -44,7 +44,7 @@ def _rows(runs: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _both(results: list[Any]) -> dict[str, list[str]]:
-    """Return every line with the sample's accuracy and that of pairs trained anew."""
+    """Return all lines with the accuracy on the sample and that of newly trained pairs of models."""
     sample, fresh = (_rows(one["results"]) for one in results)
     return {key: [*cells, fresh[key][-1]] for key, cells in sample.items()}
 

@@ -1,4 +1,4 @@
-"""Numbers in sentences: each is compared with the record, or the measurement, of the table beside it."""
+"""Numbers in sentences: each is compared with the record, or the measurement, of the corresponding table."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FIELD = re.compile(r"\{[^}]*\}")
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words of a page with fields of :meth:`str.format` where the numbers stand.
+    """A sentence of a page, with fields of :meth:`str.format` in place of the numbers.
 
-    ``values`` takes the results of the job, or nothing where the numbers are measured each time, and returns what goes into the fields.
+    ``values`` takes the results of the job, or nothing if the numbers are measured each time, and returns the values of the fields.
     """
 
     page: str
@@ -33,14 +33,14 @@ class Sentence:
     job: Job | None = None
 
     def printed(self) -> str | None:
-        """Return what the page has in this place, line breaks as spaces, or None."""
+        """Return the sentence as it is on the page, with line breaks as spaces; None if it is missing."""
         text = " ".join((ROOT / self.page).read_text(encoding="utf-8").split())
         pattern = r"[-−]?\w+(?:[.,]\w+)*".join(map(re.escape, _FIELD.split(self.words)))
         found = re.search(pattern, text)
         return found[0] if found else None
 
     def written(self, results: list[Any] | None) -> str:
-        """Return the words with today's numbers."""
+        """Return the sentence with the current numbers."""
         return _minus(self.words.format(**(self.values(results) if self.job else self.values())))
 
     def agrees(self, results: list[Any] | None) -> bool:
@@ -163,7 +163,7 @@ def _spanning(results: list[Any]) -> dict[str, Any]:
 
 
 def _mean(values: list[Any]) -> Any:
-    """Return the mean over splits; what cannot be measured is NaN."""
+    """Return the mean over splits; NaN if it cannot be measured."""
     return np.mean(np.array(values, float), axis=0)
 
 
@@ -212,13 +212,13 @@ def _protected(results: list[Any]) -> dict[str, Any]:
 
 
 def _reembedded(results: list[Any], place: int) -> dict[str, Any]:
-    """Share of the new model's score with rows re-embedded by entropy, at one of the shares that are followed."""
+    """Return the share of the new model's score that is reached with rows re-embedded by entropy, at one of the measured shares."""
     runs = results[0]["results"]
     return {"share": 100 * np.mean([run["entropy"][place] for run in runs]) / np.mean([run["new"] for run in runs])}
 
 
 def _coverage(results: list[Any]) -> dict[str, Any]:
-    """Share of the stages at which an interval held, and of the stops at which the target was reached, over all data sets."""
+    """Return the share of stages at which an interval contained the true value, and of stops at which the target was reached, over all data sets."""
     by: dict[str, list[list[float]]] = {}
     for name, cells in results[0]["results"].items():
         kind = name.rsplit(": ", 1)[1].partition("@")[0]
@@ -229,7 +229,7 @@ def _coverage(results: list[Any]) -> dict[str, Any]:
 
 
 def _verdicts(results: list[Any]) -> dict[str, Any]:
-    """Verdicts that were right by target, and runs that fell short of it, with those in which that was said."""
+    """Return the correct verdicts by target, the runs that missed it, and those in which this was predicted."""
     runs = [one for run in results[0]["results"] for one in run.values()]
     out: dict[str, Any] = {"runs": len(runs)}
     for target in ("0.95", "0.99"):
@@ -240,13 +240,13 @@ def _verdicts(results: list[Any]) -> dict[str, Any]:
 
 
 def _in_runs(results: list[Any]) -> dict[str, Any]:
-    """Runs with an interval of n, and those in which it held what the run needed."""
+    """Return the number of runs with an interval of n, and of those in which it contained what the run needed."""
     said = [one for found in results for one in found["results"]["runs"] if one["share"] is not None]
     return {"said": len(said), "held": sum(map(holds, said))}
 
 
 def _over_splits(results: list[Any], *keys: Any) -> float:
-    """Mean over splits of one entry of nested results."""
+    """Return the mean over splits of one entry of nested results."""
     values = []
     for run in results[0]["results"]:
         for key in keys:
@@ -280,7 +280,7 @@ def _halves(results: list[Any]) -> dict[str, Any]:
 
 
 def _quality(results: list[Any]) -> dict[str, Any]:
-    """Where figure 5 saturates on made-up models, and where the stand-ins lie."""
+    """Return where figure 5 saturates on simulated models, and the corresponding values of the stand-ins."""
     found = results[0]["results"]
     least = min(one["details"] for one in found["lines"] if one["saturated"] == 1)
     first = min(one["details"] for one in found["lines"] if one["saturated"] > 0)

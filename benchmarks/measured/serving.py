@@ -1,4 +1,4 @@
-"""The table of docs/serve.md: what the bridge costs in the server. Times: compared with their record only."""
+"""Table in docs/serve.md: the cost of the bridge in the server. Times are compared with their record only."""
 
 from __future__ import annotations
 

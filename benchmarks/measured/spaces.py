@@ -11,7 +11,7 @@ from measured.jobs import JOBS
 
 
 def fixed(value: float | None, digits: int = 3) -> str:
-    """Format as the commands do: a whole 1 with its decimals, what is missing as nothing."""
+    """Format a number as the commands do: exactly 1 with decimals, a missing one as an empty string."""
     return "" if value is None else minus(f"{value:.{digits}f}").replace("−0.000", "0.000")
 
 

@@ -1,4 +1,4 @@
-"""Times and memory: README's table and that of benchmarks/README.md, and KLOT at sizes that take hours. Compared with their records only."""
+"""Times and memory: tables in README and benchmarks/README.md, and KLOT at sizes that take hours. They are compared with their records only."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _median(runs: list[dict[str, float]]) -> str:
 
 
 def _peak(runs: list[dict[str, float]]) -> str:
-    """Memory at its highest, less what the process took before, where that was measured."""
+    """Return the peak memory, minus that of the process before, if it was measured."""
     return f"{max(run['peak_mb'] - run.get('rest_mb', 0) for run in runs):,.0f} MB"
 
 
 def _rows(results: list[Any]) -> list[list[str]]:
-    """Return each job beside its rival in the same run."""
+    """Return each job compared with its counterpart in the same run."""
     npy, parquet, fit, klot = (result["results"] for result in results)
     fit = {name: f"{np.median(seconds):.2f} s" for name, seconds in fit.items()}
     ways = klot[0]["ways"]
@@ -47,13 +47,13 @@ def jobs(results: list[Any]) -> str:
 
 
 def short(results: list[Any]) -> str:
-    """README's table: reading, mapping and writing, and a fit."""
+    """Return README's table: reading, mapping and writing, and a fit."""
     rows = _rows(results)
     return table(["job (2 cores)", "congruence", "beside it"], [rows[0], rows[2]])
 
 
 def metrics(results: list[Any]) -> str:
-    """The metrics and the sliced distance beside their published forms."""
+    """Return the metrics and the sliced distance compared with the published implementations."""
     spaces, even, uneven = (result["results"] for result in results)
     rows = []
     for key, words, rival in (

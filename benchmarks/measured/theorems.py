@@ -18,12 +18,12 @@ _KERNELS = {
 }
 
 
-#: Worlds that the tables of finite worlds take the median of.
+#: Number of finite worlds over which the tables take the median.
 _WORLDS = 10
 
 
 def kernels(results: list[Any]) -> str:
-    """Agreement of kernels; of the kernels within one modality of the sample only the plain one."""
+    """Return the agreement of kernels; for kernels within one modality of the sample, only the plain one."""
     rows = []
     for one in results[0]["results"]["kernels"]:
         words, relation = _KERNELS.get(one["kernel"]), one["relation"]
@@ -41,7 +41,7 @@ def kernels(results: list[Any]) -> str:
 
 
 def curations() -> str:
-    """Best scores of data sets chosen from worlds of four topics, and what a critic of the world loses on them."""
+    """Return the best scores of data sets chosen from worlds of four topics, and the loss of a critic of the world on them."""
     from congruence.theory import (  # fmt: skip
         critic_gap,
         curate,
@@ -80,7 +80,7 @@ def curations() -> str:
 
 
 def ranks() -> str:
-    """How near dual encoders of d dimensions come to the pointwise mutual information of a world, and how near they can."""
+    """Return how closely dual encoders of d dimensions approximate the pointwise mutual information of a world, and the best possible approximation."""
     from congruence.theory import critic_rank, latent_joint, pmi, realize_critic
 
     dims, lines = (3, 4, 6, 8, 12, 16, 20), []
@@ -107,12 +107,12 @@ def maps(results: list[Any]) -> str:
 
 
 def digits(value: float) -> str:
-    """Two digits, three from 10 on."""
+    """Format with two digits, or three from 10 on."""
     return f"{value:.2g}" if value < 10 else f"{value:.3g}"
 
 
 def bounds(results: list[Any]) -> str:
-    """The bounds on the sample, the rotation fitted on the images."""
+    """Return the bounds on the sample, with the rotation fitted on the images."""
     found = results[0]["results"]
     _, polar, texts, first = (b for b in found["bounds"] if b["rows"] == "as they are")
     (ranks,) = (r for r in found["ranks"] if r["rows"] == "as they are")
@@ -137,7 +137,7 @@ def looseness(results: list[Any]) -> str:
 
 
 def power(value: float) -> str:
-    """An error: two digits and an exponent where it is far from rounding, one digit otherwise."""
+    """Format an error: two digits and an exponent if it is far above rounding errors, one digit otherwise."""
     text = f"{value:.0e}" if value < 1e-9 else f"{value:.1e}"
     mantissa, exponent = text.split("e")
     return f"{mantissa}e{int(exponent)}"
@@ -152,7 +152,7 @@ SHOWN = {(4, 0.7): "far from the teacher: 4 dimensions, noise 0.7", (32, 0.7): "
 
 
 def convergence(results: list[Any]) -> str:
-    """How far KLOT's gradient is off, for three of the six problems."""
+    """Return the error of KLOT's gradient for three of the six problems."""
 
     def short(value: float) -> str:
         mantissa, exponent = f"{value:.0e}".split("e")
@@ -187,7 +187,7 @@ WAYS = {
 
 
 def cost(which: int = 0) -> Any:
-    """Time and memory of KLOT and its gradients beside other solvers, for the given number of rows of the run."""
+    """Return time and memory of KLOT and its gradients compared with other solvers, for runs with the given number of rows."""
 
     def ratio(value: float) -> str:
         return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"

@@ -10,7 +10,7 @@ from measured import bridges
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
-#: Of each command: what is searched, and the text tower that is native to each image tower.
+#: For each command: what is searched, and the native text tower of each image tower.
 DATA = (
     ("emoji", {"emoji-a": "emoji-a", "emoji-b": "emoji-b"}),
     ("LVIS", {"OpenAI B/32": "OpenAI B/32"}),
@@ -30,13 +30,13 @@ def towers(results: list[Any]) -> str:
     return table(["image tower", "text tower", "right at 1", "among 10"], rows)
 
 
-#: Parts of the job of the photo towers, and their words.
+#: Parts of the job of the photo towers, and their descriptions.
 PARTS = {"unseen": "50 unseen names, over 3,242 photos", "known": "100 known names, over 3,242 photos"}
 NATIVE = {"MobileNet-v2 × MiniLM", "EfficientNet-Lite0 × MPNet"}
 
 
 def crossed(results: list[Any]) -> str:
-    """Mean and standard error over splits."""
+    """Return mean and standard error over splits."""
     runs = results[0]["towers"]
     rows, last = [], ""
     for pair in runs[0]:

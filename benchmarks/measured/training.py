@@ -16,7 +16,7 @@ def cells_of(mean: list[float], sd: list[float]) -> str:
 
 
 def heads(results: list[Any]) -> str:
-    """The page's first training command over three seeds: the trained heads beside their teacher."""
+    """Return the results of the page's first training command over three seeds: the trained heads compared with their teacher."""
     rows = []
     for name, prefix in (("teacher alone", "teacher_test_mean"), ("trained heads", "test_mean")):
         values = np.array([[scores[f"{prefix}@{k}"] for k in (1, 5, 10)] for scores in results])
@@ -39,12 +39,12 @@ def few_anchors(which: int) -> Any:
     return write
 
 
-#: Measures of the benchmark to each target, and the tables that docs/few_anchors.md shows whole.
+#: Measures of the benchmark for each target, and the tables that docs/few_anchors.md shows completely.
 _MEASURES, _WHOLE = 7, 3
 
 
 def few_anchors_search(which: int) -> Any:
-    """The default, the paper's and ridge under each way to search, to one target."""
+    """Return the scores of the default, the paper's filter and ridge for each search method, for one target."""
     words = ("images, centered", "images, gap mapped", "texts", "images, centered, CSLS", "images, centered, QB-Norm", "texts, centered", "texts, centered, CSLS")  # fmt: skip
 
     def write(results: list[Any]) -> str:
@@ -60,7 +60,7 @@ def few_anchors_search(which: int) -> Any:
 
 
 def few_anchors_readme(results: list[Any]) -> str:
-    """Tables to EVA-02 that stand first, without differences: both sides centered, as a search would be, centered with CSLS."""
+    """Return the first tables for EVA-02, without differences: both sides centered, as searched, and centered with CSLS."""
     rows = []
     shown = [results[0]["results"][k] for k in (0, 1, 3)]
     for found, mark in zip(shown, ("", "*as searched:* ", "*centered, CSLS:* "), strict=True):
@@ -83,7 +83,7 @@ WHY = {
 
 
 def why(results: list[Any]) -> str:
-    """What SOTAlign owes to what."""
+    """Return the ablation of SOTAlign."""
     rows = []
     for one in results[0]["results"]:
         cells = [f"{m:.1f} ± {s:.1f}" for m, s in zip(one["mean"], one["sd"], strict=True)]
@@ -100,7 +100,7 @@ START = {
 
 
 def start(results: list[Any]) -> str:
-    """Beginning at the teacher."""
+    """Return the results of starting from the teacher."""
     found = results[0]["results"]
     pairs = list(dict.fromkeys(one["pairs"] for one in found))
     rows = [
@@ -111,7 +111,7 @@ def start(results: list[Any]) -> str:
 
 
 def cost(results: list[Any]) -> str:
-    """Where the time of a step goes: the second of two steps."""
+    """Return the time of each part of a step, measured in the second of two steps."""
     ways = results[0]["results"][0]["ways"]
     parts = {
         "draw": "drawing rows, in memory",

@@ -14,13 +14,13 @@ _COLUMNS = {"texts": 0, "images": 1}
 
 
 def interval(values: list[float]) -> str:
-    """Mean and half the width of its 95 % t-interval over the splits."""
+    """Return the mean over splits and half the width of its 95 % t-interval."""
     half = t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
     return f"{np.mean(values):.3f} ± {half:.3f}"
 
 
 def refined(column: str) -> Any:
-    """Retrieval on unseen classes by pool and number of pairs, and in how many splits refinement was taken."""
+    """Return retrieval on unseen classes by pool and number of pairs, and in how many splits refinement was accepted."""
 
     def write(results: list[Any]) -> str:
         lines = [one for result in results for one in result["results"]]
@@ -46,7 +46,7 @@ def refined(column: str) -> Any:
 
 
 def others(results: list[Any]) -> str:
-    """The same for two other pairs of models: texts, and images where the source has them."""
+    """Return the same for two other pairs of models: texts, and images if the source has them."""
     rows = []
     names = ("ViT-B/32 to OpenAI B/16, texts", "ViT-B/32 to OpenAI B/16, images"), ("MiniLM to MPNet, texts",)
     for result, measures in zip(results, names, strict=True):
@@ -70,7 +70,7 @@ def others(results: list[Any]) -> str:
 
 
 def declined(results: list[Any]) -> str:
-    """What refinement would have given where it was declined, and where it was taken: images."""
+    """Return the gains of refinement in image retrieval, for fits in which it was taken and for those in which it was declined."""
     lines = [one for result in results for one in result["results"] if "found" in one]
     rows = []
     for words, taken in (("taken", True), ("declined", False)):
@@ -96,7 +96,7 @@ def declined(results: list[Any]) -> str:
 
 
 def worlds(results: list[Any]) -> str:
-    """Score and truth of maps from no pairs, by world."""
+    """Return the score and the true quality of maps fitted without pairs, by world."""
     lines = [one for result in results for one in result["results"]]
     rows = []
     for key in dict.fromkeys((one["world"], one["share"]) for one in lines):
@@ -111,7 +111,7 @@ def worlds(results: list[Any]) -> str:
 
 
 def errors(results: list[Any]) -> str:
-    """Errors of the score over all worlds, those with two answers apart, with exact 95 % bounds."""
+    """Return the errors of the score over all worlds, with exact 95 % bounds; worlds with two solutions are counted separately."""
     lines = [one for result in results for one in result["results"]]
     plain, mirrored = ([one for one in lines if (one["world"] == "mirrored") is apart] for apart in (False, True))
     rows = []

@@ -1,4 +1,4 @@
-"""Train the two photo models and write the photo sample: ``python make_sample.py FEATURES THUMBNAILS OUT``, one minute of processor time.
+"""Train the two photo models and write the photo sample: ``python make_sample.py FEATURES THUMBNAILS OUT``, about half a minute of processor time.
 
 FEATURES is ``caltech101_unimodal.npz`` and THUMBNAILS ``caltech101_thumbs.npz``; README.md beside this file says what they hold. The models are those of
 ``benchmarks/dual_encoders.py`` at seed 0, whose settings were written down before the first photo was searched.

@@ -105,7 +105,7 @@ class Embeddings:
         if ids is None:
             ids = np.arange(len(X))
         elif len(ids) != len(X):
-            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id a row. Pass as many ids as rows.")
+            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id per row. Pass as many ids as rows.")
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(

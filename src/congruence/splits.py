@@ -92,9 +92,7 @@ class Split:
         if groups is not None:
             labels = np.asarray(groups)
             if labels.shape != (n,):
-                raise ShapeError(
-                    f"Got groups of shape {labels.shape}; expected ({n},), a label an item. Pass one label an id."
-                )
+                raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},). Pass one label per item.")
             codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
             if codes.max() + 1 < n:
                 return cls._whole_groups(id_texts(list(ids)), hashes, codes, count, random_state)
@@ -120,8 +118,8 @@ class Split:
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
-                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected two groups left at least. "
-                "Pass a smaller holdout, or groups=None to divide row by row."
+                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at least two groups left. "
+                "Pass a smaller holdout=…, or groups=None to split row by row."
             )
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
@@ -260,7 +258,7 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
     found = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
         f"Got {found['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each "
-        f"item once, so its {found['groups']:,} group{'s' * (len(many) > 1)} of equal rows stay whole in a split. "
+        f"item once. A split keeps {found['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. "
         "Pass groups=None to split row by row.",
         DuplicateWarning,
         stacklevel=stacklevel + 1,
@@ -323,7 +321,7 @@ def unpaired_pools(
     if not len(possible):
         raise ParameterError(
             f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with overlap={overlap!r}; expected "
-            "an item for either pool. Pass another overlap, or more rows."
+            "at least one item for each pool. Pass another overlap, or more rows."
         )
     most = int(possible[-1])
     common = int(np.round(overlap * most))

@@ -72,7 +72,7 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
 
 def test_fit_reports_for_people_and_for_programs(here, data):
     text = here("fit", "a.npz:v", "b.npz:v", "-o", "m1")
-    assert "directions probed" in text.out
+    assert "directions that the anchors cover" in text.out
     assert "8 of 8" in text.out
     assert text.err == ""
     facts = json.loads(here("fit", "a.npz:v", "b.npz:v", "-o", "m2", "--json").out)

@@ -306,7 +306,7 @@ def test_an_honest_file_larger_than_memory_says_how_large_it_is(data):
         stream.truncate(stream.tell() + 2_000_000 * 512 * 4)
     done = run_fresh(LIMITED, "fit", "large.npy", "b.npz", "-o", "x", cwd=data)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith("error: Got 2,000,000 × 512 float32 in large.npy, 3.8 GiB, and ")
+    assert done.stderr.startswith("error: Got 2,000,000 × 512 float32 in large.npy, which needs 3.8 GiB, but only ")
     assert "congruence transform" in done.stderr
 
 

@@ -90,7 +90,7 @@ def test_a_usual_name_whose_entries_repeat_is_not_used_and_says_so(here, tmp_pat
         np.savez(tmp_path / f"{name}.npz", v=vectors, names=np.array(["cat", "dog"] * (N // 2)))
     by, looks, said = paired(here, "a.npz:v", "b.npz:v")
     assert (by, looks) == ("position", True)
-    assert "column names of a.npz:v is not used to pair by id: it holds 'cat' 30 times. Pass --ids COLUMN" in said
+    assert "column names of a.npz:v is not used to pair by id: it contains 'cat' 30 times. Pass --ids COLUMN" in said
 
 
 def test_different_lengths_say_which_columns_could_hold_ids(here, tmp_path):
@@ -141,7 +141,7 @@ def test_id_columns_of_each_format(tmp_path, kind):
     key = {"parquet": "vector", "jsonl": None}.get(kind, "v")
     assert set(id_columns(path, key, 4)) == {"id", *texts}
     assert usual_id_column(path, key, 4) == "id"
-    assert id_fault(path, "twice") == "it holds '1' 2 times"
+    assert id_fault(path, "twice") == "it contains '1' 2 times"
 
 
 def test_formats_of_one_array_and_folders_have_no_id_columns(tmp_path):

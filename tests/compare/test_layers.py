@@ -1,4 +1,4 @@
-"""Layers against layers: the right pair is found, and the search is paid for."""
+"""Similarity of layers: the right pair is found, and p-values are corrected for the search."""
 
 from __future__ import annotations
 

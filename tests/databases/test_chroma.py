@@ -195,7 +195,7 @@ def test_rows_that_readers_would_lose_keep_the_names(items):
 
 def test_collections_of_others_are_left_alone(items):
     client_of(items).create_collection("items__congruence_new", embedding_function=None)
-    with pytest.raises(DatabaseError, match="no migration's; expected these names to be free"):
+    with pytest.raises(DatabaseError, match="not created by a migration; expected these names to be free"):
         open_database(items, table="items")
     client_of(items).create_collection("another", embedding_function=None)
     with pytest.raises(ParameterError, match=r"2 collections \('another', 'items'\).*Pass table="):
@@ -205,9 +205,9 @@ def test_collections_of_others_are_left_alone(items):
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"rows": "kind = 'image'"}, ParameterError, "no JSON"),
+        ({"rows": "kind = 'image'"}, ParameterError, "not JSON"),
         ({"rows": "[]"}, ParameterError, "a JSON object"),
-        ({"rows": '{"$nope": 1}'}, DatabaseError, "Got a refusal of"),
+        ({"rows": '{"$nope": 1}'}, DatabaseError, "Got an error from"),
         ({"ids": "id"}, ParameterError, "Leave ids out"),
         ({"modality_column": "nope"}, ParameterError, "one of 'kind', 'document'"),
     ],
@@ -225,6 +225,6 @@ def test_addresses(tmp_path, monkeypatch):
         open_database("chroma+http://me:hunter22@localhost:9")
     assert "hunter22" not in str(caught.value)
     monkeypatch.setenv("CHROMA_API_KEY", "a-token-of-mine")
-    with pytest.raises(DatabaseUnavailableError, match="Got no service from chroma") as caught:
+    with pytest.raises(DatabaseUnavailableError, match="Got no answer from chroma") as caught:
         open_database("chroma+http://127.0.0.1:9")
     assert "a-token-of-mine" not in str(caught.value)

@@ -208,7 +208,7 @@ def test_int8_is_a_column_of_tinyint_which_no_hnsw_index_takes(tmp_path, monkeyp
             patch.setattr(
                 database, "_indices", lambda: [{"name": "i", "sql": "CREATE INDEX i ON items USING HNSW (v)"}]
             )
-            with pytest.raises(MigrationError, match="over FLOAT alone"):
+            with pytest.raises(MigrationError, match="only FLOAT columns by HNSW"):
                 database.prepare(4, "int8")
         database.prepare(4, "int8")
         database.write(block.ids, np.array([[-128, 127, 0, 5]], np.float32))

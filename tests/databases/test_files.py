@@ -383,7 +383,7 @@ def test_the_command_from_the_plan_to_the_rollback(here, tmp_path, kind):
     before = where.read_bytes()
     planned = here("migrate", where.name, "--map", "map", "--dry-run", *words)
     assert planned.code == 0, planned.err
-    assert "in a file beside; one step switches all" in planned.out
+    assert "to a separate file; the switch takes one step" in planned.out
     assert not list(tmp_path.glob(".*"))
     done = here("migrate", where.name, "--map", "map", "--yes", *words)
     assert done.code == 0, done.err

@@ -109,7 +109,7 @@ def test_the_whole_way_and_back(mapping, tmp_path, ids):
         assert set(made.new) == set(wanted)
         for one, row in wanted.items():
             np.testing.assert_allclose(made.new[one], row, atol=2e-6)
-        with pytest.raises(MigrationError, match=r"filled, to switch; expected .*verified"):
+        with pytest.raises(MigrationError, match=r"that is filled; expected .*verified in order to switch"):
             migration.switch()
         found = migration.verify()
         assert found.passed
@@ -374,7 +374,7 @@ def test_codes_without_their_scale_need_a_map_of_unit_rows(tmp_path):
     wide = {k: row for k, row in enumerate(np.rint(100 * old))}
     for kind, error, match in (
         ("int8", ParameterError, "old_ranges"),
-        ("binary", SpaceMismatchError, "lost the norms"),
+        ("binary", SpaceMismatchError, "do not preserve norms"),
     ):
         made = Table({k: {"title": ""} for k in wide}, dict(wide), element_type=kind)
         with pytest.raises(error, match=match):
@@ -492,7 +492,7 @@ def test_a_certificate_for_progressive_re_embedding_speaks_for_mapping_and_for_m
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):
     made = table()
     begin(made, mapping, tmp_path).run()
-    with pytest.raises(MigrationError, match="begun already.*end it by discard first"):
+    with pytest.raises(MigrationError, match="already begun.*discard it first"):
         begin(made, mapping, tmp_path).run()
     with pytest.raises(SpaceMismatchError, match="another map"):
         begin(made, OrthogonalMap().fit(*pairs("image", 50, 1), modality="image"), tmp_path)

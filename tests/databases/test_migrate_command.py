@@ -57,7 +57,7 @@ def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
     assert bits(made.old) == before
     refused = run("drop-old", "--yes")
     assert refused.code == 2
-    assert "rolled back, to drop the old vectors" in refused.err
+    assert "rolled back; expected one that is switched in order to drop the old vectors" in refused.err
     assert run("verify").code == 0
     assert run("switch").code == 0
     assert run("drop-old").code == 2
@@ -88,15 +88,15 @@ def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized
     for words in (
         "float32 to int8",
         "int8: round(x /",
-        "of the 10 nearest by float32",
+        "of the 10 nearest rows in float32",
         "this database has no scratch table",
     ):
         assert words in planned.out
     done = run("--map", "map", "--element-type", "int8", "--yes", "--journal", "j")
     assert done.code == 0, done.err
-    rule = next(line for line in done.out.splitlines() if line.startswith("Quantize queries likewise"))
-    assert rule.split(", int8")[1] in planned.out.replace("stored as", "")
-    assert "recall it keeps" in done.out
+    rule = next(line for line in done.out.splitlines() if line.startswith("Quantize queries in the same way"))
+    assert rule.split(": int8")[1] in planned.out.replace("stored as", "")
+    assert "recall as stored" in done.out
     ranges = np.load(tmp_path / "j" / "ranges.npy")
     assert f"{ranges[1, 0] / 127:.4g}"[:5] in rule
     assert run("discard", "--journal", "j", "--yes").code == 0
@@ -108,8 +108,8 @@ def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized
     np.save(tmp_path / "narrow.npy", np.ones((2, 3)))
     np.savez(tmp_path / "several.npz", low=np.zeros(3), high=np.ones(3))
     for path, match in (
-        ("bad.npy", "no array"),
-        ("several.npz", "no array"),
+        ("bad.npy", "which is not an .npy file"),
+        ("several.npz", "which is not an .npy file"),
         ("none.npy", "none.npy"),
         ("narrow.npy", "--old-ranges"),
     ):
@@ -117,7 +117,10 @@ def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized
         assert refused.code == 2
         assert match in refused.err
     np.save(tmp_path / "old.npy", np.repeat([[-1.28], [1.27]], len(row), axis=1))
-    assert "unknown: what the old int8 vectors" in run("plan", "--map", "map", "--old-ranges", "old.npy").out
+    assert (
+        "unknown: the vectors that the old int8 ones were rounded from"
+        in run("plan", "--map", "map", "--old-ranges", "old.npy").out
+    )
 
 
 def test_what_does_not_verify_ends_with_one(run, made, tmp_path):

@@ -369,7 +369,7 @@ def test_partition_keys_and_fields_that_milvus_computes(tmp_path):
 def test_options_that_cannot_be(items, capfd):
     for options, error, said in (
         ({"rows": " "}, ParameterError, "expected a filter expression"),
-        ({"rows": "kind = 'image'"}, DatabaseError, "Got a refusal of milvus.*did you mean '=='"),
+        ({"rows": "kind = 'image'"}, DatabaseError, "Got an error from milvus.*did you mean '=='"),
         ({"ids": "title"}, ParameterError, "Leave ids out"),
         ({"column": "words"}, ParameterError, r"1 fields of dense vectors \('embedding'\)"),
         ({"modality_column": "nope"}, ParameterError, "one of 'kind', 'label', 'words', 'title'"),
@@ -405,7 +405,7 @@ def test_a_server_by_url(items, monkeypatch):
 
 
 def test_addresses(tmp_path, monkeypatch):
-    with pytest.raises(FileError, match="no database of Milvus Lite is"):
+    with pytest.raises(FileError, match="not a Milvus Lite database"):
         open_database(f"milvus://{tmp_path}/my.db")
     assert not list(tmp_path.iterdir())  # the client would have made a new database
     (tmp_path / "old.db").write_bytes(b"SQLite format 3")
@@ -418,7 +418,7 @@ def test_addresses(tmp_path, monkeypatch):
     assert "hunter22" not in str(caught.value)
     monkeypatch.setenv("MILVUS_TOKEN", "a-token-of-mine")
     monkeypatch.setattr("congruence.databases._milvus_client._TIMEOUT", 0.5)
-    with pytest.raises(DatabaseUnavailableError, match="Got no service from milvus") as caught:
+    with pytest.raises(DatabaseUnavailableError, match="Got no answer from milvus") as caught:
         open_database("milvus+http://127.0.0.1:9")
     assert "a-token-of-mine" not in str(caught.value)
 

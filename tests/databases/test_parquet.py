@@ -213,7 +213,7 @@ def test_what_is_no_data_set_is_refused(tmp_path):
     pq.write_table(table, folder / "_hidden" / "b.parquet")  # not data, as Spark has it
     assert open_database(folder).count() == 9
     for name, change, match in [
-        ("b.parquet", table.drop_columns(["v"]), "without one column 'v'"),
+        ("b.parquet", table.drop_columns(["v"]), "without exactly one column 'v'"),
         ("b.parquet", table.set_column(0, "id", pa.array(["x"] * 9)), r"several types .*\(int, text\)"),
         ("b.arrow", table, "both Parquet and Arrow"),
     ]:

@@ -480,10 +480,10 @@ def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "error", "said"),
     [
-        (503, DatabaseUnavailableError, "Got no service from"),
-        (429, DatabaseUnavailableError, "Got no service from"),
+        (503, DatabaseUnavailableError, "Got no answer from"),
+        (429, DatabaseUnavailableError, "Got no answer from"),
         (403, DatabaseError, "Set the environment variable QDRANT_API_KEY"),
-        (422, DatabaseError, "Got a refusal of"),
+        (422, DatabaseError, "Got an error from"),
         ("No space left on device: WAL buffer size exceeds available disk space", StorageError, "Free disk space"),
     ],
 )
@@ -507,7 +507,7 @@ def test_a_server_that_does_not_answer(server, items, monkeypatch):
         with pytest.raises(DatabaseUnavailableError, match=r"Timeout"):
             database.count()
         assert database.count() == 30
-    with pytest.raises(DatabaseUnavailableError, match=r"Got no service from http://127\.0\.0\.1:9 \(ConnectError"):
+    with pytest.raises(DatabaseUnavailableError, match=r"Got no answer from http://127\.0\.0\.1:9 \(ConnectError"):
         open_database("http://127.0.0.1:9")
 
 

@@ -328,7 +328,7 @@ def test_after_a_rollback_it_goes_on_beside_and_is_verified_and_switched_again(s
     with begin(made, mapping, tmp_path) as migration:
         migration.rollback()
         reembed(migration, model, among="image", size=20, budget=20)
-        with pytest.raises(MigrationError, match="filled, to switch"):
+        with pytest.raises(MigrationError, match="that is filled; expected .* in order to switch"):
             migration.switch()
         assert migration.verify().passed
         migration.switch()
@@ -474,7 +474,7 @@ def test_bad_options_of_the_command_are_refused_before_anything_is_written(run, 
         ((*good, "--until", 99), "Got --until 99; expected at most 1"),
         ((*good[:4], "--share", 0.1), "Got no --encode"),
         ((*good, "--share", 0.1, "--texts", "new.npz"), "texts of one model only"),
-        ((*good[:4], "--encode", "nothing", "--share", 0.1), "which is no file, and no command"),
+        ((*good[:4], "--encode", "nothing", "--share", 0.1), "which is neither a file nor a command"),
         ((*good[:4], "--encode", "run {ids}", "--share", 0.1), "without {out}"),
         ((*good, "--share", 0.1, "--plot", "p.docx"), "expected one that ends in .svg"),
         (("verify", "--progressive"), "Got --progressive for verify"),

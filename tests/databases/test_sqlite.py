@@ -173,7 +173,7 @@ def test_another_writer_is_waited_for_and_then_said(items, monkeypatch):
 
 def test_what_is_no_vec0_table_is_refused(items, tmp_path):
     where, connection = items
-    with pytest.raises(FileError, match="no file"):
+    with pytest.raises(FileError, match="not a file"):
         open_database(tmp_path / "nowhere.sqlite")
     (tmp_path / "bad.sqlite").write_bytes(b"no database at all" * 100)
     with pytest.raises(CorruptFileError, match=r"Got .*expected"):

@@ -116,7 +116,7 @@ def test_every_layer_becomes_a_file_of_its_own(pictures, tmp_path):
         np.testing.assert_array_equal(got.vectors, order(pictures)[1] * (k + 1))
         assert got.space.model == f"colours#layer={k}"
         assert got.ids.tolist() == order(pictures)[0]
-    with pytest.raises(ParameterError, match="every layer for the file"):
+    with pytest.raises(ParameterError, match="an encoder of all layers and the single output file"):
         embed(Colours(n_layers=2), open_items(pictures), tmp_path / "x.parquet")
 
 
@@ -331,7 +331,7 @@ def test_outputs_and_options_are_checked_before_any_work(pictures, tmp_path):
         ({"output": "home", "force": True}, OutputExistsError, "letter.doc"),
         ({"output": "out.xls"}, ParameterError, "out.xls"),
         ({"output": "no/out.npz"}, FileError, "no folder"),
-        ({"output": "out.npz", "shard_size": 3}, ParameterError, "shard size for the file"),
+        ({"output": "out.npz", "shard_size": 3}, ParameterError, "a shard size and the single output file"),
         ({"output": "out", "shard_size": 0}, ParameterError, "shard_size=0"),
         ({"output": "out", "batch_size": 0}, ParameterError, "batch_size=0"),
         ({"output": "out", "on_error": "ignore"}, ParameterError, "on_error='ignore'"),
@@ -386,7 +386,7 @@ def test_a_text_file_has_a_text_a_line(tmp_path):
     (tmp_path / "t.txt").write_text("cat\ndog\n")
     items = open_items(tmp_path / "t.txt")
     assert [items.fetch(row) for row in range(len(items))] == ["cat", "dog"]
-    with pytest.raises(ParameterError, match="one text a line"):
+    with pytest.raises(ParameterError, match="one text per line"):
         open_items(tmp_path / "t.txt", column="text")
 
 
@@ -454,7 +454,7 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
     assert prompts.fetch(3) == "a dog"
     with pytest.raises(ParameterError, match="Pass root="):
         open_items("pets")
-    with pytest.raises(FileError, match=r"no data set either \(.*cifar100"):
+    with pytest.raises(FileError, match=r"neither an existing path nor a data set; .* \(.*cifar100"):
         open_items("dogs", root=tmp_path)
 
 

@@ -196,7 +196,7 @@ def test_refusals(eyes, ears, tmp_path, monkeypatch):
     with pytest.raises(FileError, match="no description"):
         load_encoder(f"onnx:{eyes}", description=tmp_path / "none.json")
     eyes.with_suffix(".json").write_text("{")
-    with pytest.raises(CorruptFileError, match="no JSON"):
+    with pytest.raises(CorruptFileError, match="not JSON"):
         load_encoder(f"onnx:{eyes}")
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(FileError, match="no tokenizer"):

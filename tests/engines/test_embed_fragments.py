@@ -212,7 +212,7 @@ def test_what_cannot_be_encoded_is_refused_before_the_work(opened, tmp_path):
     with pytest.raises(ParameterError, match="layer='all'"):
         embed_dataset(EncoderSpec("small", layer="all"), open_itemset(source), str(tmp_path / "out"), engine=HERE)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ParameterError, match="lies in or around it"):
+    with pytest.raises(ParameterError, match="the same or one inside the other"):
         embed_dataset(TEXT, open_itemset(source), str(tmp_path / "in/out"), engine=HERE)
     pq.write_table(pa.table({"text": ["a"], "id": [1]}), tmp_path / "in/p9.parquet")
     with pytest.raises(ParameterError, match="other columns in p9"):

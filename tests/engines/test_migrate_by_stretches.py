@@ -160,7 +160,7 @@ def test_only_files_of_tables_and_only_maps(tmp_path):
         open_database(str(where)), MAP, journal=tmp_path / "j", walks=EngineWalks(LocalEngine())
     ) as migration:
         migration.mapper.native = object()
-        with pytest.raises(MigrationError, match="rows were re-embedded, for an engine"):
+        with pytest.raises(MigrationError, match="a migration with re-embedded rows for an engine"):
             migration.walks.repair(migration.database, migration.mapper, migration.info.dim, migration.retry, None)
 
 
@@ -168,7 +168,7 @@ def test_the_command_refuses_steps_that_no_engine_makes(here, tmp_path):
     MAP.save(tmp_path / "map")
     write_parts(tmp_path / "photos")
     for words, said in (
-        (("verify", "--engine", "ray"), "--engine ray for verify; expected it for run, switch or rollback"),
+        (("verify", "--engine", "ray"), "--engine ray for verify; expected --engine with run, switch or rollback"),
         (("--address", "auto"), "--address for --engine local"),
         (("--engine", "spark"), "spark"),
         (("--engine", "ray", "--progressive", "--encode", "new.npz", "--share", ".1"), "--engine ray for reembed"),

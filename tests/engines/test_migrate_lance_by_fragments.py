@@ -288,7 +288,7 @@ def test_a_table_in_an_object_store_by_the_command(bucket, here, tmp_path):
 
 def test_what_an_object_store_cannot_do_is_said(bucket, here, tmp_path):
     where = "s3://bucket/shop/photos.lance"
-    with pytest.raises(DatabaseError, match=r"Got rows to write one by one in s3://.*Migrate by an engine"):
+    with pytest.raises(DatabaseError, match=r"Got rows to write one by one in s3://.*Migrate with an engine"):
         Migration(open_database(where), MAP, journal=tmp_path / "j").run()
     with pytest.raises(ParameterError, match=r"expected a Lance table there, whose URL ends in \.lance"):
         open_database("s3://bucket/shop")
@@ -297,4 +297,4 @@ def test_what_an_object_store_cannot_do_is_said(bucket, here, tmp_path):
     np.savez(tmp_path / "new.npz", ids=np.arange(N), vectors=MAP.transform(X))
     ended = here("migrate", where, "reembed", "--encode", "new.npz", "--share", "0.1")
     assert ended.code == 2
-    assert "in an object store, to re-embed rows of" in ended.err
+    assert "in an object store, to re-embed rows of; expected a table in a local folder" in ended.err

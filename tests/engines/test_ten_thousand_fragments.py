@@ -176,7 +176,7 @@ def test_the_command_measures_and_says_what_breaks_first(here, monkeypatch, tmp_
     assert facts["hours"] >= facts["core_hours"] / 256
     assert not list(tmp_path.iterdir())
     said = here("plan", "1e9", "64", "--memory", "2").out
-    assert "what breaks first" in said
+    assert "limits, the most heavily loaded first" in said
     assert "Quantize the index" in said
     refused = here("plan", "1e9", "64", "--lost", "1")
     assert refused.code == 2

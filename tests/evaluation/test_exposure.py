@@ -158,7 +158,7 @@ def test_what_cannot_be_measured_is_said(problem):
     X, Y = problem.X, problem.Y
     with pytest.raises(ShapeError, match="240 vectors and 100 texts without ids"):
         measure_exposure(X, Y[:100])
-    with pytest.raises(ParameterError, match="pairs=1; expected none, or 2"):
+    with pytest.raises(ParameterError, match="pairs=1; expected 0, or at least 2"):
         measure_exposure(X, Y, pairs=[1])
     with pytest.raises(TooFewAnchorsError, match="pairs=240 of 240"):
         measure_exposure(X, Y, pairs=[240])

@@ -266,7 +266,7 @@ def test_what_cannot_be_measured_is_refused(data, mapping):
         evaluate(mapping, {"image": other}, {"text": data.texts})
     with pytest.raises(InputError, match="text vectors for the modality 'image'"):
         evaluate(mapping, {"image": data.images}, {"image": data.texts})
-    with pytest.raises(InputError, match="none of which has a class"):
+    with pytest.raises(InputError, match="Got prompts without classes"):
         evaluate(mapping, {"image": data.images}, {"text": data.texts}, prompt_labels={"x": "y"})
     with pytest.raises(InputError, match="without a label"):
         evaluate(mapping, {"image": data.images}, {"text": data.texts}, labels={"x": "y"})

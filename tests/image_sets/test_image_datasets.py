@@ -392,7 +392,7 @@ def test_pictures_that_are_none_are_named(tmp_path):
         with pytest.raises(CorruptFileError, match=re.escape(str(path))):
             data.image(0)
     path.unlink()
-    with pytest.raises(FileError, match="Put it back"):
+    with pytest.raises(FileError, match="Restore it"):
         data.image(0)
 
 

@@ -36,7 +36,10 @@ def test_faiss_around_an_index(here, data):
     old = faiss.read_index(str(data / "old.faiss"))
     np.testing.assert_array_equal(found, old.search(Bridge.load(data / "bridge").transform(X), 1)[1])
     assert "of width 9; expected 6" in here("export", "orthogonal", "--inverse", "--index", "old.faiss", "-o", "x").err
-    assert "is the index itself" in here("export", "bridge", "--index", "old.faiss", "-o", "old.faiss", "--force").err
+    assert (
+        "is also the index to read"
+        in here("export", "bridge", "--index", "old.faiss", "-o", "old.faiss", "--force").err
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
         (("bridge", "--inverse", "-o", "x"), "Got --inverse for a bridge"),
         (("mlp", "-o", "x"), "expected an affine map"),
         (("orthogonal", "--to", "onnx", "--side", "target", "-o", "x"), "Leave out --side"),
-        (("bridge", "--index", "bridge/config.json", "-o", "x"), "which FAISS does not read"),
+        (("bridge", "--index", "bridge/config.json", "-o", "x"), "which FAISS cannot read"),
         (("bridge", "--index", "none", "-o", "x"), "Pass --index"),
         (("cut", "--to", "onnx", "-o", "x"), "error: Got"),
     ],

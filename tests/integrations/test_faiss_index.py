@@ -77,7 +77,7 @@ def test_what_is_added_afterwards_is_of_the_new_model():
 @pytest.mark.parametrize("kind", ["Flat", "IVF4,Flat", "HNSW8", "IDMap,Flat"])
 def test_unit_queries_over_raw_rows_are_told_under_l2(kind):
     raw = make(kind, faiss.METRIC_L2, 3 * OLD)
-    with pytest.warns(NormWarning, match="norms of 3 to 3, and a map to unit rows"):
+    with pytest.warns(NormWarning, match="norms of 3 to 3, and a map to unit-norm rows"):
         to_faiss_index(MAPPING, raw)
     to_faiss_index(MAPPING, raw, normalize=False)
     to_faiss_index(
@@ -120,17 +120,17 @@ def test_refusals(tmp_path):
         export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / "none.faiss")
     for name, content in (("cut", before[:-7]), ("empty", b""), ("other", b"PAR1" * 30)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(CorruptFileError, match=f"{name}, which FAISS does not read"):
+        with pytest.raises(CorruptFileError, match=f"{name}, which FAISS cannot read"):
             export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / name)
     faiss.write_index_binary(faiss.IndexBinaryFlat(64), str(tmp_path / "binary"))
     with pytest.raises(CorruptFileError, match="index of float vectors"):
         export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / "binary")
     with pytest.raises(OutputExistsError):
         export_faiss(MAPPING, index, index=index)
-    with pytest.raises(OutputExistsError, match="which is the index itself"):
+    with pytest.raises(OutputExistsError, match="which is also the index to read"):
         export_faiss(MAPPING, index, index=index, force=True)
     (tmp_path / "again").hardlink_to(index)
-    with pytest.raises(OutputExistsError, match="which is the index itself"):
+    with pytest.raises(OutputExistsError, match="which is also the index to read"):
         export_faiss(MAPPING, tmp_path / "again", index=index, force=True)
     assert index.read_bytes() == before
     assert not (tmp_path / "x.faiss").exists()

@@ -105,7 +105,7 @@ def secret(tmp_path):
         (["--space", "both"], "--space"),
         (["--max-batch", "0"], "--max-batch"),
         (["--timeout", "0"], "--timeout"),
-        (["--encoder", "toy"], "Begin with one of these prefixes"),
+        (["--encoder", "toy"], "Pass a name with one of these prefixes"),
         (["--modality", "smell"], "smell"),
     ],
 )

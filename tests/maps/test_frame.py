@@ -275,7 +275,7 @@ def test_a_map_through_the_frame_is_a_map(tmp_path):
     np.testing.assert_array_equal(loaded.apply(named["a"]).vectors, mapping.apply(named["a"]).vectors)
     assert congruence.evaluate(loaded, named["a"], named["c"]).to_dict()
     np.testing.assert_allclose(mapping.inverse().rotation_, mapping.rotation_.T)
-    with pytest.raises(ParameterError, match="composed map to continue"):
+    with pytest.raises(ParameterError, match="composed map in partial_fit"):
         mapping.partial_fit(models["a"], models["c"])
 
 

@@ -376,5 +376,5 @@ def test_the_model_card_says_how_to_carry_both_sides(joined, tmp_path):
 def test_weights_that_do_not_fit_together_are_refused(cls, tmp_path):
     m = cls().fit(*paired(50, 9, 7))
     m.target_mean_ = m.target_mean_[:3]
-    with pytest.raises(congruence.errors.CorruptFileError, match="shapes"):
+    with pytest.raises(congruence.errors.CorruptFileError, match="target_mean has shape"):
         congruence.load(m.save(tmp_path / "map"))

@@ -83,7 +83,7 @@ def test_leaving_out_ones_own_pair(block_size):
     expected = np.mean(LABELS[S.argmax(1)] == LABELS)
     assert class_retrieval(X, X, LABELS, exclude_self=True) == pytest.approx(expected)
     assert class_retrieval(X, X, LABELS) == 1
-    with pytest.raises(ShapeError, match="own row out"):
+    with pytest.raises(ShapeError, match="to exclude each query's own row"):
         class_retrieval(X, Y[:-1], LABELS, LABELS[:-1], exclude_self=True)
 
 

@@ -353,9 +353,9 @@ def test_a_scale_that_overflows_is_no_matter_in_a_gallery_either():
 
 def test_what_a_gallery_cannot_give_is_refused():
     G = RNG.standard_normal((5, 8))
-    with pytest.raises(ParameterError, match="n_neighbors=6 for 5 rows that may be found"):
+    with pytest.raises(ParameterError, match="n_neighbors=6 for 5 gallery rows to choose from"):
         nearest(X, 6, G)
-    with pytest.raises(ParameterError, match="n_neighbors=5 for 4 rows that may be found"):
+    with pytest.raises(ParameterError, match="n_neighbors=5 for 4 gallery rows to choose from"):
         nearest(X, 5, G, left_out=np.zeros(60, int))
     with pytest.raises(ParameterError, match="left_out from 0 to 5"):
         nearest(X, 1, G, left_out=np.arange(60) % 6)

@@ -236,7 +236,7 @@ def test_generators_by_name():
     register("shout", lambda caption, kind, rng: f"{caption} AGAIN")
     try:
         assert generate(["a"], ["x"], generator="shout")[0].negative == "a AGAIN"
-        with pytest.raises(ParameterError, match="not taken"):
+        with pytest.raises(ParameterError, match="not in use"):
             register("shout", by_rules)
     finally:
         del GENERATORS["shout"]

@@ -82,7 +82,7 @@ def test_files_that_hold_no_captions_are_refused(tmp_path, name, text, error, me
     [
         ([("nowhere", "a cat")], {"cat": "dog"}, "neither an image nor a class"),
         ([("cat", "a cat")], {"cat": "wolf"}, "Got 'wolf' among the edits"),
-        ([("cat", "a tabby")], {"cat": "dog"}, "none names cat"),
+        ([("cat", "a tabby")], {"cat": "dog"}, "none of which contains cat"),
     ],
 )
 def test_edits_that_cannot_be_made_are_named(captions, edits, message):
@@ -123,7 +123,7 @@ def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
 
 
 def test_one_template_without_captions_is_refused(world):  # noqa: F811
-    message = r"with one template a class and no captions.*Pass captions=…"
+    message = r"with one template per class and no captions.*Pass captions=…"
     with pytest.raises(InputError, match=f"Got pets {message}"):
         run("fig55", models="paper", **options(world))
     assert PretendedEncoder.calls == 0  # before anything is embedded
@@ -159,7 +159,7 @@ def test_class_prompts_are_said_to_be_no_captions():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fig55", "--models", "paper", "--root", "."], "Got pets with one template a class and no captions"),
+        (["fig55", "--models", "paper", "--root", "."], "Got pets with one template per class and no captions"),
         (["fig55", "--models", "paper", "--root", "."], "Pass --captions."),
         (["fig55", "--edit", "Birman"], "Got --edit Birman; expected BEFORE=AFTER"),
         (["fig4", "--edit", "Birman=Russian Blue"], "Leave out --edit."),

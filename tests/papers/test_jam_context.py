@@ -98,7 +98,7 @@ def test_bad_numbers_of_pairs(scenes):
 
 
 def test_only_made_up_scenes_have_contexts():
-    with pytest.raises(ParameterError, match="Got imagenet1000, whose captions are what they are"):
+    with pytest.raises(ParameterError, match="Got variant 'context' for imagenet1000; expected synthetic"):
         open_sample("imagenet1000", None, "context")
     config = load_config("jam-context")
     assert open_sample("synthetic", variant=config.variant).title == "made-up scenes, noisy texts"

@@ -267,7 +267,7 @@ def test_the_command_runs_the_paper_s_way_from_features(features, here, tmp_path
     assert "Got no images of dinov2-base" in gone.err
     assert not (tmp_path / "two").exists()
     data = here("reproduce", "jam-table2", "--models", "caltech101", "--data", "pets", "-o", tmp_path / "three")
-    assert "brings its own" in data.err
+    assert "contains its own data" in data.err
     other = here("reproduce", "jam-fig4", "--models", "caltech101", *where[:2], "-o", tmp_path / "four")
     assert "expected one of synthetic, sugarcrepe" in other.err
 

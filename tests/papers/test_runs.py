@@ -221,7 +221,7 @@ def test_what_stands_in_is_named_in_title_json_figure_and_table(here, tmp_path):
     figure = "".join(ET.parse(tmp_path / "out/figure.svg").getroot().itertext())
     for words in (
         "Few classes, on emoji [stand-in: two small models of emoji]",
-        "The paper, of its own models and data: Seen and unseen classes rise together",
+        "The paper's claim, for its own models and data: Seen and unseen classes rise together",
         f"Held here: {results['held']['verdict']}",
         "67 classes; 706 images to fit on, 742 to measure on",
         "Seeds: 0, 1.",
@@ -373,7 +373,7 @@ def test_collections_refuse_what_does_not_fit():
         ({"models": "openai-b32"}, ParameterError, "Got models='openai-b32'"),
         ({"models": "openai-b32/nonsense", "root": "."}, ParameterError, "expected sample, lvis, .*openai-b32"),
         ({"models": "paper"}, ParameterError, "Got no folder of data sets for pets"),
-        ({"models": "sample", "data": ["pets"]}, ParameterError, "brings its own"),
+        ({"models": "sample", "data": ["pets"]}, ParameterError, "contains its own data"),
         ({"seeds": 0}, ParameterError, "seeds"),
         ({"collections": []}, InputError, "Got no data"),
     ],

@@ -91,7 +91,7 @@ def test_what_is_missing_is_named(folder):
         open_features(["eye/pen"], place, variant="classes")
     with pytest.raises(ParameterError, match="Got data coco"):
         run("sotalign-table4", models="eye/pen", file=place, data=["coco"])
-    with pytest.raises(ParameterError, match="not fetched from here"):
+    with pytest.raises(ParameterError, match="cannot be downloaded here"):
         run("sotalign-table4", models="eye/pen")
     (place / "blind").mkdir()
     plant(place / "blind/images.parquet", [f"{i}.jpg" for i in range(1, N)], made.images[1:])

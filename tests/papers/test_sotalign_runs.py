@@ -249,7 +249,7 @@ def test_parameters_are_chosen_on_splits_of_their_own():
         ({"models": "sample"}, ParameterError, "Got sample for sotalign-table4"),
         ({"models": "imagenet1000"}, ParameterError, "Got no file for imagenet1000"),
         ({"models": "imagenet1000", "file": "/nowhere"}, FileError, "Got no file at /nowhere"),
-        ({"models": "synthetic", "data": ["coco"]}, ParameterError, "brings its own"),
+        ({"models": "synthetic", "data": ["coco"]}, ParameterError, "contains its own data"),
     ],
 )
 def test_what_is_missing_is_named(options, error, message):
@@ -269,7 +269,7 @@ def test_data_of_the_wrong_encoders_are_refused():
 @pytest.mark.parametrize("name", ["sotalign-table7", "sotalign-table2", "sotalign-fig12"])
 def test_sources_need_sources(name):
     sized = replace(tiny(), sizes={"pairs": 20, "validation": 20, "test": 30})
-    with pytest.raises(InputError, match="Got tiny of one source"):
+    with pytest.raises(InputError, match="Got tiny with one source"):
         run(name, collections=[sized], quick=True)
 
 
@@ -395,7 +395,9 @@ def test_rows_come_from_the_sources_asked_for():
 
 
 def test_more_pairs_than_there_are_is_an_error():
-    with pytest.raises(ParameterError, match="Got 100 pairs, 15 validation and 25 test images of tiny; expected 80"):
+    with pytest.raises(
+        ParameterError, match="Got 100 pairs, 15 validation and 25 test images of tiny; expected at most 80"
+    ):
         tiny().split(100, validation=15, test=25)
     with pytest.raises(ParameterError, match="pairs"):
         tiny().split(0, validation=15, test=25)
@@ -408,7 +410,7 @@ def test_data_that_do_not_fit_are_refused():
         SOTAlignData("x", {"i": X[1:]}, {"t": Y}, labels, labels)
     with pytest.raises(ShapeError, match="Got 3 sources of 120 images"):
         SOTAlignData("x", {"i": X}, {"t": Y}, labels, labels, image_source=np.zeros(3, int))
-    with pytest.raises(InputError, match="a text from none of the 1 sources"):
+    with pytest.raises(InputError, match="a text whose source is not one of the 1 sources"):
         SOTAlignData("x", {"i": X}, {"t": Y}, labels, labels, text_source=np.ones(120, int))
     with pytest.raises(ParameterError, match="encoder"):
         SOTAlignData("x", {"i": X}, {"t": Y}, labels, labels, encoders=(("i", "u"),))

@@ -87,7 +87,7 @@ def test_a_fourth_paper_is_a_folder_and_one_line(dice, here, tmp_path):
     assert result.code == 0, result.err
     assert "Throws, on loaded [stand-in: a made-up die]" in " ".join(result.out.split())
     assert "Data: loaded (loaded), 5 throws." in result.out
-    assert "Stands for ivory on casino, which have not been run." in result.out
+    assert "Stand-in for ivory on casino, which have not been run." in result.out
     results = json.loads((tmp_path / "out/results.json").read_text())
     (row,) = results["rows"]
     drawn = [np.random.default_rng(seed).choice([1, 6, 6, 6, 6], 50).mean() for seed in (0, 1)]

@@ -310,7 +310,7 @@ def test_columns_that_cannot_be(tmp_path):
             read_column(spec)
     (tmp_path / "a.txt").write_text("a\x0cb\nc\u2028d\n\n", encoding="utf-8")
     assert read_column(tmp_path / "a.txt").tolist() == ["a\x0cb", "c\u2028d", ""]
-    with pytest.raises(ParameterError, match="one entry a line"):
+    with pytest.raises(ParameterError, match="one entry per line"):
         read_column(f"{tmp_path}/a.txt:k")
 
 
@@ -448,7 +448,7 @@ def test_values_in_other_files_are_not_followed(tmp_path):
         layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "v", (2, 4))
         file.create_virtual_dataset("v", layout)
     for name in ("outside", "virtual"):
-        with pytest.raises(CorruptFileError, match="stand in other files"):
+        with pytest.raises(CorruptFileError, match="are stored in other files"):
             read_embeddings(tmp_path / f"{name}.h5")
 
 

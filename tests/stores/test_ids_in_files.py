@@ -197,7 +197,7 @@ def test_missing_ids_are_counted_and_named(suffix, numbers, tmp_path, here):
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 @pytest.mark.parametrize(
     ("ids", "words"),
-    [(["a", "", "b"], r"missing in 1 row \(1\)"), ([1.0, np.nan, 3.0], r"missing in 1 row \(1\) \(with them pandas"), ([1.0, 2.0, 3.0], "row 0 is 1.0, float"), ([True, False, True], "is True, bool")],
+    [(["a", "", "b"], r"missing in 1 row \(1\)"), ([1.0, np.nan, 3.0], r"missing in 1 row \(1\) \(pandas then converts"), ([1.0, 2.0, 3.0], "row 0 is 1.0, float"), ([True, False, True], "is True, bool")],
 )  # fmt: skip
 def test_arrays_that_are_no_ids_are_refused(suffix, ids, words, tmp_path, here):
     spec = save(tmp_path / f"a{suffix}", ids)
@@ -210,7 +210,7 @@ def test_arrays_that_are_no_ids_are_refused(suffix, ids, words, tmp_path, here):
 @pytest.mark.parametrize(
     ("column", "words"),
     [
-        (pa.array([1.0, None]), r"missing in 1 row \(1\) \(with them pandas"),
+        (pa.array([1.0, None]), r"missing in 1 row \(1\) \(pandas then converts"),
         (pa.array([1.0, 2.0]), "ids of type double"),
         (pa.array([True, False]), "ids of type bool"),
         (pa.array([{"a": 1}, {"a": 2}]), "ids of type struct"),

@@ -91,7 +91,7 @@ def test_several_columns(tmp_path):
     lance.write_dataset(pa.table({"layer_10": lists(X), "layer_2": lists(2 * X), "k": list(range(60))}), path)
     assert matrices(path) == {"layer_2": f"{path}:layer_2", "layer_10": f"{path}:layer_10"}
     assert np.array_equal(open_source(f"{path}:layer_2").read().vectors, 2 * X)
-    for spec, words in ((path, r"holds layer_10 list<.*>, layer_2"), (f"{path}:k", "'k'")):
+    for spec, words in ((path, r"contains layer_10 list<.*>, layer_2"), (f"{path}:k", "'k'")):
         with pytest.raises(ParameterError, match=words):
             open_source(spec)
     with pytest.raises(ParameterError, match="'z'"):

@@ -169,7 +169,7 @@ def test_the_only_matrix_needs_no_name(tmp_path):
     assert open_source(tmp_path / "a.npz").n == 4
     assert read_embeddings(tmp_path / "a.npz", ids="names").ids.tolist() == list("abcd")
     np.savez(tmp_path / "b.npz", v=X, w=X, ids=np.array(list("abcd")))
-    with pytest.raises(ParameterError, match=r"holds v \(4, 3\), w \(4, 3\), ids \(4,\)"):
+    with pytest.raises(ParameterError, match=r"contains v \(4, 3\), w \(4, 3\), ids \(4,\)"):
         open_source(tmp_path / "b.npz")
     with pytest.raises(ParameterError, match="'z'"):
         open_source(f"{tmp_path}/b.npz:z")
@@ -280,7 +280,7 @@ def test_csv_and_jsonl_edited_by_hand(tmp_path):
         ('{"id": 9}', ParameterError, "'embedding'"),
         ('{"embedding": [1, 2]}', IdError, r"missing in 1 row \(2\)"),
         ("{", CorruptFileError, "line 4"),
-        ("[1]", CorruptFileError, "no object"),
+        ("[1]", CorruptFileError, "not a JSON object"),
     ):
         path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n' + line)
         with pytest.raises(error, match=words):

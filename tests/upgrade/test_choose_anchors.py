@@ -163,9 +163,9 @@ def test_the_command_writes_what_the_function_chooses(files, store, here):
     assert "</svg>" in (files / "a.svg").read_text()
     done = here("anchors", "s.npz:v", "-n", 12, "-o", "b.parquet", "--method", "balanced", "--labels", "s.npz:kind")
     assert "congruence fit b.parquet NEW -o map" in done.out
-    assert "12, the most telling first" in done.out
+    assert "12, the most informative first" in done.out
     assert "to certify the map" not in done.out
-    assert "to certify the map" in here("anchors", "s.npz:v", "-n", 3, "-o", "c.txt").out
+    assert "To certify the map" in here("anchors", "s.npz:v", "-n", 3, "-o", "c.txt").out
     rows = choose_anchors(store, 12, "balanced", labels=np.arange(200) % 7).rows
     assert pq.read_table(files / "b.parquet")["id"].to_pylist() == rows.tolist()
 

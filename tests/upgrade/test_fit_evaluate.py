@@ -222,7 +222,7 @@ def test_prompts_become_prototypes(models):
     labels = np.array([models.labels[i] for i in models.image_ids])
     expected = zero_shot_accuracy(models.source["image"].vectors, unit, labels, text.ids)
     assert ensembled.get("zero_shot", "aligned image", "aligned text").source == pytest.approx(expected)
-    with pytest.raises(InputError, match="none of which has a class"):
+    with pytest.raises(InputError, match="Got prompts without classes"):
         evaluate(mapping, source, {}, prompt_labels={"x": "y"})
 
 

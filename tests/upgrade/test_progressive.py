@@ -312,7 +312,7 @@ def test_bad_parameters(problem, mapping):
         next(start(problem, mapping).batches(5, budget=3, share=0.1))
     with pytest.raises(ParameterError, match="size=0"):
         next(start(problem, mapping).batches(0))
-    with pytest.raises(ParameterError, match="no orders"):
+    with pytest.raises(ParameterError, match="Got a mixture without orders"):
         Mixture({})
     with pytest.raises(ShapeError, match="from the order"):
         next(start(problem, mapping, order=lambda view: np.zeros(3)).batches(5))

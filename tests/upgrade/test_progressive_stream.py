@@ -319,7 +319,7 @@ def test_nothing_else_is_replaced(problem, mapping, on_disk, tmp_path):
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     mapping.save(tmp_path / "map")
     for name in ("mine", "map"):
-        with pytest.raises(OutputExistsError, match="holds"):
+        with pytest.raises(OutputExistsError, match="which contains files that do not belong to a plan"):
             plan.save(tmp_path / name, force=True)
     plan.save(tmp_path / "plan")
     with pytest.raises(OutputExistsError, match="Pass force=True"):

@@ -1,4 +1,4 @@
-"""Atomic writes that replace only what this library wrote."""
+"""Atomic writes, which replace a folder only if this library wrote it."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _REFUSED = {
     errno.ENFILE,
 }
 
-#: Longest name of a file in bytes, on the file systems in common use.
+#: Longest file name in bytes on common file systems.
 _MOST_NAME = 255
 
-#: Where :func:`atomic_path` notes what it has put into its place, for who set a list: a command says so when it fails later on.
+#: If a caller sets a list, :func:`atomic_path` appends each path that it published, so that a command that fails later can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
 
-#: Says why a folder must not be replaced, as the end of "which …"; None for one of the kind that is written.
+#: Returns why a folder must not be replaced, as the end of "which …"; None if the folder is of the kind being written.
 Foreign: TypeAlias = Callable[[Path], str | None]
 
 
@@ -50,34 +50,34 @@ def atomic_path(
     Parameters
     ----------
     path : path-like
-        Where the result goes.
+        Path of the result.
     force : bool, default=False
-        Replace what is there: a file, or a folder that ``foreign`` has nothing against.
+        Replace an existing file, or a folder for which ``foreign`` returns None.
     directory : bool, default=False
-        Make a folder rather than leave a file to be made.
+        Create a folder at the temporary path; by default, the block must write a file there.
     foreign : callable, optional
-        Takes a folder and says why it must not be replaced, or None (:func:`why_foreign`). Without it, only an empty
+        Takes a folder and returns why it must not be replaced, or None (:func:`why_foreign`). Without it, only an empty
         folder is replaced.
 
     Yields
     ------
     Path
-        Temporary path in the same folder. Whatever leaves the block by an exception, Ctrl-C included, leaves
-        nothing behind.
+        Temporary path in the same folder. If the block raises an exception, Ctrl-C included, the temporary path is
+        removed.
 
     Raises
     ------
     OutputExistsError
-        Before any work or, if it came meanwhile, after it: something at ``path`` that must not be replaced.
+        If something at ``path`` must not be replaced; raised before the block runs, or after it if the thing appeared in between.
     FileError, StorageError
-        The parent folder does not exist, or cannot be written to.
+        If the parent folder does not exist, or cannot be written to.
     StorageError
-        The operating system refused a write.
+        If the operating system refuses a write.
 
     Notes
     -----
-    Of several writers to one free path one succeeds. While a folder is replaced, its old or its new copy is whole at every
-    instant: at ``path``, or where names cannot be exchanged, at :func:`backup_of` it (see :func:`find_copy`).
+    If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old or new
+    copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)`` (see :func:`find_copy`).
     """
     path = Path(path)
     if directory and foreign is not None:
@@ -106,8 +106,8 @@ def atomic_path(
 
 
 def _is_about(error: OSError, *places: Path) -> bool:
-    """Say whether an error is of writing here: the block may read other files, whose errors are their own."""
-    if error.filename is None:  # of a file that was open
+    """Return whether an error comes from writing to these places; the block may also read other files, whose errors are passed on."""
+    if error.filename is None:  # an error on an open file has no name
         return error.errno in _REFUSED
     named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
     return named is not None and any(named == place or place in named.parents for place in places)
@@ -116,27 +116,29 @@ def _is_about(error: OSError, *places: Path) -> bool:
 def check_output(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> None:
-    """Refuse an output path at which there is something that must not be replaced; parameters as for :func:`atomic_path`.
+    """Raise an error if something at an output path must not be replaced; parameters as for :func:`atomic_path`.
 
     Raises
     ------
     OutputExistsError
-        Something is there and ``force`` is false; or, with ``force`` too, a link, a device or pipe, a folder where a file
-        is to be written, a file where a folder is, a folder of other things.
+        If the path exists and ``force`` is false; even with ``force``, if it is a link, a device or a pipe, a folder in place of
+        a file, a file in place of a folder, or a folder that this library did not write.
     FileError, StorageError
-        The folder it is to go into does not exist or cannot be written to, or the name is too long.
+        If the parent folder does not exist or cannot be written to, or the name is too long.
     """
     path = Path(path)
     if path.name in ("", ".."):
         raise OutputExistsError(
-            f"Got {path} as an output, which is the folder itself; expected a name in it. Pass {path / 'NAME'}."
+            f"Got the output path {path}, which has no file name; expected one. Pass {path / 'NAME'}."
         )
     try:
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             longest = (
-                f"at most {_MOST_NAME}" if len(os.fsencode(path.name)) > _MOST_NAME else "a path that the system takes"
+                f"at most {_MOST_NAME}"
+                if len(os.fsencode(path.name)) > _MOST_NAME
+                else "a path that the system accepts"
             )
             raise FileError(
                 f"Got an output name of {len(os.fsencode(path.name))} bytes ({path.name[:20]}…{path.name[-20:]}); expected "
@@ -145,11 +147,13 @@ def check_output(
         _check_parent(path)
         return
     if stat.S_ISDIR(mode) and not directory:
-        raise OutputExistsError(f"Got a folder at {path}; expected the path of a file. Pass a path that is no folder.")
+        raise OutputExistsError(
+            f"Got a folder at {path}; expected the path of a file. Pass a path that is not a folder."
+        )
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
         found = "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "device, pipe or socket"
         raise OutputExistsError(
-            f"Got a {found} at {path}; expected a free path{'' if directory else ' or a file'}. Pass a path at which no {found} stands."
+            f"Got a {found} at {path}; expected a free path{'' if directory else ' or a file'}. Pass another path."
         )
     why = None
     if directory and any(path.iterdir()):
@@ -166,7 +170,7 @@ def check_output(
 
 
 def _check_parent(path: Path) -> None:
-    """Refuse a path whose folder is missing or closed to this process, as far as the system tells before the work."""
+    """Raise an error if the parent folder is missing or, as far as can be known before writing, not writable."""
     parent = path.parent
     try:
         there = parent.is_dir()
@@ -186,36 +190,37 @@ def _check_parent(path: Path) -> None:
 def why_foreign(
     folder: Path, what: str, marker: str, marks: str | Callable[[dict[str, object]], bool], holds: Callable[[str], bool]
 ) -> str | None:
-    """Say why a folder is not, or not only, what this library writes.
+    """Return why a folder was not, or not entirely, written by this library.
 
     Parameters
     ----------
     folder : Path
     what : str
-        What it should be, with its article.
+        What the folder should be, with an article.
     marker : str
         JSON file in the folder that names its kind and version.
     marks : str or callable
-        The kind (:func:`has_marker`).
+        Kind that the marker must name (:func:`has_marker`).
     holds : callable
-        Takes a name and says whether such a file belongs into the folder.
+        Takes a file name and returns whether such a file belongs in the folder.
 
     Returns
     -------
     str or None
+        Reason, as the end of "which …"; None if this library wrote the folder.
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
     )
     if others:
-        return f"holds other things than {what} ({', '.join(others[:3])})"
+        return f"contains files that do not belong to {what} ({', '.join(others[:3])})"
     if not has_marker(folder / marker, marks):
-        return f"holds no {marker} that says that it is {what}"
+        return f"contains no {marker} that identifies it as {what}"
     return None
 
 
 def has_marker(file: Path, marks: str | Callable[[dict[str, object]], bool]) -> bool:
-    """Say whether a file is JSON that names its kind and version: as ``format`` and ``format_version``, or as a function tells."""
+    """Return whether a file is JSON that names this kind and a version in ``format`` and ``format_version``, or that a function accepts."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -228,7 +233,7 @@ def has_marker(file: Path, marks: str | Callable[[dict[str, object]], bool]) -> 
 
 
 def backup_of(path: Path) -> Path:
-    """Where a folder waits while it is replaced on a system that cannot exchange two names."""
+    """Return where the old folder is kept while it is replaced, on a system that cannot exchange two names."""
     name = f".{path.name}.old"
     if len(os.fsencode(name)) > _MOST_NAME:
         name = f".{path.name[:50]}.{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.old"
@@ -236,12 +241,12 @@ def backup_of(path: Path) -> Path:
 
 
 def find_copy(path: Path, foreign: Foreign) -> Path:
-    """Return the path, or its backup if only that is there: a writer is about to replace it, or was killed doing so."""
+    """Return the path, or its backup if only that exists: another process is replacing the folder, or was killed while doing so."""
     return backup_of(path) if not os.path.lexists(path) and _is_own(backup_of(path), foreign) else path
 
 
 def recover(path: Path, foreign: Foreign) -> None:
-    """Put back, or remove, the backup that a killed writer left."""
+    """Restore the backup left by a killed process, or remove it if the folder exists."""
     backup = backup_of(path)
     if not _is_own(backup, foreign):
         return
@@ -263,12 +268,12 @@ def _is_own(folder: Path, foreign: Foreign) -> bool:
 
 
 def _publish(temporary: Path, path: Path, force: bool, directory: bool, foreign: Foreign | None) -> None:
-    """Move what was written to its place."""
+    """Move the output from the temporary path to its final path."""
     while True:
         try:
             rename_exclusive(temporary, path)
             return
-        except FileExistsError:  # it was there before, under force, or came meanwhile
+        except FileExistsError:  # it existed before (with force), or has appeared since
             check_output(path, force=force, directory=directory, foreign=foreign)
             if force:
                 break
@@ -282,7 +287,7 @@ def _publish(temporary: Path, path: Path, force: bool, directory: bool, foreign:
 
 
 def _swap(temporary: Path, path: Path) -> None:
-    """Replace a folder by two renames; between them its backup is the copy that is found."""
+    """Replace a folder by two renames; between them, :func:`find_copy` returns the backup."""
     backup = backup_of(path)
     try:
         os.rename(path, backup)
@@ -296,15 +301,15 @@ def _swap(temporary: Path, path: Path) -> None:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             raise
         raise OutputExistsError(
-            f"Got {path}, which another writer replaces at the same time; expected one writer. Run this again when it is done."
+            f"Got {path}, which another process is replacing; expected only one writer. Run this again when the other has finished."
         ) from error
     _sync_names(path)
-    os.rename(backup, temporary)  # in one step no backup any more, and then removed file by file
+    os.rename(backup, temporary)  # renamed first, so that a partly removed folder is never taken for a backup
     _remove(temporary)
 
 
 def _sync(path: Path) -> None:
-    """Push a file, or a folder's table of names, to the disk before anyone relies on it."""
+    """Flush a file, or a folder's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -313,7 +318,7 @@ def _sync(path: Path) -> None:
 
 
 def _sync_names(path: Path) -> None:
-    with suppress(OSError):  # the result is in its place; some file systems cannot sync a folder
+    with suppress(OSError):  # the output is already in place, and some file systems cannot sync a folder
         _sync(path.parent)
 
 

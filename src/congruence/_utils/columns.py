@@ -301,7 +301,7 @@ def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
         return None
     remedy = "Pair rows by position with reset_index(drop=True)"
     if isinstance(index, pandas.MultiIndex):
-        raise IdError(f"Got an index of {index.nlevels} levels; expected one id a row. {remedy}, or keep one level.")
+        raise IdError(f"Got an index of {index.nlevels} levels; expected one id per row. {remedy}, or keep one level.")
     if index.hasnans:
         rows = np.flatnonzero(index.isna())
         raise IdError(

@@ -1,7 +1,7 @@
 """Ids of items: which values are allowed, when two are equal, and how ids of two sides are matched.
 
-An id is a text or a whole number. Two ids are the same when their texts are, a number's text being its decimal digits: 7 of an integer
-column is ``"7"`` of a ``.csv``, and ``"07"`` is another id. Numbers on both sides are compared as numbers, which comes to the same.
+An id is a string or an integer. Two ids are equal if their texts are equal, where the text of an integer is its decimal digits: 7 in an integer
+column equals ``"7"`` in a ``.csv``, but not ``"07"``. If both sides have integers, they are compared as integers, with the same result.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from congruence.errors import IdError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes that one id may take in UTF-8. Names of items are far shorter; what is longer is a text or an image in the wrong column.
+#: Largest size of an id in UTF-8 bytes. Names of items are far shorter; anything longer is a text or an image from the wrong column.
 MAX_ID_BYTES = 65_536
 
 _Value = TypeVar("_Value")
 
-#: Other values that name an item and have one text: they become it.
+#: Other types of ids, which are converted to text.
 _NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
 
 
 def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
-    """Return ids as an array of whole numbers or of texts, each different from the others.
+    """Return ids as an array of integers or of str, after checking that they are unique.
 
     Parameters
     ----------
     ids : sequence of str or int
-        Also bytes in UTF-8, UUIDs, dates and paths, which become text; an array; a pandas, polars or Arrow column. Numbers beside
-        texts become texts.
+        An array or a list, or a pandas, polars or Arrow column. UTF-8 bytes, UUIDs, dates and paths are converted to text, and so are
+        integers if there are texts as well.
     n : int, optional
-        How many there must be.
+        Expected number of ids.
     name : str
-        For messages.
+        Name of the argument, for error messages.
 
     Returns
     -------
     ndarray of int64, uint64, or object (str), shape (n,)
-        Never of fixed-width strings, whose memory is the number of ids times the longest. The caller's array is not shared.
+        Never fixed-width strings, which would take the length of the longest id for each. Does not share memory with the caller's array.
 
     Raises
     ------
     IdError
-        Wrong number; missing (None, NaN, NaT, an empty text) or repeated ids; longer than 65,536 bytes in UTF-8; numbers that are
-        not whole, truth values or other objects; text that UTF-8 cannot hold.
+        If the number of ids is wrong; ids are missing (None, NaN, NaT, an empty text), repeated, or longer than 65,536 bytes in UTF-8; or values
+        are non-integer numbers, booleans, other objects, or text that UTF-8 cannot encode.
     """
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
-        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row. Pass as many ids as rows.")
+        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row. Pass as many ids as rows.")
     if _repeats(array):
         repeated = [one for one, count in Counter(array.tolist()).items() if count > 1]
         raise IdError(
             f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
-            "expected each id once. Drop the repeats or give each row its own id."
+            "expected each id once. Remove the duplicates, or give each row its own id."
         )
     return array
 
 
 def to_ids(ids: Ids, name: str = "ids") -> np.ndarray:
-    """Return ids as :func:`as_ids` does, repeated or not. Raises IdError."""
+    """Return ids like :func:`as_ids`, without checking that they are unique. Raises IdError."""
     values = _values(ids, name)
     if isinstance(values, np.ndarray):
         return values
@@ -95,12 +95,12 @@ def _repeats(ids: np.ndarray) -> bool:
 
 
 def id_texts(ids: Iterable[object]) -> np.ndarray:
-    """Return the texts of ids, by which those of different sides are compared.
+    """Return the texts of ids, by which ids of different types are compared.
 
     Parameters
     ----------
     ids : ndarray or list, shape (n,)
-        As from :func:`as_ids`; of a list, whatever it holds.
+        Ids from :func:`as_ids`, or a list of any values.
 
     Returns
     -------
@@ -112,12 +112,12 @@ def id_texts(ids: Iterable[object]) -> np.ndarray:
 
 
 def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the row of each wanted id, −1 where it is not there.
+    """Return the row of each wanted id, or −1 if it is not found.
 
     Parameters
     ----------
     ids : ndarray, shape (n,)
-        Each different, as from :func:`as_ids`.
+        Unique ids, as returned by :func:`as_ids`.
     wanted : ndarray, shape (m,)
 
     Returns
@@ -135,31 +135,31 @@ def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def is_in(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Say of each id whether it is among others, shape (n,); either may repeat some."""
+    """Return for each id whether it is among others, shape (n,); both may contain duplicates."""
     if ids.dtype != object and ids.dtype == others.dtype:
         return np.isin(ids, others)
     return _compute().is_in(_arrow(ids), value_set=_arrow(others)).to_numpy(zero_copy_only=False)
 
 
 def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
-    """Say whether two sides have the same ids in the same order."""
+    """Return whether two sides have the same ids in the same order."""
     if len(ids) != len(others):
         return False
     if ids.dtype != object and ids.dtype == others.dtype:
         return bool((ids == others).all())
     ours, theirs = id_texts(ids), id_texts(others)
-    # In pieces: two orders of the same items mostly differ at once.
+    # In blocks, since different orders of the same items mostly differ early.
     return all(ours[part].tolist() == theirs[part].tolist() for part in blocks(len(ids), 4096))
 
 
 def _compute() -> ModuleType:
-    import pyarrow.compute  # not with `import congruence`
+    import pyarrow.compute  # imported late to keep `import congruence` fast
 
     return pyarrow.compute
 
 
 def _arrow(ids: np.ndarray) -> pa.Array:
-    """Return the texts of ids as Arrow holds them, whose hash tables are faster than those of Python's objects."""
+    """Return the texts of ids as an Arrow array, whose hash tables are faster than those of Python objects."""
     import pyarrow as pa
 
     if ids.dtype.kind in "iu":
@@ -168,7 +168,7 @@ def _arrow(ids: np.ndarray) -> pa.Array:
 
 
 def fits_fixed_width(texts: np.ndarray) -> bool:
-    """Say whether NumPy's fixed-width strings hold texts as they are, in not much more room than the texts take."""
+    """Return whether NumPy's fixed-width strings can store texts without loss, and in not much more memory than the texts take."""
     values = texts.tolist()
     sizes = [*map(len, values)]
     bounded = 4 * len(sizes) * max(sizes, default=0) <= max(2**20, 16 * sum(sizes))
@@ -176,12 +176,12 @@ def fits_fixed_width(texts: np.ndarray) -> bool:
 
 
 def text_keys(values: Mapping[Any, _Value]) -> dict[str, _Value]:
-    """Return a mapping from ids with their texts as keys."""
+    """Return a mapping with its keys, which are ids, replaced by their texts."""
     return {str(key): value for key, value in values.items()}
 
 
 def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
-    """Return what a caller passed as checked whole numbers, or as a list of Python's values."""
+    """Return the caller's ids as an array of integers, or as a list of Python values that are not yet checked."""
     if hasattr(ids, "to_pylist"):  # Arrow
         if ids.null_count or not str(ids.type).startswith(("int", "uint")):
             return ids.to_pylist()
@@ -202,7 +202,7 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
     if kind in "fmM":
         refuse_missing(np.flatnonzero(np.isnan(array) if kind == "f" else np.isnat(array)), name, floats=kind == "f")
     if not len(array) and kind == "f":
-        return []  # what NumPy makes of an empty list
+        return []  # NumPy converts an empty list to floats
     if kind in "fbcm":
         raise _not_an_id(array[0] if kind == "m" else array[0].item(), 0, name)
     if kind in "iu":
@@ -211,14 +211,14 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
 
 
 def _nested(shape: tuple[object, ...], name: str) -> IdError:
-    return IdError(f"Got {name} with shape {shape}; expected one id a row. Pass a flat list.")
+    return IdError(f"Got {name} with shape {shape}; expected one id per row. Pass a flat list.")
 
 
 def _is_missing(value: object) -> bool:
-    """Say whether a value stands for a missing one: None, NaN, NaT, NA, masked, or an empty text."""
+    """Return whether a value is missing: None, NaN, NaT, NA, masked, or an empty text."""
     if isinstance(value, (str, bytes)):
         return not value
-    # NaN and NaT differ from themselves; pandas' NA and NumPy's masked constant do not say.
+    # NaN and NaT differ from themselves; comparing pandas' NA or NumPy's masked constant does not return a bool.
     return value is None or type(value).__name__ in ("NAType", "MaskedConstant") or value is np.ma.masked or _odd(value)
 
 
@@ -228,10 +228,10 @@ def _odd(value: object) -> bool:
 
 
 def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool = False) -> None:
-    """Refuse rows without an id; ``floats`` where they are NaN. Raises IdError."""
+    """Raise IdError if there are rows without an id; ``floats`` if they are NaN."""
     if not len(rows):
         return
-    hint = " (with them pandas turns whole numbers into floats)" if floats else ""
+    hint = " (pandas then converts whole numbers to floats)" if floats else ""
     raise IdError(
         f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} ({name_rows(np.asarray(rows))}){hint}; "
         "expected an id in each row. Fill them in, or drop these rows."
@@ -257,15 +257,15 @@ def _plain(value: object, row: int, name: str) -> str | int:
 
 
 def _not_an_id(value: object, row: int, name: str) -> IdError:
-    why = " (pandas turns whole numbers into floats where some are missing)" if isinstance(value, float) else ""
+    why = " (pandas converts whole numbers to floats if some are missing)" if isinstance(value, float) else ""
     return IdError(
         f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts or whole numbers. "
-        "Convert the column to integers or to text, or pass another."
+        "Convert the column to integers or to text, or pass another column."
     )
 
 
 def _whole(values: list[Any]) -> np.ndarray:
-    """Return whole numbers as the integers that hold them all, else as texts."""
+    """Return integers as int64 or uint64 if all fit, otherwise as texts."""
     low, high = min(values), max(values)
     if low >= -(2**63) and high < 2**63:
         return np.array(values, np.int64)
@@ -275,15 +275,15 @@ def _whole(values: list[Any]) -> np.ndarray:
     for value in values:
         try:
             texts.append(str(value))
-        except ValueError:  # Python writes out no more than 4,300 digits
+        except ValueError:  # Python converts at most 4,300 digits
             raise IdError(
-                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits. Name this item by another id."
+                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits. Give this item another id."
             ) from None
     return _objects(texts)
 
 
 def _check_texts(texts: list[str], name: str) -> None:
-    """Refuse texts that are empty, too long, or not to be written as UTF-8."""
+    """Raise IdError if a text is empty, too long, or cannot be encoded as UTF-8."""
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     refuse_missing(np.flatnonzero(sizes == 0), name)
     if (sizes > MAX_ID_BYTES // 4).any() or not "".join(texts).isascii():
@@ -292,23 +292,23 @@ def _check_texts(texts: list[str], name: str) -> None:
 
 
 def _check_text(text: str, row: int, name: str) -> None:
-    """Refuse one text that is too long for an id or not to be written as UTF-8. Raises IdError."""
+    """Raise IdError if a text is too long for an id or cannot be encoded as UTF-8."""
     try:
         size = len(text) if text.isascii() else len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise IdError(
-            f"Got {name} in which row {row} is {shorten(ascii(text))}, which has half a character (a lone surrogate); expected text that "
-            "UTF-8 can hold. Rename this item."
+            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character (a lone surrogate); expected text that "
+            "can be encoded as UTF-8. Give this item another id."
         ) from None
     if size > MAX_ID_BYTES:
         raise too_long(size, row, name)
 
 
 def too_long(size: int, row: int, name: str) -> IdError:
-    """Make the error for an id beyond :data:`MAX_ID_BYTES`."""
+    """Return the error for an id longer than :data:`MAX_ID_BYTES`."""
     return IdError(
-        f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}. Name the column of "
-        "ids, if this is another one, or give the item a shorter id."
+        f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}. If this is not the column of ids, "
+        "name the right one; otherwise give the item a shorter id."
     )
 
 

@@ -1,4 +1,4 @@
-"""Available memory, so that what cannot fit is refused before it is read."""
+"""Available memory, so that data that cannot fit are refused before they are read."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 
 from congruence.errors import OutOfMemoryError
 
-#: Smaller arrays are not worth a look at the system.
+#: Arrays smaller than this are not checked.
 _SMALL = 64 * 2**20
 
 _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def check_memory(size: int, what: str, remedy: str) -> None:
-    """Refuse what is larger than the memory that is free.
+    """Raise an error if more memory is needed than is free.
 
-    Linux promises memory that it does not have, and ends the process when the memory is used: no ``MemoryError`` would be raised.
+    Linux overcommits memory and kills the process when the memory is used, so no ``MemoryError`` would be raised.
 
     Parameters
     ----------
     size : int
-        Bytes that are needed at once.
+        Number of bytes that are needed at once.
     what : str
-        For the message: ``1,000 × 512 float32 in a.npy``.
+        Description of the data, for the message: ``1,000 × 512 float32 in a.npy``.
     remedy : str
-        What to do instead, as a sentence.
+        Advice, as a sentence.
 
     Raises
     ------
@@ -39,15 +39,15 @@ def check_memory(size: int, what: str, remedy: str) -> None:
     free = free_memory()
     if free is not None and size > free:
         raise OutOfMemoryError(
-            f"Got {what}, {say_size(size)}, and {say_size(free)} of free memory; expected room for all of it at once. {remedy}"
+            f"Got {what}, which needs {say_size(size)}, but only {say_size(free)} of memory are free; expected enough for all of it. {remedy}"
         )
 
 
 def free_memory() -> int | None:
-    """Return how many bytes this process can still take, swap included; None where the system does not tell.
+    """Return the number of bytes that this process can still allocate, including swap; None if the system does not report it.
 
-    The least of what Linux has available, of what the limits of the process's control groups leave (containers), and of what its
-    own limit of address space leaves (``ulimit -v``).
+    This is the minimum of the memory available on the machine, the remainder of the limits of the process's control groups (containers),
+    and the remainder of its address space limit (``ulimit -v``).
     """
     room = [*_of_machine(), *_of_groups(), *_of_process()]
     return max(0, min(room)) if room else None
@@ -70,7 +70,7 @@ def _of_machine() -> Iterator[int]:
 
 
 def _of_groups() -> Iterator[int]:
-    """Yield what each control group above this process leaves; a container sees its own as the root."""
+    """Yield the remaining memory of each control group of this process; inside a container, the container's group is the root."""
     for line in _read(_PROC / "self" / "cgroup").splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
         if kinds and "memory" not in kinds.split(","):
@@ -86,7 +86,9 @@ def _of_groups() -> Iterator[int]:
             most, now = (_read(group / name).strip() for name in (limit, used))
             if most.isdecimal() and now.isdecimal():  # "max" is no limit
                 kept = re.search(rf"^{cache} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-                yield int(most) - int(now) + (int(kept[1]) if kept else 0)  # pages of files are given up when needed
+                yield (
+                    int(most) - int(now) + (int(kept[1]) if kept else 0)
+                )  # cached file pages are released when memory is needed
 
 
 def _of_process() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Progress bars for long operations, on standard error and only if that is a terminal."""
+"""Progress bars for long operations, shown on standard error if it is a terminal."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """A bar that is shown."""
+    """A progress bar that is being displayed."""
 
     def __init__(self, shown: Progress, task: TaskID):
         self._shown, self._task = shown, task
 
     def advance(self, count: int) -> None:
-        """Count so many more as done."""
+        """Add to the number of completed steps."""
         self._shown.advance(self._task, count)
 
     def show(self, done: int, note: str = "") -> None:
-        """Set how many are done, and what stands behind the bar."""
+        """Set the number of completed steps, and the note after the bar."""
         self._shown.update(self._task, completed=done, note=note)
 
 
 @contextmanager
 def progress_bar(label: str, total: int, *, done: int = 0, quiet: bool = False) -> Iterator[Bar | None]:
-    """Show a progress bar while the block runs; give None when it is quiet, or standard error is no terminal.
+    """Show a progress bar while the block runs; yield None, without a bar, if ``quiet`` or if standard error is not a terminal.
 
     Parameters
     ----------
     label : str
-        What is being done. Shown as it is: brackets in it are no markup.
+        Description of the operation, shown literally: brackets are not interpreted as markup.
     total : int
+        Number of steps.
     done : int, default=0
-        How many of them an earlier run has done.
+        Number of steps completed by an earlier run.
     quiet : bool, default=False
     """
     if quiet or not sys.stderr.isatty():

@@ -98,13 +98,13 @@ def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> str:
 
     there = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
     got = (
-        f"Got {rows[0]} rows in {specs[0]} and {rows[1]} in {specs[1]}, and no ids on both sides; expected as many rows, "
+        f"Got {rows[0]} rows in {specs[0]} and {rows[1]} in {specs[1]}, and no ids on both sides; expected the same number of rows, "
         "or ids to pair them by. "
     )
     listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, there, strict=True))
     if not all(there):
         return (
-            f"{got}Pass --ids FILE and --target-ids FILE, files with one id a row, or --ids COLUMN where a file has one "
+            f"{got}Pass --ids FILE and --target-ids FILE, files with one id per row, or --ids COLUMN if the ids are in a column "
             f"(columns that could hold ids in {listed})."
         )
     target = "" if set(there[0]) & set(there[1]) else " and --target-ids COLUMN"

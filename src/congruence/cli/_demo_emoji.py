@@ -1,4 +1,4 @@
-"""``congruence demo --sample emoji``: the paper's claim on the emoji, and a table migrated by it, offline, in a few seconds."""
+"""``congruence demo --sample emoji``: the paper's claim on emoji, and a table migrated with the same map; offline, in a few seconds."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def run(
         [[line["name"], *map(number, line["mean"])] for line in curve["curves"]],
     )
     print_table(
-        "round trip on unseen classes: does a vector find itself, and its cosine with the start",
+        "round trip on unseen classes: how often a vector retrieves its original, and their cosine",
         ["", "images, at 1", "cosine", "texts, at 1", "cosine"],
         [
             [line["path"], *(number(line[k]) for k in ("image_retrieval", "image", "text_retrieval", "text"))]
@@ -144,7 +144,7 @@ def run(
     elif migration:
         say("\nWith LanceDB the demo also migrates a live table: pip install 'congruence[lancedb]'")
     if report:
-        say(f"Report: {out}" + (f"; the migration in pictures: {migration_page}" if migrates else ""))
+        say(f"Report: {out}" + (f"; report of the migration: {migration_page}" if migrates else ""))
 
 
 def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
@@ -161,7 +161,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
             f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}. Pass --classes with such a number."
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DuplicateWarning)  # three pairs of emoji look alike: no news to a newcomer
+        warnings.simplefilter("ignore", DuplicateWarning)  # three pairs of emoji look alike, which does not matter here
         mapping: OrthogonalMap = congruence.fit(
             source["image"],
             target["image"],

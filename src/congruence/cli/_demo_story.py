@@ -307,7 +307,7 @@ def print_story(told: Story) -> None:
         ["", "photos nearest to their name", "first photo found is right"],
         [
             *([way["name"], number(way["accuracy"]), number(way["first"])] for way in told["ways"]),
-            ["all encoded anew (not done here)", number(told["new_model"]), "–"],
+            ["all re-embedded (not done here)", number(told["new_model"]), "–"],
         ],
     )
     if told["store"].startswith("Parquet"):

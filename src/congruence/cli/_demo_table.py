@@ -85,7 +85,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
             }
 
         ways = [search("before", "old model's texts, old vectors", by_old)]
-        unmapped = search("encoder changed alone", "new model's texts, old vectors", by_new)
+        unmapped = search("only the encoder changed", "new model's texts, old vectors", by_new)
         database = open_database(where, modality_column="kind")
         with Migration(database, mapping, journal=Path(folder) / "journal") as migration:
             migration.run()
@@ -104,7 +104,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     oracle = _score(by_new, own, new["image"].ids.tolist(), asked)
     measured = [
         *ways,
-        {"name": "all encoded anew", "note": "new model's texts and pictures: not done here", "scores": oracle},
+        {"name": "all re-embedded", "note": "new model's texts and pictures; not done here", "scores": oracle},
     ]
     examples = [
         {
@@ -137,7 +137,7 @@ def print_table_searches(moved: dict[str, Any]) -> None:
 
     searches = moved["searches"]
     print_table(
-        f"a LanceDB table of {searches['gallery']:,} pictures and as many captions, migrated; asked by {searches['n']} unseen texts",
+        f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with {searches['n']} unseen texts",
         ["", "", *searches["measures"]],
         [[way["name"], way["note"], *map(number, way["scores"].values())] for way in searches["ways"]],
     )

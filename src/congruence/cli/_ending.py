@@ -17,7 +17,7 @@ from congruence.cli._signals import Stopped
 from congruence.cli._streams import OutputLostError
 from congruence.errors import CongruenceError
 
-#: Exit codes: invalid input or a machine failure; a bug; output that cannot be written; output whose reader is gone (as for SIGPIPE).
+#: Exit codes: invalid input or a machine failure; a bug; output that cannot be written; output whose reader has closed the pipe (as for SIGPIPE).
 BAD_INPUT, BUG, LOST, NO_READER, INTERRUPTED = 2, 70, 74, 141, 130
 
 #: Where to report a bug: the project has no public address yet.
@@ -45,7 +45,7 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
     Returns
     -------
     message : str
-        Empty if nobody can read it.
+        Empty if the reader has closed the pipe and no file was written.
     code : int
     """
     names = " and ".join(map(str, written))
@@ -65,7 +65,7 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
         return f"{error}{kept}", BAD_INPUT
     if (asked := _memory_asked(error)) is not None:
         return (
-            f"Got more to hold in memory than there is room for ({asked}); expected less. Pass fewer rows or a smaller batch, or use a "
+            f"Got too little free memory ({asked}); expected enough for the data. Pass fewer rows or a smaller batch, or use a "
             f"machine with more memory.{kept}"
         ), BAD_INPUT
     if isinstance(error, OSError):
@@ -98,8 +98,8 @@ def _say_bug(error: BaseException) -> str:
         place = "above"
     told = "the text above" if place == "above" else f"the file {place}"
     return (
-        f"This is a bug in congruence ({redact(what)}). Send {told} to {ISSUES}: it holds the versions, the command and "
-        "where it failed; look through it for what is private."
+        f"This is a bug in congruence ({redact(what)}). Send {told} to {ISSUES}. It contains versions, the command and "
+        "where it failed; remove anything private before you send it."
     )
 
 

@@ -90,7 +90,7 @@ def embed_apart(
     if local_only:
         instead = "pass --bad-rows" if local_only[0] == "--on-error" else "embed local files with --engine local"
         raise ParameterError(
-            f"Got {local_only[0]} for a data set that is encoded by fragments; expected options that workers can follow. Leave out {local_only[0]}, or {instead}."
+            f"Got {local_only[0]} for a data set that is encoded by fragments; expected options that also apply to data sets. Leave out {local_only[0]}, or {instead}."
         )
     data = open_itemset(inputs, column=column, id_column=id_column, modality=encoder.modality)
     with progress("embedding", data.rows, as_json) as callback:
@@ -127,7 +127,7 @@ def fit_apart(
 
     if needs_rows:
         raise ParameterError(
-            f"Got {needs_rows[0]} for data sets that are read once, by fragments; expected options that sums of products suffice for. Leave out {needs_rows[0]}, or "
+            f"Got {needs_rows[0]} for data sets that are read once, by fragments; expected options that do not need all rows at once. Leave out {needs_rows[0]}, or "
             "fit on local files with --engine local."
         )
     columns: list[str | bool | None] = [False if one == "none" else one for one in ids]
@@ -170,7 +170,7 @@ def read_apart(
     share = min(1.0, sample / most)
     if share < 1 and needs_rows:
         raise ParameterError(
-            f"Got {needs_rows[0]} for a sample of {sample} of {most} rows; expected all rows, in whose order its entries stand. Leave out {needs_rows[0]}, or pass --sample {most}."
+            f"Got {needs_rows[0]} for a sample of {sample} of {most} rows; expected all rows, because its entries are matched to them by position. Leave out {needs_rows[0]}, or pass --sample {most}."
         )
     return {
         side: {

@@ -11,14 +11,14 @@ __all__ = ["print_plan", "print_rule", "print_status", "print_verification"]
 
 
 def print_rule(migration: Migration) -> None:
-    """Return how queries must be quantized in order to search the new vectors."""
+    """Print how queries must be quantized in order to search the new vectors, if the new vectors are quantized."""
     from congruence.cli._base import say
 
     if words := migration.mapper.new.words():
-        say(f"Quantize queries likewise, {words}")
+        say(f"Quantize queries in the same way: {words}")
         if migration.mapper.new.ranges is not None:
             say(
-                f"The ranges, as sentence-transformers' quantize_embeddings takes them: {migration.folder / 'ranges.npy'}"
+                f"The ranges, in the form that quantize_embeddings of sentence-transformers expects: {migration.folder / 'ranges.npy'}"
             )
 
 
@@ -36,7 +36,10 @@ def print_plan(plan: Plan) -> None:
             f"{plan.dim_old} to {plan.dim_new} components, "
             + (plan.element_type if plan.element_type == plan.old_type else f"{plan.old_type} to {plan.element_type}"),
         ],
-        ["written", f"in a {plan.beside} beside; {'one' if plan.atomic_switch else 'no single'} step switches all"],
+        [
+            "written",
+            f"to a separate {plan.beside}; the switch takes {'one step' if plan.atomic_switch else 'several steps'}",
+        ],
         [
             "size",
             say_size(plan.bytes_new) + (f", and {say_size(plan.free_bytes)} free" if plan.free_bytes else ""),
@@ -47,40 +50,43 @@ def print_plan(plan: Plan) -> None:
             "to write",
             "not measured: this database has no scratch table"
             if plan.written_per_second is None
-            else f"{plan.written_per_second:,.0f} rows/s, the sample to a scratch table",
+            else f"{plan.written_per_second:,.0f} rows/s, a sample to a scratch table",
         ],
         [
             "time",
             f"{number(plan.minutes, 2)} min "
             + (
-                "to read and map; writing and the index come on top"
+                "to read and map, without writing and the index"
                 if plan.written_per_second is None
-                else "for both, which overlap; the index comes on top"
+                else "for both, which overlap, without the index"
             ),
         ],
     ]
     if plan.stored_as:
         facts.append(["stored as", plan.stored_as])
     if plan.element_type != "float32":
-        facts.append(["recall it keeps", _kept(plan.stored_recall, "of a sample")])
+        facts.append([f"recall as {plan.element_type}", _kept(plan.stored_recall, "on a sample")])
     if plan.old_type in ("int8", "binary"):
         facts.append(
-            ["recall lost before", f"unknown: what the old {plan.old_type} vectors were rounded from is not there"]
+            [
+                "recall already lost",
+                f"unknown: the vectors that the old {plan.old_type} ones were rounded from are missing",
+            ]
         )
     if plan.encode_minutes is not None:
-        facts.append(["to encode instead", f"{number(plan.encode_minutes, 1)} min"])
+        facts.append(["time to re-embed instead", f"{number(plan.encode_minutes, 1)} min"])
     if plan.encode_cost is not None:
-        facts.append(["price of encoding", f"{plan.encode_cost:,.2f}"])
+        facts.append(["price of re-embedding", f"{plan.encode_cost:,.2f}"])
     print_table(f"{plan.place} ({plan.kind})", ["", ""], facts)
     marks = {"good": "ok", "bad": "NO", "unknown": "?"}
     print_table("Checks", ["", "", ""], [[one["check"], marks[one["outcome"]], one["detail"]] for one in plan.checks])
 
 
 def _kept(recall: float | None, where: str) -> str:
-    """Describe how much search quality is lost by storing vectors in fewer bits."""
+    """Describe how much search quality remains when vectors are stored in fewer bits."""
     if recall is None:
         return "not measured: too few rows"
-    return f"{recall:.3f} of the 10 nearest by float32 are among the 10 nearest as stored, {where}"
+    return f"{recall:.3f} of the 10 nearest rows in float32 are among the 10 nearest as stored, {where}"
 
 
 def print_verification(found: Verification) -> None:
@@ -96,11 +102,9 @@ def print_verification(found: Verification) -> None:
         ],
     ]
     if found.stored_recall is not None:
-        facts.append(["recall it keeps", _kept(found.stored_recall, "of the sample read back")])
+        facts.append(["recall as stored", _kept(found.stored_recall, "on the sample read back")])
     if found.clipped:
-        facts.append(
-            ["outside of the ranges", f"{100 * found.clipped:.2g} % of components, stored as the nearest within"]
-        )
+        facts.append(["outside the ranges", f"{100 * found.clipped:.2g} % of components, which were clipped"])
     if found.heldout:
         facts.append(
             [

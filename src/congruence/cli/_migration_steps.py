@@ -1,4 +1,4 @@
-"""The actions of ``migrate``: what each does, asks for confirmation, and prints."""
+"""The actions of ``migrate``, with the confirmations they ask for and the lines they print."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_walks(
         return None
     if reembeds or action not in ("run", "switch", "rollback"):
         raise ParameterError(
-            f"Got --engine {engine} for {'reembed' if reembeds else action}; expected it for run, switch or rollback, which walk over all rows. Leave it out."
+            f"Got --engine {engine} for {'reembed' if reembeds else action}; expected --engine with run, switch or rollback only. Leave it out."
         )
     from congruence.engines import EngineWalks
 
@@ -71,7 +71,7 @@ def own_walks(database: Database, *, reembeds: bool) -> EngineWalks | None:
         return None
     if reembeds:
         raise ParameterError(
-            f"Got {database.info().place} in an object store, to re-embed rows of; expected a table in a folder. Re-embed a copy there."
+            f"Got {database.info().place} in an object store, to re-embed rows of; expected a table in a local folder. Copy the table to a local folder, and re-embed rows there."
         )
     from congruence.engines import EngineWalks, LocalEngine
 
@@ -93,7 +93,7 @@ def run(
     except BaseException:
         bars.close()
         if migration.journal is not None and migration.folder.exists():
-            complain(f"the journal is in {migration.folder}; go on with --resume")
+            complain(f"The journal is in {migration.folder}. Run the command again with --resume to continue.")
         raise
 
 
@@ -113,7 +113,7 @@ def verify(
 
 
 def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]:
-    """Switch, and return the report as plain data, as the steps below do."""
+    """Switch readers to the new vectors, and return the report as plain data."""
     from congruence.cli._base import say
 
     bars.begin("comparing", migration.info.rows)
@@ -128,7 +128,7 @@ def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]
 
 
 def rollback(migration: Migration, as_json: bool) -> dict[str, object]:
-    """Roll back."""
+    """Switch readers back to the old vectors, and return the report as plain data."""
     from congruence.cli._base import say
 
     told = migration.rollback()
@@ -148,7 +148,7 @@ def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, obj
         _ask("Remove the old vectors for good?")
     migration.drop_old()
     if not as_json:
-        say("the old vectors are gone")
+        say("removed the old vectors")
     return {"dropped": True}
 
 
@@ -160,7 +160,7 @@ def discard(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, obje
         _ask("Remove the new vectors?")
     migration.discard()
     if not as_json:
-        say("the new vectors are gone")
+        say("removed the new vectors")
     return {"discarded": True}
 
 
@@ -196,19 +196,19 @@ def complain(text: str) -> None:
 
 
 def confirm_plan(plan: Plan) -> None:
-    """Ask for confirmation of a plan. Raises ParameterError if nobody can be asked."""
-    _ask(f"Write {plan.rows:,} new vectors beside the old ones?")
+    """Ask for confirmation of a plan. Raises ParameterError if standard input is not a terminal."""
+    _ask(f"Write {plan.rows:,} new vectors next to the old ones?")
 
 
 def _ask(question: str) -> None:
-    """Ask for confirmation. Raises ParameterError if nobody can be asked."""
+    """Ask for confirmation, and exit with 1 if it is denied. Raises ParameterError if standard input is not a terminal."""
     import sys
 
     from congruence.errors import ParameterError
 
     if not sys.stdin.isatty():
         raise ParameterError(
-            "Got nobody to ask before anything is changed; expected a terminal, or consent. Pass --yes."
+            "Got no terminal to ask for confirmation before data are changed; expected a terminal, or --yes. Pass --yes to confirm in advance."
         )
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Progressive re-embedding in ``migrate``: the encoder, the output at each stage, and the forecast before money is spent."""
+"""Progressive re-embedding in ``migrate``: the encoder, the output at each stage, and the forecast at the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReembedOptions:
 
         if self.encode is None:
             raise ParameterError(
-                "Got no --encode; expected what encodes rows with the new model. Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items."
+                "Got no --encode; expected a way to encode rows with the new model. Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items."
             )
         if self.budget is not None and self.share is not None:
             raise ParameterError(
@@ -54,17 +54,19 @@ class ReembedOptions:
             ("--batch", self.batch),
         ):
             if value is not None and not value > 0:
-                raise ParameterError(f"Got {name} {value}; expected a number above 0. Pass one, or leave it out.")
+                raise ParameterError(
+                    f"Got {name} {value}; expected a number above 0. Pass such a number, or leave out {name}."
+                )
         for name, value in (("--share", self.share), ("--until", self.until)):
             if value is not None and value > 1:
-                raise ParameterError(f"Got {name} {value:g}; expected at most 1, such as .1 or .99. Pass a share.")
+                raise ParameterError(f"Got {name} {value:g}; expected at most 1. Pass {name} .9, for example.")
         if self.budget is None and self.share is None and self.until is None:
             raise ParameterError(
-                "Got no --budget, --share or --until; expected where to stop. Pass --share .1, for example."
+                "Got no --budget, --share or --until; expected one of them, which says when to stop. Pass --share .1, for example."
             )
         if (self.texts is None) != (self.new_texts is None):
             raise ParameterError(
-                "Got texts of one model only; expected the same texts by both. Pass --texts and --new-texts, or neither."
+                "Got texts of one model only; expected the same texts encoded by both. Pass --texts and --new-texts, or neither."
             )
         if self.plot is not None:
             check_suffix(self.plot)
@@ -99,7 +101,7 @@ def open_encoder(wanted: ReembedOptions, migration: Migration) -> Encode:
         return FileEncoder(found)
     if wanted.items is None:
         raise ParameterError(
-            f"Got --encode {spec}, which is no file, and no command with {{ids}} and {{out}}; expected an encoder with --items, too. Pass --items with the table or folder of what it encodes."
+            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items; expected --items with an encoder. Pass --items with the table or folder of the items to encode."
         )
     from congruence.embed import open_items
     from congruence.encoders import load_encoder
@@ -127,7 +129,7 @@ def progress(migration: Migration, wanted: ReembedOptions, bars: Bars, as_json: 
     migration.switch(callback=bars.advance)
     bars.close()
     if not as_json:
-        more = "mapped vectors from now on, and the new model's own as they come" if first else "the new vectors"
+        more = "mapped vectors, and re-embedded ones as soon as they are written" if first else "the new vectors"
         say(f"switched: readers see {more}")
     return run_reembed(migration, wanted, bars, as_json) if first else told
 
@@ -179,7 +181,7 @@ def _told(plan: Progressive, wanted: ReembedOptions) -> tuple[dict[str, object],
         "words": words,
     }
     if not plan.history_:
-        words.append("nothing was re-embedded")
+        words.append("no rows were re-embedded")
         return told, words
     minutes = None if wanted.encode_rate is None else 60 * wanted.encode_rate
     ahead = plan.forecast(rate=minutes, price=wanted.price)

@@ -30,7 +30,7 @@ def summarize_files(
     for name in ("groups", "tasks", "texts"):
         if given["sugarcrepe"] is not None and given[name] is not None:
             raise ParameterError(
-                f"Got --{name} beside --sugarcrepe, which has its own; expected one of the two. Leave out --{name}."
+                f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two. Leave out --{name}."
             )
     for name in ("tasks", "texts", "sugarcrepe", "pictures"):
         if given["negatives"] is None and given[name] is not None:
@@ -39,7 +39,7 @@ def summarize_files(
             )
     if given["pictures"] is not None and given["groups"] is None and given["sugarcrepe"] is None:
         raise ParameterError(
-            "Got --pictures without --groups or --sugarcrepe; expected the images' names. Pass --groups FILE:KEY or --sugarcrepe FOLDER."
+            "Got --pictures without --groups or --sugarcrepe; expected the names of the images. Pass --groups FILE:KEY or --sugarcrepe FOLDER."
         )
     groups, tasks = (None if given[name] is None else read_column(str(given[name])) for name in ("groups", "tasks"))
     texts = None

@@ -113,7 +113,7 @@ def _print(file: str, found: Anchors, out: str, following: str | None) -> None:
         ["store", f"{found.n_rows:,} rows of {file}{drawn}"],
         *([["left out", ", ".join(left_out)]] if left_out else []),
         ["method", found.method],
-        ["anchors", f"{len(found):,}, the most telling first"],
+        ["anchors", f"{len(found):,}, the most informative first"],
         ["variance they cover", f"{number(found.covered[-1])} (in random order {number(found.covered_by_random[-1])})"],
         ["written to", out],
     ]
@@ -128,8 +128,8 @@ def _print(file: str, found: Anchors, out: str, following: str | None) -> None:
         say(f"  {following}")
     if found.method not in ("random", "balanced"):
         say(
-            "Chosen items are easier to tell apart than the store's: to certify the map, encode some random ones too (--method random), and pass "
-            f"congruence certify --anchors {shlex.quote(out)}, which scores the others."
+            "Chosen anchors are easier to tell apart than the other items. To certify the map, also encode some random items (--method random), and run "
+            f"congruence certify with --anchors {shlex.quote(out)}, which scores only the others."
         )
 
 
@@ -141,7 +141,9 @@ def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
     from congruence.errors import ParameterError
 
     if not out.lower().endswith(".txt"):
-        raise ParameterError(f"Got --out {out} with --texts; expected a .txt, of a text a line. Pass --out texts.txt.")
+        raise ParameterError(
+            f"Got --out {out} with --texts; expected a .txt file, with one text per line. Pass --out texts.txt."
+        )
     lines = anchor_texts(n)
     with atomic_path(out, force=force) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -107,7 +107,7 @@ def command(
         )
     if threshold and (center or hubness is not None):
         raise ParameterError(
-            f"Got --threshold with {'--center' if center else '--hubness'}; expected plain cosines, which cut-offs are translated for. Leave out one of the two."
+            f"Got --threshold with {'--center' if center else '--hubness'}; expected plain cosines, since only their thresholds can be translated. Leave out one of the two."
         )
     if (query_labels is None) != (index_labels is None):
         raise ParameterError(

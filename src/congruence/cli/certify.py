@@ -94,7 +94,9 @@ def command(
     ] = 5000,
     must_move: Annotated[
         bool,
-        typer.Option("--must-move", help="The source model goes away, so keeping it is not an option."),
+        typer.Option(
+            "--must-move", help="Keeping the source model is not an option, because it will no longer be available."
+        ),
     ] = False,
     n_neighbors: Annotated[int, typer.Option(help="Length of the result lists whose overlap is measured.")] = 10,
     center: Annotated[
@@ -243,7 +245,7 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
     rows = read(anchors, None, Space(), allow_zero_rows=True)
     if not rows.has_ids:
         raise IdError(
-            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids. Pass --anchors FILE:COLUMN, or a .txt of an id a line."
+            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids. Pass --anchors FILE:COLUMN, or a .txt with one id per line."
         )
     return rows.ids
 
@@ -269,7 +271,7 @@ def _text_queries(
     if target is None:
         if source is not None:
             raise ParameterError(
-                "Got --queries-text-source alone; expected the target's texts. Pass --queries-text too."
+                "Got --queries-text-source without --queries-text; expected both, the same texts encoded by both models. Pass --queries-text too."
             )
         return None
     first, second = _read(({"text": source}, {"text": target}), None, models)
@@ -305,7 +307,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     stored = sides[0].get("image") or sides[0].get("text")
     if stored is None or len(stored) != len(column):
         raise InputError(
-            f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
+            f"Got {len(column)} labels for {len(stored or ())} items; expected one label for each of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
         )
     return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
 
@@ -327,7 +329,7 @@ def _print_costs(certificate: Certificate) -> None:
                 "–" if way["price"] is None else f"{way['price']:,.2f}",
             ]
         )
-    print_table("What each way costs", ["way", certificate.task, "items to encode", "minutes", "price"], rows)
+    print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
     if certificate.progressive.get("sentence"):
         say(certificate.progressive["sentence"])
         print()

@@ -124,7 +124,7 @@ def _description(entry: Entry, fact: _Made) -> list[tuple[str, str]]:
     rows = [
         ("name", entry.name),
         ("classes", "" if entry.classes is None else str(entry.classes)),
-        ("splits", ", ".join(named) or "one a folder, or all"),
+        ("splits", ", ".join(named) or "one per folder, or all"),
         ("", f"{numbered[0]} … {numbered[-1]}, {entry.splits[numbered[0]]:,} each" if numbered else ""),
         ("splits by", entry.splits_from),
         ("first template", entry.templates[0]),
@@ -138,6 +138,6 @@ def _description(entry: Entry, fact: _Made) -> list[tuple[str, str]]:
             ("download", source["url"] or ""),
             ("  to", source["path"]),
             ("  bytes", "not published" if source["bytes"] is None else str(source["bytes"])),
-            ("  checksum", checksum or "not published: that of the first download is recorded"),
+            ("  checksum", checksum or "not published; the checksum of the first download is recorded"),
         ]
     return rows

@@ -108,7 +108,7 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     from congruence.report import write_story
 
     if not 0.01 <= share <= 1:
-        raise ParameterError(f"Got --share {share:g}; expected .01 to 1. Pass such a share of the photos to re-embed.")
+        raise ParameterError(f"Got --share {share:g}; expected .01 to 1. Pass --share .1, for example.")
     if save_map is not None:
         check_map_output(save_map)
     if report:
@@ -142,4 +142,4 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
         return
     print_story(story)
     if report:
-        say(f"The story in pictures: {out}")
+        say(f"Report: {out}")

@@ -125,7 +125,7 @@ def command(
                 callback=callback,
             )
     except KeyboardInterrupt:
-        print("error: interrupted; the same command goes on after the last finished part.", file=sys.stderr)
+        print("error: interrupted. Run the same command again to resume after the last finished part.", file=sys.stderr)
         raise typer.Exit(130) from None
     if report.failures:
         print(f"warning: {len(report.failures)} items left out, see {report.failures_file}", file=sys.stderr)

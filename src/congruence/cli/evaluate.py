@@ -197,5 +197,5 @@ def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: 
         if rows is not None and len(rows) == len(column):
             return dict(zip(id_texts(rows.ids).tolist(), column.tolist(), strict=True))
     raise InputError(
-        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Pass as {option} a file with as many entries as there are rows, not {spec}."
+        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one entry per row. Pass {option} with one entry per row, not {spec}."
     )

@@ -53,7 +53,7 @@ def command(
         column = read_column(labels)
         if len(column) != len(vectors):
             raise ShapeError(
-                f"Got {len(column)} labels for {len(vectors)} vectors; expected one each. Pass as --labels a column with as many rows as {store}."
+                f"Got {len(column)} labels for {len(vectors)} vectors; expected one label per vector. Pass --labels with a column that has one entry for each row of {store}."
             )
         by_id = dict(zip(id_texts(vectors.ids).tolist(), map(str, column.tolist()), strict=True))
     kinds = protections or ["none"]
@@ -87,5 +87,5 @@ def command(
         ],
     )
     print(
-        "search keeps: share of the owner's ten nearest stored vectors that are still found. A stranger may know more than this measures."
+        "search keeps: share of the owner's ten nearest stored vectors that are still found. An attacker may know more than this measurement assumes."
     )

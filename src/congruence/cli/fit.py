@@ -293,7 +293,7 @@ def _refuse_beside_no_pairs(flags: list[str]) -> None:
 
     if flags:
         raise ParameterError(
-            f"Got {flags[0]} beside --no-pairs; expected options of an orthogonal map, since there are no pairs to hold out or to join. "
+            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there are no pairs to hold out or to match by id. "
             f"Leave out {flags[0]}, or --no-pairs."
         )
 
@@ -320,7 +320,7 @@ def _save_aligned(
     found = mapping.alignment_
     if strict and not found.found:
         raise UnpairedError(
-            f"Got files that could not be aligned; expected agreeing restarts. {found.sentence} Pass pairs."
+            f"Got files that could not be aligned without pairs; expected restarts of the search to agree. {found.sentence} Pass paired files, and leave out --no-pairs."
         )
     mapping.source_space_, mapping.target_space_ = (replace(side.space, modality=modality) for side in sides)
     mapping.save(out, force=force)
@@ -362,7 +362,7 @@ def _print(mapping: Map, out: str, paired_by: str) -> None:
 
         rows += refinement_rows(scores["refinement"])
     if "rank" in facts and "directions" in facts:
-        rows.append(["directions probed", f"{facts['rank']} of {facts['directions']}"])
+        rows.append(["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"])
     if "alignment" in facts:
         rows.append(["alignment of the anchors", number(facts["alignment"])])
     rows += held_out_rows(scores)

@@ -98,8 +98,8 @@ def take(
     rows = [
         ["source", str(mapping.source_space_)],
         ["target", str(mapping.target_space_)],
-        ["modalities", ", ".join(facts["modalities"]) or "not said"],
-        ["directions probed", f"{facts['rank']} of {facts['directions']}"],
+        ["modalities", ", ".join(facts["modalities"]) or "not specified"],
+        ["directions that the anchors cover", f"{facts['rank']} of {facts['directions']}"],
         ["written to", out],
     ]
     print_table("Map through a frame", ["", ""], rows)
@@ -126,7 +126,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
         sides = models.setdefault(name, {})
         if kind in sides:
             raise ParameterError(
-                f"Got two files of {kind or 'one'} vectors for {name!r}; expected one for each modality. Write {name}:image=FILE "
+                f"Got two files of {f'{kind} ' if kind else ''}vectors for {name!r}; expected one for each modality. Write {name}:image=FILE "
                 f"and {name}:text=FILE, or give each model a name."
             )
         sides[kind] = read(spec, here, Space(model=name if named else None, modality=kind), allow_zero_rows)
@@ -134,7 +134,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
     for name, sides in models.items():
         if None in sides and len(sides) > 1:
             raise ParameterError(
-                f"Got files of {name!r} with a modality and without; expected it for all. Write {name}:text=FILE, for example."
+                f"Got files of {name!r} both with and without a modality; expected a modality for all of them. Write {name}:text=FILE, for example."
             )
         out[name] = sides.get(None, sides)
     return out
@@ -174,4 +174,4 @@ def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
         means = ", ".join(f"{q or 'all'} from {word}" for q, word in model.means_from.items())
         rows.append([name, str(model.space), str(model.n_anchors), str(model.rank), means])
     title = f"Frame of {len(rows)} models, alignment {number(facts['alignment'])}, written to {out}"
-    print_table(title, ["model", "space", "anchors", "directions probed", "means"], rows)
+    print_table(title, ["model", "space", "anchors", "directions covered", "means"], rows)

@@ -42,8 +42,8 @@ def command(
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # The training record of a map has many forms, and none affects where vectors are mapped: loading does not check it.
         raise CorruptFileError(
-            f"Got facts or scores in {map_path} of a form that congruence does not write ({error!r}); expected its own. "
-            "Pass --json to see them as they are."
+            f"Got facts or scores in {map_path} in an unknown format ({error!r}); expected the format that congruence writes. "
+            "Pass --json to see them unchanged."
         ) from error
     if singular is not None:
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]
@@ -130,7 +130,7 @@ def _differing(method: object, parameters: Mapping[str, object]) -> str:
     usual = METHODS[method]().get_params() if method in METHODS else {}
     usual = {name: list(value) if isinstance(value, tuple) else value for name, value in usual.items()}
     said = [f"{name}={_text(value)}" for name, value in parameters.items() if name not in usual or usual[name] != value]
-    return ", ".join(said) or "as by default"
+    return ", ".join(said) or "default parameters"
 
 
 def _text(value: object) -> str:

@@ -101,7 +101,7 @@ def command(
         for one in found
     ]
     print_table(
-        f"{found[0].n} pairs, {draws} draws of {found[0].rows}, {permutations} randomisations",
+        f"{found[0].n} pairs, {draws} draws of {found[0].rows}, {permutations} randomizations",
         ["metric", "against", "match", "other", "match, drawn", "other, drawn", "effect", "AUC", "p"],
         lines,
     )

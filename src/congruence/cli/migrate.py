@@ -169,7 +169,7 @@ def command(
     encode: Annotated[
         str | None,
         typer.Option(
-            help="What encodes rows: a command with {ids} and {out}, a file of the new model's vectors, or an encoder with --items.",
+            help="How to encode rows: a command with {ids} and {out}, a file of the new model's vectors, or an encoder with --items.",
             rich_help_panel="reembed",
         ),
     ] = None,
@@ -258,7 +258,7 @@ def command(
     if dry_run:
         if action not in ("run", "plan"):
             raise ParameterError(
-                f"Got --dry-run for {action}; expected it for run alone. Leave it out, or see where it stands: status."
+                f"Got --dry-run for {action}; expected it for run only. Leave it out, or use status to see the state of the migration."
             )
         action = "plan"
     if (action == "thresholds") != bool(threshold):
@@ -367,7 +367,7 @@ def read_certificate_file(path: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         pass
     raise CorruptFileError(
-        f"Got {path}, which is no JSON object; expected what congruence certify --json printed. Pass that file."
+        f"Got {path}, which is not a JSON object; expected the output of congruence certify --json. Save that output to a file, and pass it."
     )
 
 
@@ -386,7 +386,7 @@ def _read_ranges(path: str) -> np.ndarray:
     except (ValueError, EOFError):
         pass
     raise CorruptFileError(
-        f"Got {path}, which is no array; expected .npy of shape (2, components). Write it with numpy.save."
+        f"Got {path}, which is not an .npy file; expected an array of shape (2, components). Write it with numpy.save."
     )
 
 

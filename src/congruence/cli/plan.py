@@ -1,4 +1,4 @@
-"""``congruence plan``: estimate what mapping very many rows takes, from rates measured on this machine."""
+"""``congruence plan``: estimate the time and cost of mapping a very large number of rows, from rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def command(
         ["written", f"{plan.bytes_written / 1e12:,.3f} TB"],
         ["fragments", f"{plan.fragments:,}"],
         ["core-hours", f"{plan.core_hours:,.1f}"],
-        [f"hours on {machines} × {cores} cores", f"{plan.hours:,.2f}, by the {plan.bound}"],
+        [f"hours on {machines} × {cores} cores", f"{plan.hours:,.2f}, limited by the {plan.bound}"],
         ["requests", f"{plan.gets:,} reads, {plan.puts:,} writes, {plan.lists:,} listings"],
         ["cost of machines", f"{plan.cost_machines:,.2f}"],
         ["cost of requests", f"{plan.cost_requests:,.2f}"],
     ]
     print_table(f"{int(rows):,} × {dim} → {width}", ["", ""], table)
     print_table(
-        "what breaks first",
+        "limits, the most heavily loaded first",
         ["", "load", "limit", "share"],
         [
             [one.name, f"{one.load:,.1f} {one.unit}", f"{one.limit:,.1f} {one.unit}", f"{one.share:.2f}"]

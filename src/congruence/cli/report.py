@@ -82,7 +82,9 @@ def command(
             say(f"{told['place']}: {told['state']}, {told['rows']:,} rows")
             say(f"Report: {out}")
         return
-    mapping, _ = load_map(map_path)  # of a bridge its map: it has no measures of its own but those of congruence bridge
+    mapping, _ = load_map(
+        map_path
+    )  # of a bridge, only its map is measured: congruence bridge measures the bridge itself
     for_pairs = {
         "--pairs": pairs,
         "--negatives": negatives,

@@ -91,7 +91,7 @@ def command(
         return
     if name is None or out is None:
         raise ParameterError(
-            "Got no figure or no folder for it; expected both (congruence reproduce fig5 -o fig5). Pass NAME and --out FOLDER, or --list for all names."
+            "Got no NAME or no --out; expected both, for example congruence reproduce fig5 -o fig5. Pass NAME and --out FOLDER, or --list for all names."
         )
     from congruence._utils.atomic import atomic_path
     from congruence.cli._base import print_json
@@ -128,13 +128,13 @@ def command(
 
 
 def _alone(what: str, **others: object) -> None:
-    """Refuse output options together with one that only prints, so that nobody looks for a page that was never written."""
+    """Refuse output options together with an option that only prints."""
     from congruence.errors import ParameterError
 
     for name, value in others.items():
         if value:
             raise ParameterError(
-                f"Got {what} and --{name}; expected {what} alone, which prints and writes nothing. Leave out one of them."
+                f"Got {what} and --{name}; expected {what} alone, which prints and writes no files. Leave out one of them."
             )
 
 

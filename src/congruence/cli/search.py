@@ -80,7 +80,7 @@ def command(
     if new is None and (background_old is not None or merge != "standardize"):
         given = "--merge" if background_old is None else "--background-old"
         raise ParameterError(
-            f"Got {given} without --new; expected two parts, whose scores it brings onto one scale. Pass --new with the part of the new model, or leave out {given}."
+            f"Got {given} without --new; expected two parts, whose scores it puts on one scale. Pass --new with the part of the new model, or leave out {given}."
         )
     if out is not None:
         check_table_name(out, "--out")
@@ -117,9 +117,11 @@ def command(
         share = float(is_new.mean())
         report |= {"n_new": len(new_rows), "n_in_both": mixed.n_in_both, "merge": merge, "share_new": share}
         title += f" and {len(new_rows):,} new rows"
-        notes.append(f"{share:.1%} of the hits are of the new part.")
+        notes.append(f"{share:.1%} of the hits come from the new part.")
         if mixed.n_in_both:
-            notes.append(f"{mixed.n_in_both:,} rows of the old part have an id of the new one, and count as new.")
+            notes.append(
+                f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
+            )
     hits = _table(asked.ids, scores, found, is_new)
     if out is not None:
         write_table(hits, out, force=force)

@@ -133,7 +133,7 @@ def _layers(
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
         raise ParameterError(
-            f"Got {' and '.join(metric)} with --layers; expected one metric, since all layers are searched with it. Pass --metric once."
+            f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers. Pass --metric once."
         )
     chosen = metric[0] if metric else "linear_cka"
     entry(chosen)  # an unknown metric is reported before the work starts
@@ -209,7 +209,7 @@ def _print_heatmap(found: LayerComparison) -> None:
     needed = Console(width=100_000).measure(table).maximum
     console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
     console.print(
-        f"[bold]{found.metric}, {found.n} items, {found.permutations} re-pairings[/]; stronger colour: further above chance"
+        f"[bold]{found.metric}, {found.n} items, {found.permutations} re-pairings[/]; stronger color: further above chance"
     )
     console.print(table)
     print(

@@ -222,7 +222,7 @@ def _print(done: Run, recipe: Recipe, out: str) -> None:
             ["unpaired", f"{facts['n_unpaired_source']} of the source, {facts['n_unpaired_target']} of the target"]
         )
     if facts.get("negatives_each"):
-        rows.append(["wrong captions a pair", str(facts["negatives_each"])])
+        rows.append(["wrong captions per pair", str(facts["negatives_each"])])
     if "identical_rows" in scores:
         rows.append(
             ["pairs identical to another", f"{scores['identical_rows']} (groups: {scores['identical_groups']})"]

@@ -90,7 +90,7 @@ def command(
         if inverse:
             raise ParameterError(
                 f"Got --inverse for a bridge; expected a map, since a bridge leads from {bridge.source} to {bridge.target} only. Leave out --inverse, or pass "
-                "the folder of the map that it was made of."
+                "the folder of the map that it was made from."
             )
         unit = bridge.normalize if unit == "auto" else unit
     if inverse:

@@ -92,14 +92,14 @@ class LayerComparison:
             for key, value in data.items()
         }
 
-    def plot(self, ax: Axes | None = None, *, title: str = "Layers against layers", annotate: bool = True) -> Axes:
+    def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
         """Draw the scores as a heat map; the stronger the color, the further a pair of layers is above chance.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
             Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        title : str, default="Layers against layers"
+        title : str, default="Similarity of layers"
         annotate : bool, default=True
             Add the title, and below the plot the best score expected by chance.
 

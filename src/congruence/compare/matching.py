@@ -151,7 +151,7 @@ def match_test(
         Number of randomizations for each p-value.
     random_state : int, default=0
     callback : callable, optional
-        Called with 1 after every draw and every randomisation.
+        Called with 1 after every draw and every randomization.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
     if isinstance(hard, str):
         if hard != "nearest":
             raise ParameterError(
-                f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass hard='nearest' to take each text's nearest neighbor."
+                f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass hard='nearest' to exchange similar texts."
             )
         return T[_nearest_places(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
@@ -320,8 +320,8 @@ def _nearest_places(T: np.ndarray) -> np.ndarray:
 
     if len(T) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(T)} rows for hard='nearest'; expected {MOST_ROWS} at most, since it compares all texts with all. "
-            f"Pass rows={MOST_ROWS} to draw a sample."
+            f"Got {len(T)} rows for hard='nearest'; expected at most {MOST_ROWS}, since it compares all pairs of texts. "
+            f"Pass a sample of {MOST_ROWS} rows."
         )
     rows = unit(T.astype(np.float64), "texts")
     likeness = rows @ rows.T
@@ -334,7 +334,7 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     check_same_width(T, U)
     if len(U) < len(T):
         raise ShapeError(
-            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many. Embed more texts, or pass a smaller rows=…."
+            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many. Embed more texts, or pass fewer pairs."
         )
     return U
 

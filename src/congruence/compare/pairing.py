@@ -112,7 +112,7 @@ class PairingReport:
 
         if self.state == "too few":
             raise TooFewAnchorsError(
-                f"Got {self.n_pairs} pairs, on which nothing was measured; expected at least {FEWEST}. Check more pairs."
+                f"Got {self.n_pairs} pairs, too few to measure anything; expected at least {FEWEST}. Check more pairs."
             )
         return draw_pairing(self.to_dict(), ax, annotate=annotate)
 
@@ -263,7 +263,7 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
         return
     advice = "Check that both sides list the same items in the same order, or pass ids=… to pair them by id"
     if report.looks_paired and report.suspects:
-        advice = "Look at these items, and drop those that are wrong"
+        advice = "Inspect these items, and remove the wrong pairs"
     if strict:
         raise UnpairedError(
             f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
@@ -347,7 +347,7 @@ def _held_out(
         null[k] = cosines[here, rng.permuted(np.tile(here, (permutations, 1)), axis=1)].mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
-    # The mean over folds must stand out as well: a wrong pairing that is lucky in a single fold does not.
+    # The mean over folds must exceed its null as well, which rules out wrong pairs that align by chance in a single fold.
     together = np.average(reached, weights=[len(part) for part in parts])
     overall = (1 + np.count_nonzero(pooled >= together - 1e-12)) / (1 + permutations)
     p_value = max(overall, min(1.0, len(parts) * by_fold.min()))

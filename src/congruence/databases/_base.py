@@ -17,13 +17,13 @@ from congruence.errors import ParameterError
 
 __all__ = ["BATCH", "Block", "Capabilities", "Cursor", "Database", "DatabaseInfo", "PairedBlock", "Side", "Stage"]
 
-#: Rows that a scan yields at a time unless told otherwise.
+#: Default number of rows per block of a scan.
 BATCH = 4096
 
-#: Which vectors: those that stood there before the migration, or the mapped ones. The words do not change their meaning at the switch.
+#: Which vectors: those from before the migration ("old"), or the mapped ones ("new"). The switch does not change the meaning of the two words.
 Side: TypeAlias = Literal["old", "new"]
 
-#: Where a scan stands: plain data that JSON can hold, of meaning to the database that gave it only.
+#: Position of a scan: plain data that JSON can represent, meaningful only to the database that returned it.
 Cursor: TypeAlias = "int | str | list[int | str]"
 
 
@@ -31,9 +31,9 @@ class Stage(StrEnum):
     """State of the migration of a column, as shown by the database itself."""
 
     UNTOUCHED = "untouched"
-    """There are only the old vectors."""
+    """There are only old vectors."""
     BESIDE = "beside"
-    """Some or all new vectors are stored beside the old ones; readers see the old ones."""
+    """Some or all new vectors are stored next to the old ones; readers see the old ones."""
     SWITCHED = "switched"
     """Readers see the new vectors; the old ones are kept."""
 
@@ -47,17 +47,17 @@ class Capabilities:
     beside : {"column", "named vector", "table", "collection", "file"}
         Where the new vectors are written.
     atomic_switch : bool
-        Whether a reader sees either all old or all new vectors, and a kill cannot leave an intermediate state.
+        Whether a reader sees either all old or all new vectors, so that killing the process cannot leave an intermediate state.
     concurrent_writes : bool
-        Whether others may add, change and delete rows while the new vectors are written.
+        Whether other clients may add, change and delete rows while the new vectors are written.
     follows_deletes : bool
         Whether deleting a row also deletes its new vector, because both are in the same row.
     searches : bool
-        Whether :meth:`Database.search` uses an index of the database.
+        Whether the database can search (:meth:`Database.search`).
     writes_after_switch : bool
         Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     filters : str
-        The language of ``where``; empty if partial runs are not possible.
+        Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
     element_types : tuple of str
         The types, among float32, float16, int8 and binary, in which new vectors can be stored.
     """
@@ -81,7 +81,7 @@ class DatabaseInfo:
     place : str
         The database and table, without credentials.
     rows : int
-        Number of rows with a vector that satisfy ``where``.
+        Number of rows with a vector that satisfy the condition (``rows``).
     rows_without : int
         Number of rows without a vector; nothing is written for them.
     dim : int
@@ -98,7 +98,7 @@ class DatabaseInfo:
     space : Space
         Model, modality and norm, as far as the database stores them.
     free_bytes : int or None
-        Free space on its disk, if the disk is on this machine.
+        Free bytes on the database's disk, if the disk is on this machine.
     """
 
     place: str
@@ -128,7 +128,7 @@ class Block(NamedTuple):
     vectors : ndarray of float32, shape (b, dim)
         C-contiguous. Half precision is converted; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
     modalities : pyarrow.Array of large_string, shape (b,), or None
-        From the column that the database was opened with.
+        From the column that was passed when the database was opened.
     cursor : Cursor
         Pass it as ``after`` to continue a scan after this block.
     """
@@ -140,14 +140,14 @@ class Block(NamedTuple):
 
 
 class PairedBlock(NamedTuple):
-    """A block of rows with both their vectors.
+    """A block of rows with their old and new vectors.
 
     Attributes
     ----------
     ids : pyarrow.Array, shape (b,)
     old : ndarray of float32, shape (b, dim)
     new : ndarray of float32, shape (b, dim_new)
-        Zeros for rows that have none.
+        Zeros for rows without a new vector.
     has_new : ndarray of bool, shape (b,)
     modalities : pyarrow.Array of large_string, shape (b,), or None
     """
@@ -160,14 +160,14 @@ class PairedBlock(NamedTuple):
 
 
 class Database(ABC):
-    """Vectors in a database, open for a migration; a context manager.
+    """Vectors in a database that is open for a migration; a context manager.
 
-    Subclasses guarantee the following, which ``tests/databases/contract.py`` checks for each:
+    Subclasses guarantee the following, which ``tests/databases/database_contract.py`` checks for each:
 
-    - The old vectors, the other columns and the ids are never changed, before, during or after the switch, until :meth:`drop_old`.
-    - :meth:`write` and :meth:`prepare` can be repeated; existing content is replaced by the same content.
-    - After a kill at any time, :meth:`stage` reports the true state and each method can be called again.
-    - No message and no attribute contains a password or key; names of tables and columns are quoted, never inserted into a statement as they are.
+    - The old vectors, the other columns and the ids are not changed before, during or after the switch, until :meth:`drop_old`.
+    - :meth:`write` and :meth:`prepare` are idempotent.
+    - If the process is killed at any point, :meth:`stage` then reports the true state, and each method can be called again.
+    - No message and no attribute contains a password or key; names of tables and columns are always quoted in statements.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ class Database(ABC):
         Name in :data:`congruence.databases.DATABASES`.
     capabilities : Capabilities
     transient : tuple of exception types
-        Types of the client's errors after which it is useful to wait and try again.
+        Types of the client's errors that are worth a retry after a pause.
     """
 
     kind: ClassVar[str]
@@ -184,7 +184,7 @@ class Database(ABC):
 
     @abstractmethod
     def info(self) -> DatabaseInfo:
-        """Describe the old vectors. Raises DatabaseError, CorruptFileError."""
+        """Return a description of the old vectors. Raises DatabaseError, CorruptFileError."""
 
     @abstractmethod
     def stage(self) -> Stage:
@@ -196,9 +196,9 @@ class Database(ABC):
 
     @abstractmethod
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows that have a vector, each once, in an order that is stable as long as nobody writes.
+        """Yield the rows that have a vector, each once, in an order that is stable while no client writes.
 
-        Rows that others add or change meanwhile may or may not be included. On the new side, only rows that were written are included.
+        Rows that other clients add or change during the scan may or may not be included. On the new side, only rows that were written are included.
         """
 
     @abstractmethod
@@ -215,17 +215,17 @@ class Database(ABC):
 
     @abstractmethod
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the place for the new vectors next to the old ones.
+        """Create the column, table, collection or file for the new vectors, next to the old ones.
 
         Raises
         ------
         MigrationError
-            If there already are new vectors with another width, element type or note.
+            If there are already new vectors with another width, element type or note.
         """
 
     @abstractmethod
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows; rows that others have deleted meanwhile are skipped.
+        """Store the new vectors of rows; rows that other clients have deleted in the meantime are skipped.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class Database(ABC):
         """
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Return the seconds that writing this many rows takes, without changing anything that readers see or that is kept.
+        """Return the seconds that it takes to write these vectors to a temporary copy; nothing that readers see is changed.
 
         Parameters
         ----------
@@ -246,13 +246,13 @@ class Database(ABC):
         Returns
         -------
         float or None
-            None if the database has no place for a temporary table.
+            None if the database cannot create a temporary table.
         """
         return None
 
     @abstractmethod
     def delete(self, ids: pa.Array) -> None:
-        """Remove the new vectors of rows that others have deleted from the old side."""
+        """Remove the new vectors of rows that other clients have deleted from the old side."""
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
         """Return new vectors as they will be read back, up to rounding: some databases store only vectors of unit norm.
@@ -268,17 +268,17 @@ class Database(ABC):
         return vectors
 
     def flush(self) -> None:
-        """Make everything written so far durable: a later kill loses none of it. Does nothing if :meth:`write` already does this."""
+        """Make everything written so far durable, so that killing the process loses none of it. Does nothing if :meth:`write` is durable."""
         return
 
     def build_index(self) -> str | None:
-        """Build an index over the new vectors like that of the old ones, and return a short description; None if there is none."""
+        """Build an index over the new vectors like the one over the old vectors; return a short description, or None if there is none."""
         return None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, best first, using the database's own index.
+        """Return the ids of the ``k`` nearest rows of each query, best first, found by the database's own search.
 
-        Queries have the form of the vectors in a block of that side: whole numbers for int8, 1 and -1 for bits.
+        Queries have the same form as the vectors in a block of that side: integers for int8, 1 and -1 for bits.
 
         Raises
         ------
@@ -286,16 +286,16 @@ class Database(ABC):
             If the database cannot search (:attr:`Capabilities.searches`).
         """
         raise ParameterError(
-            f"Got a search of {self.kind}, which has no index; expected a database that searches. Read its vectors with scan, and search those."
+            f"Got a search of {self.kind}, which has no index; expected a database that can search. Read its vectors with scan, and search those."
         )
 
     @abstractmethod
     def switch(self) -> None:
-        """Make readers see the new vectors under the name of the old ones. Does nothing if they already do."""
+        """Make readers see the new vectors under the name of the old ones. Does nothing if readers already see them."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if they already do."""
+        """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if readers already see the old ones."""
 
     @abstractmethod
     def drop_old(self) -> None:
@@ -318,7 +318,7 @@ class Database(ABC):
         """
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; in a single read if the database stores both in one row."""
+        """Yield the old side's rows with their new vectors, in a single read if the database stores both in the same row."""
         for block in self.scan("old", batch=batch):
             found = self.fetch(block.ids, "new")
             new = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
@@ -340,7 +340,7 @@ class Database(ABC):
                 yield block.ids.filter(pa.array(gone))
 
     def reader(self) -> Self:
-        """Return an object that scans in another thread while this one writes: itself if the client allows it, else a further connection."""
+        """Return an object that can scan in another thread while this one writes: this object if the client allows it, otherwise a new connection."""
         return self
 
     @abstractmethod
@@ -357,7 +357,7 @@ class Database(ABC):
 
 
 def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
-    """Return the row of each id in ``among``, which contains all of them.
+    """Return the position of each id in ``among``, which must contain all of them.
 
     Parameters
     ----------
@@ -377,7 +377,7 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
 
 
 def owned(ids: pa.Array) -> pa.Array:
-    """Return a copy of ids that keeps nothing else in memory; a column from a client would keep its whole batch, with all vectors.
+    """Return a copy of the ids that keeps nothing else in memory; a column from a client would keep its whole batch in memory, vectors included.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The way to Chroma: its client on a folder or a server, its errors in our words, and which collection is which."""
+"""Connection to Chroma, in a folder or on a server, with translated errors, and the roles of a migration's collections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from congruence.errors import (
 if TYPE_CHECKING:
     from congruence.databases._client_types import Collection, CollectionClient
 
-#: Environment variable with the token of the server; an address never has one.
+#: Environment variable with the server's token, which is not allowed in an address.
 API_KEY = "CHROMA_API_KEY"
 
 
@@ -37,7 +37,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Place:
-    """The collections that there are, by role: of the old vectors; under the user's name, ``…__congruence_old``, ``…_new`` and ``…_back``."""
+    """The existing collections by role.
+
+    ``old`` has the old vectors. The others are found by name: ``shown`` has the user's name, and ``aside``, ``new`` and ``back`` have the suffixes
+    ``__congruence_old``, ``__congruence_new`` and ``__congruence_back``.
+    """
 
     old: Collection
     shown: Collection | None
@@ -47,32 +51,33 @@ class Place:
 
     @property
     def made(self) -> Collection | None:
-        """Where the new vectors are, or None."""
+        """The collection of the new vectors, or None."""
         beside = self.back if self.new is None else self.new
         return self.shown if self.aside is not None and self.shown is not None else beside
 
     @property
     def switched(self) -> bool:
-        """Whether readers see the new vectors, or a rollback was cut short."""
-        # Between the two renames of a rollback the new ones are at "back", between those of a switch at "new".
+        """Whether readers see the new vectors, or a rollback was interrupted."""
+        # An interrupted rollback leaves the new vectors in "back", an interrupted switch leaves them in "new".
         return self.aside is not None and (self.shown is not None or self.back is not None)
 
 
 def folder_of(address: Address) -> Path | None:
-    """Return the folder of an address; None for a server's."""
+    """Return the folder of an address, or None for a server."""
     parts = urlsplit(address.text)
     return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() if address.scheme == "chroma" else None
 
 
 class Connection:
-    """Chroma's client, whose errors become ours.
+    """A Chroma client whose errors are translated into those of this library.
 
     Attributes
     ----------
+    client : CollectionClient
     address : Address
-        Its secrets include the server's token.
+        Address of the folder or server; its secrets include the server's token.
     most : int
-        Records in one request.
+        Maximum number of records per request.
     """
 
     def __init__(self, client: CollectionClient, address: Address) -> None:
@@ -80,7 +85,7 @@ class Connection:
         self.most = max(1, int(self.ask(client.get_max_batch_size)))
 
     def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call the client, or a collection of its. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
+        """Call a method of the client or of one of its collections. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
         try:
             return call(*args, **kwargs)
         except Exception as error:
@@ -90,7 +95,7 @@ class Connection:
             raise ours from error
 
     def get(self, name: str) -> Collection | None:
-        """Return a collection, None where there is none of this name."""
+        """Return a collection, or None if there is none of this name."""
         try:
             return self.ask(self.client.get_collection, name, embedding_function=None)
         except DatabaseError as error:
@@ -99,7 +104,7 @@ class Connection:
             raise
 
     def names(self) -> list[str]:
-        """Return the names of the collections."""
+        """Return the names of all collections."""
         return [one.name for one in self.ask(self.client.list_collections)]
 
 
@@ -107,13 +112,13 @@ def connect(address: Address) -> Connection:
     """Open a folder or a server. Raises ParameterError, FileError, DatabaseError."""
     if address.secrets:
         raise ParameterError(
-            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in histories and logs. "
+            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in shell histories and logs. "
             f"Set the environment variable {API_KEY} instead."
         )
     folder = folder_of(address)
-    if folder is not None and not (folder / "chroma.sqlite3").is_file():  # the client would make a new one
+    if folder is not None and not (folder / "chroma.sqlite3").is_file():  # the client would create a new folder
         raise FileError(
-            f"Got {address.shown}, where no chroma.sqlite3 is; expected a folder that chromadb.PersistentClient has made. Write its path."
+            f"Got {address.shown}, which has no chroma.sqlite3; expected a folder that chromadb.PersistentClient created. Pass the path of such a folder."
         )
     chromadb = require("chromadb", extra="chroma")
     key = os.environ.get(API_KEY)
@@ -139,7 +144,7 @@ def connect(address: Address) -> Connection:
 
 
 def mark_of(collection: Collection) -> dict[str, Any]:
-    """Return what :meth:`Chroma.prepare` put into the metadata; empty where it did not make the collection."""
+    """Return the data that :meth:`Chroma.prepare` stored in the metadata; empty for a collection that it did not create."""
     try:
         mark = json.loads((collection.metadata or {}).get(MARK_KEY, "null"))
     except (TypeError, ValueError):
@@ -148,29 +153,29 @@ def mark_of(collection: Collection) -> dict[str, Any]:
 
 
 def where_of(text: str) -> dict[str, object]:
-    """Read a filter. Raises ParameterError."""
+    """Parse a filter. Raises ParameterError."""
     try:
         where = json.loads(text)
     except ValueError as error:
         raise ParameterError(
-            f'Got rows={text!r}, which is no JSON ({error}); expected a where of Chroma such as {{"kind": "image"}}. Write it as JSON.'
+            f'Got rows={text!r}, which is not JSON ({error}); expected a Chroma where filter such as {{"kind": "image"}}. Pass the filter as JSON.'
         ) from error
     if not isinstance(where, dict) or not where:
         raise ParameterError(
-            f'Got rows={text!r}; expected a where of Chroma such as {{"kind": "image"}}. Write it as a JSON object.'
+            f'Got rows={text!r}; expected a Chroma where filter such as {{"kind": "image"}}. Pass the filter as a JSON object.'
         )
     return where
 
 
 def translate(error: Exception, address: Address) -> CongruenceError | None:
-    """Return this library's error for an error of the database client, or None if the error is a bug and not the client's."""
+    """Return this library's error for an error of the database client, or None if the exception is a bug rather than such an error."""
     if isinstance(error, CongruenceError):
         return None
     where, words, name = address.shown, address.hide(str(error) or type(error).__name__), type(error).__name__
     module = type(error).__module__.partition(".")[0]
     if "disk is full" in words or "No space left" in words:
         return StorageError(
-            f"Got no room for what is written to {where} ({words}); expected some. Free disk space there."
+            f"Got a full disk while writing to {where} ({words}); expected free space. Free disk space there."
         )
     if (
         "Could not connect" in words
@@ -178,31 +183,31 @@ def translate(error: Exception, address: Address) -> CongruenceError | None:
         or name in ("RateLimitError", "OperationalError")
     ):
         return DatabaseUnavailableError(
-            f"Got no service from {where} ({words}); expected an answer. Start Chroma's server, or try again."
+            f"Got no answer from {where} ({words}); expected one. Start the Chroma server, or try again later."
         )
     if isinstance(error, (ValueError, TypeError, OSError, sqlite3.Error)) or module in (
         "chromadb",
         "chromadb_rust_bindings",
     ):
         return DatabaseError(
-            f"Got a refusal of {where}: {words}; expected the request to be taken. See Chroma's message."
+            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Chroma's message."
         )
     return None
 
 
 def only_table(names: list[str], address: Address) -> str:
-    """Return the one collection there is, whatever a migration has renamed it to. Raises ParameterError if there are others."""
+    """Return the name of the only collection, without the suffix of a migration. Raises ParameterError if there are several, or none."""
     found = sorted({re.sub(r"__congruence_(old|new|back)$", "", name) for name in names})
     if len(found) != 1:
         raise ParameterError(
-            f"Got {address.shown} with {len(found)} collections ({', '.join(map(repr, found[:20])) or 'none'}); expected one to be "
-            "chosen. Pass table=…."
+            f"Got {address.shown} with {len(found)} collections ({', '.join(map(repr, found[:20])) or 'none'}); expected exactly one, "
+            "or the name of one. Pass table=…."
         )
     return found[0]
 
 
 def index_words(collection: Collection) -> tuple[str, str]:
-    """Return the space of a collection's index as Chroma calls it, and the index in a few words."""
+    """Return the distance of a collection's index (Chroma's ``space``), and a short description of the index."""
     kind = "hnsw" if collection.configuration_json.get("hnsw") else "spann"
     config = collection.configuration_json.get(kind) or {}
     words = f"{kind.upper()} (m={config.get('max_neighbors')}, ef_construction={config.get('ef_construction')})"
@@ -210,7 +215,7 @@ def index_words(collection: Collection) -> tuple[str, str]:
 
 
 def settings_of(old: Collection, mark: dict[str, Any]) -> dict[str, Any]:
-    """Return what makes a collection like the old one. Its embedding function is left out: it makes vectors of the old model."""
+    """Return the settings for a collection like the old one, without its embedding function, which belongs to the old model."""
     kept = {key: one for key, one in (old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
     config = {key: one for key in ("hnsw", "spann") if (one := old.configuration_json.get(key))}
     return {"configuration": config, "metadata": {**kept, MARK_KEY: json.dumps(mark)}}

@@ -1,4 +1,4 @@
-"""What stands beside a file or folder of vectors during a migration, and how the two change places."""
+"""The hidden folder next to a file or folder of vectors during a migration, and the exchange of the old and the new version."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from congruence.errors import CorruptFileError, FileError, MigrationError, Stora
 
 __all__ = ["EXCHANGES", "FilePlace", "Record", "fingerprint"]
 
-#: Whether the system has one call that exchanges two names; some file systems refuse it all the same.
+#: Whether the operating system can exchange two names in one call; some file systems still do not support it.
 EXCHANGES = sys.platform in ("linux", "darwin")
 
 _FORMAT, _FORMAT_VERSION = "congruence-migration", 1
 _NAME = "migration.json"
 
-#: Bytes read at the beginning, in the middle and at the end of a file to know it again.
+#: Bytes read at the beginning, in the middle and at the end of a file for its fingerprint.
 _SAMPLE = 16 * 1024
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest by which a file, or a folder of files, is known again: names, sizes, and ranges of the contents.
+    """Return a digest that identifies a file or a folder of files, from names, sizes and samples of the contents.
 
     Raises
     ------
     FileError
-        It cannot be read.
+        If a file cannot be read.
     """
     try:
         return _digest(path)
@@ -60,7 +60,7 @@ def _digest(path: Path) -> str:
 
 @dataclass
 class Record:
-    """What a migration keeps beside the file it is about.
+    """State of a migration of a file, stored in the hidden folder next to it.
 
     Attributes
     ----------
@@ -68,15 +68,15 @@ class Record:
     element_type : str
     note : dict
     rows : int
-        Of the original, those without a vector too.
+        Number of rows of the original, including those without a vector.
     original : str
-        Fingerprint of what readers saw when it began.
+        Fingerprint of the file that readers saw when the migration began.
     options : dict
-        Where ids and modalities come from, for later steps that are not told.
+        Sources of ids and modalities, for later steps that are called without them.
     built : str or None
-        Fingerprint of the complete new file or folder; None while it is not built or no longer up to date.
+        Fingerprint of the complete new file or folder; None while it is not built or is out of date.
     switched : bool
-        What the last switch or rollback left. It decides only where the new file is byte for byte the old one.
+        Whether the last exchange was a switch. Used only if the new file and the old one are identical, so that fingerprints cannot tell.
     """
 
     dim: int
@@ -92,27 +92,27 @@ class Record:
 
 
 class FilePlace:
-    """A file or folder, and the hidden folder beside it in which the new vectors are.
+    """A file or folder of vectors, and the hidden folder next to it that contains the new vectors.
 
-    The folder is ``.NAME.congruence``. In it, ``other/NAME`` is the complete new file before the switch and the original after it: what lies
-    there is the one fact that says how far the migration is.
+    The hidden folder is ``.NAME.congruence``. In it, ``other/NAME`` is the complete new file before the switch and the original after it;
+    which of the two it is determines the state of the migration.
 
     Parameters
     ----------
     path : path-like
-        What readers open; a link is followed.
+        Path that readers open; symbolic links are followed.
 
     Raises
     ------
     FileError
-        Nothing is there.
+        If nothing exists at the path, or another process is switching it.
     StorageError
-        What a killed switch left cannot be put in order.
+        If an interrupted switch or removal cannot be completed or undone.
 
     Attributes
     ----------
     path, folder, other : Path
-        What readers open, the folder beside, and the file or folder in it that changes places with the first.
+        Path that readers open, the hidden folder next to it, and the file or folder in it that is exchanged with the first.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -127,23 +127,25 @@ class FilePlace:
             raise FileError(f"Got no file or folder at {path}; expected one. Check the path{beside}.")
 
     def _recover(self) -> None:
-        """Finish what was killed: a removal, or an exchange on a file system that needs several renames for it."""
+        """Complete an interrupted removal, and undo or complete an interrupted exchange on a file system that needs several renames for it."""
         try:
             if self._dropped.is_dir():
                 shutil.rmtree(self._dropped)
             if os.path.lexists(self._aside):
                 with locked(
                     self.folder,
-                    f"Got {self.path}, which another process switches now; expected it at rest. Try again when that is done.",
+                    f"Got {self.path}, which another process is switching; expected no other process. Try again when it has finished.",
                 ):
                     os.rename(self._aside, self.other if self.path.exists() else self.path)
         except OSError as error:
-            raise StorageError(say_refusal(error, f"while putting {self.path} in order")) from error
+            raise StorageError(
+                say_refusal(error, f"while repairing an interrupted switch or removal of {self.path}")
+            ) from error
 
     # ---- the record --------------------------------------------------------------------------------------------------
 
     def record(self) -> Record | None:
-        """Return the record, or None where there is no migration. Raises CorruptFileError, FileError."""
+        """Return the record, or None if there is no migration. Raises CorruptFileError, FileError."""
         path = self.folder / _NAME
         try:
             told = json.loads(path.read_bytes())
@@ -155,10 +157,10 @@ class FilePlace:
                 "float32",
                 "float16",
             ):
-                raise ValueError("values that no record has")
+                raise ValueError("invalid values")
             for words in (record.note, record.options):
                 if not isinstance(words, dict) or not all(isinstance(one, str) for one in words.values()):
-                    raise ValueError("words of another form")
+                    raise ValueError("an invalid note or invalid options")
             return record
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -166,8 +168,8 @@ class FilePlace:
             raise FileError(say_refusal(error, f"while reading {path}")) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptFileError(
-                f"Got a damaged record of a migration, {path} ({error}); expected one as this library writes it. "
-                f"Restore it; {self.path} and what lies beside it are whole."
+                f"Got a damaged record of a migration, {path} ({error}); expected one written by this library. "
+                f"Restore it from a backup; {self.path} and the vectors next to it are intact."
             ) from error
 
     def keep(self, record: Record) -> None:
@@ -176,28 +178,28 @@ class FilePlace:
             temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 
     def begin(self, record: Record) -> Path:
-        """Make the folder, not yet under its name; :meth:`begun` gives it that. Raises StorageError."""
+        """Create the folder under a temporary name, which :meth:`begun` replaces by the final one. Raises StorageError."""
         made = self.path.with_name(f".{self.path.name}.congruence-begun")
         try:
-            if made.exists():  # of a process that was killed here
+            if made.exists():  # left by a process that was killed here
                 shutil.rmtree(made)
             (made / self.other.parent.name).mkdir(parents=True)
             (made / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
-            raise StorageError(say_refusal(error, f"while making a folder beside {self.path}")) from error
+            raise StorageError(say_refusal(error, f"while creating a folder next to {self.path}")) from error
         return made
 
     def begun(self, made: Path) -> None:
-        """Give the folder that :meth:`begin` made its name, in one step. Raises StorageError."""
+        """Rename the folder that :meth:`begin` created to its final name, atomically. Raises StorageError."""
         try:
             os.rename(made, self.folder)
         except OSError as error:
-            raise StorageError(say_refusal(error, f"while making {self.folder}")) from error
+            raise StorageError(say_refusal(error, f"while creating {self.folder}")) from error
 
-    # ---- how far it is -----------------------------------------------------------------------------------------------
+    # ---- state and switch --------------------------------------------------------------------------------------------
 
     def stage(self) -> Stage:
-        """Return how far the migration is: switched, if the original lies beside."""
+        """Return the state of the migration: switched if the original is in the hidden folder."""
         record = self.record()
         if record is None:
             return Stage.UNTOUCHED
@@ -206,28 +208,37 @@ class FilePlace:
         return Stage.SWITCHED if record.switched or fingerprint(self.path) != record.original else Stage.BESIDE
 
     def check_unchanged(self, record: Record) -> None:
-        """Refuse to go on where others have written to the original. Raises MigrationError."""
+        """Raise MigrationError if the original has changed since the migration began."""
         if fingerprint(self.path) != record.original:
             raise MigrationError(
                 f"Got {self.path}, which was written to since the migration began; expected it unchanged. "
-                "Discard the new vectors (discard), and begin again."
+                "Discard the new vectors (discard), and run the migration again."
             )
 
     def swap(self, switched: bool) -> None:
-        """Let what readers open and what lies beside change places.
+        """Exchange the file that readers open and the one in the hidden folder.
 
-        One system call does it where the system and the file system know one (Linux, macOS, local disks). Elsewhere there are two
-        renames, between which readers find nothing: the next to open it undoes a switch that was killed there.
+        A single system call does this if the operating system and the file system support it (Linux, macOS, local disks). Otherwise
+        there are several renames. Between them readers find no file for a moment; if the process is killed there, the next
+        :class:`FilePlace` for the path repairs this.
+
+        Parameters
+        ----------
+        switched : bool
+            Whether readers see the new version afterward.
 
         Raises
         ------
+        FileError
+            If another process is switching the same file.
         StorageError
-            If the output cannot be written.
+            If the files cannot be renamed.
         """
         try:
             if not exchange(self.path, self.other):
                 with locked(
-                    self.folder, f"Got {self.path}, which another process switches; expected one. Wait for it."
+                    self.folder,
+                    f"Got {self.path}, which another process is switching; expected no other process. Wait for it to finish.",
                 ):
                     os.rename(self.path, self._aside)
                     os.rename(self.other, self.path)
@@ -242,7 +253,7 @@ class FilePlace:
         self.keep(record)
 
     def remove(self) -> None:
-        """Remove the folder beside and all in it; in one step it no longer counts. Raises StorageError."""
+        """Remove the hidden folder and its contents; it is renamed first, which ends the migration atomically. Raises StorageError."""
         try:
             if self.folder.is_dir():
                 os.rename(self.folder, self._dropped)

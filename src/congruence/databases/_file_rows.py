@@ -1,4 +1,4 @@
-"""New vectors by the number of their row: a ``.npy`` that is filled in any order, and a byte a row that says which are there."""
+"""New vectors by row number: an ``.npy`` file that is filled in any order, and one byte per row that marks which rows are written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from congruence.errors import CorruptFileError, DtypeError, FileError, StorageEr
 __all__ = ["RowVectors"]
 
 
-#: What NumPy raises for a header that is none, or that belongs to something else.
+#: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
 _DAMAGE = (
     ValueError,
     EOFError,
@@ -32,16 +32,16 @@ _DAMAGE = (
 
 
 class RowVectors:
-    """A file of vectors, open to be read and written by row; several threads may do so.
+    """A file of vectors that is read and written by row number, also by several threads.
 
     Parameters
     ----------
     path : Path
-        The ``.npy``.
+        The ``.npy`` file.
     marks : Path
-        The bytes that say which rows are there.
+        The file with one byte per row, 1 if the row is written.
     writable : bool
-        False where readers may have the file.
+        Whether to open the files for writing; False after the switch, when readers may have the file open.
 
     Raises
     ------
@@ -52,7 +52,7 @@ class RowVectors:
     def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:
         self._path, self._lock = path, Lock()
         try:
-            if writable and not os.access(path, os.W_OK):  # it was shown, with the permissions of the original
+            if writable and not os.access(path, os.W_OK):  # a switch gave it the permissions of the original
                 path.chmod(path.stat().st_mode | 0o200)
             self._file = open(path, "r+b" if writable else "rb", buffering=0)
             self._marks = open(marks, "r+b" if writable else "rb", buffering=0)
@@ -64,19 +64,19 @@ class RowVectors:
             self._offset = self._file.tell()
             size = self._offset + self.rows * self.dim * self.dtype.itemsize
             if min(self.rows, self.dim) < 1 or self.dtype not in (np.float32, np.float16):
-                raise ValueError("no matrix of floats")
+                raise ValueError("not a matrix of floats")
             if os.fstat(self._file.fileno()).st_size < size or os.fstat(self._marks.fileno()).st_size < self.rows:
-                raise ValueError("cut short")
+                raise ValueError("truncated")
         except OSError as error:
             raise FileError(say_refusal(error, f"while opening {path}")) from error
         except _DAMAGE as error:
             raise CorruptFileError(
-                f"Got damaged new vectors, {path} ({error}); expected those of this migration. Discard them, and begin again."
+                f"Got damaged new vectors, {path} ({error}); expected the file that this migration wrote. Discard the new vectors, and run the migration again."
             ) from error
 
     @staticmethod
     def create(path: Path, marks: Path, rows: int, dim: int, element_type: str) -> None:
-        """Make both files, in which no row is there yet. Raises StorageError."""
+        """Create both files, with no row written yet. Raises StorageError."""
         dtype = np.dtype(element_type)
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
         try:
@@ -101,7 +101,7 @@ class RowVectors:
                 stored = np.ascontiguousarray(vectors, self.dtype)
         except FloatingPointError:
             raise DtypeError(
-                f"Got numbers beyond the range of {self.dtype}; expected smaller ones. Store the new vectors as float32."
+                f"Got numbers beyond the range of {self.dtype}; expected smaller ones. Pass element_type='float32'."
             ) from None
         width = self.dim * self.dtype.itemsize
         try:
@@ -123,7 +123,7 @@ class RowVectors:
             raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
 
     def there(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return which rows of a stretch are there, ndarray of bool."""
+        """Return which rows of a range are written, ndarray of bool."""
         out = np.empty((self.rows if stop is None else stop) - start, np.uint8)
         with self._lock:
             self._get(self._marks, start, out)
@@ -145,14 +145,14 @@ class RowVectors:
             while got < len(view):
                 if not (count := stream.readinto(view[got:])):
                     raise CorruptFileError(
-                        f"Got too short a file, {stream.name}; expected {self.rows:,} rows. Discard the new vectors, and begin again."
+                        f"Got a truncated file, {stream.name}; expected {self.rows:,} rows. Discard the new vectors, and run the migration again."
                     )
                 got += count
         except OSError as error:
             raise FileError(say_refusal(error, f"while reading {stream.name}")) from error
 
     def flush(self) -> None:
-        """Push what was written to the disk, the marks last. Raises StorageError."""
+        """Sync both files to disk, the marks last. Raises StorageError."""
         if not self._file.writable():
             return
         try:
@@ -168,7 +168,7 @@ class RowVectors:
 
 
 def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
-    """Return the ranges of consecutive numbers."""
+    """Return the ranges (start, stop) of positions at which the numbers are consecutive."""
     if not len(rows):
         return []
     breaks = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()

@@ -1,4 +1,4 @@
-"""Files of vectors as databases: new vectors are stored by row number in a folder beside the file, and the switch exchanges two names."""
+"""Files of vectors as databases: new vectors are stored by row number in a hidden folder next to the file; the switch exchanges two names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from congruence.errors import MigrationError, ParameterError, StorageError
 
 __all__ = ["FileDatabase"]
 
-#: Number of recent blocks whose ids and row numbers are kept, so that writing a block that was just read needs no search.
+#: Number of recently read blocks whose ids and row numbers are cached, so that writing such a block needs no search.
 _RECENT = 64
 
 #: Bytes of vectors that :meth:`FileDatabase.fetch` reads at a time.
@@ -30,14 +30,14 @@ _WALK_BYTES = 8 * 2**20
 
 
 class FileDatabase(Database):
-    """Base class of files; a subclass reads the original by row and builds the complete new file.
+    """Base class for file formats; a subclass reads the rows of the original and builds the complete new file.
 
     Parameters
     ----------
     path : str
         Path that readers open.
     shown : str
-        Name of the place, for messages and journals.
+        Name of the file for messages and journals.
 
     Attributes
     ----------
@@ -60,14 +60,14 @@ class FileDatabase(Database):
         self._options: dict[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out open files: another process that sees the same files opens them again."""
+        """Leave out open files; another process with access to the same files opens them again."""
         return {**self.__dict__, "_new": None, "_recent": deque(maxlen=_RECENT), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock())
 
     def _remember(self, ids: str | None, modality_column: str | None) -> tuple[str | None, str | None]:
-        """Return and remember these two options; those that are None are taken from the start of the migration."""
+        """Return and remember these two options; those that are None get the values with which the migration was started."""
         record = self._place.record()
         known = {} if record is None else record.options
         told = {"ids": ids or known.get("ids"), "modality_column": modality_column or known.get("modality_column")}
@@ -78,7 +78,7 @@ class FileDatabase(Database):
 
     @abstractmethod
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
-        """Yield the rows of the original (:meth:`_original`) from number ``after`` on, without vectors if they are not needed."""
+        """Yield the rows of the original (:attr:`_original`) from row number ``after`` on, with vectors only if ``vectors`` is True."""
 
     @abstractmethod
     def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
@@ -86,7 +86,7 @@ class FileDatabase(Database):
 
     @abstractmethod
     def _room(self, dim: int, size: int) -> int:
-        """Return the bytes that a migration to vectors of ``dim`` numbers of ``size`` bytes each writes to disk."""
+        """Return the bytes of disk space that a migration to ``dim`` components of ``size`` bytes needs."""
 
     def _count_old(self) -> int:
         """Return how many rows of the original have a vector."""
@@ -110,7 +110,7 @@ class FileDatabase(Database):
     def _opened(self) -> RowVectors:
         """Return the new vectors. Raises MigrationError if there are none."""
         if self._stage is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
+            raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.BESIDE)
@@ -119,16 +119,16 @@ class FileDatabase(Database):
     def _record(self) -> Record:
         record = self._place.record()
         if record is None:
-            raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
+            raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
         return record
 
     def stage(self) -> Stage:
-        """Return the state of the migration, read from the folder beside the file; see :meth:`Database.stage`."""
+        """Return the state of the migration, read from the hidden folder; see :meth:`Database.stage`."""
         self._stage = self._place.stage()
         return self._stage
 
     def note(self) -> Mapping[str, str]:
-        """Return the note from the record in the folder beside the file."""
+        """Return the note from the record in the hidden folder."""
         record = self._place.record()
         return {} if record is None else record.note
 
@@ -173,7 +173,7 @@ class FileDatabase(Database):
             yield PairedBlock(ids, piece.vectors, vectors, there, only(piece.modalities, piece.valid))
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield nothing: a file that others have changed is refused, not repaired."""
+        """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
         return iter(())
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
@@ -249,10 +249,10 @@ class FileDatabase(Database):
                 break
         return out
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the folder beside the file atomically; see :meth:`Database.prepare`."""
+        """Create the hidden folder next to the file, atomically; see :meth:`Database.prepare`."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         wanted = (int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
         record = self._place.record()
@@ -260,7 +260,7 @@ class FileDatabase(Database):
             there = (record.dim, record.element_type, record.note)
             if there != wanted:
                 raise MigrationError(
-                    f"Got new vectors beside {self._shown} made as {there}; expected {wanted}. Remove the new vectors first (discard)."
+                    f"Got new vectors in {self._shown} with dimension, type and note {there}; expected {wanted}. Discard the new vectors first (discard)."
                 )
             if self._stage is Stage.BESIDE:
                 self._place.check_unchanged(record)
@@ -268,8 +268,8 @@ class FileDatabase(Database):
         room = self._room(wanted[0], np.dtype(element_type).itemsize)
         if (free := self._free()) < room:
             raise StorageError(
-                f"Got {free:,} bytes free on the disk of {self._shown} for {room:,}: the new vectors, and the complete new file; expected "
-                "room for both. Free some, or pass element_type='float16'."
+                f"Got {free:,} bytes free on the disk of {self._shown}; expected at least {room:,} for the new vectors and the complete new file. "
+                "Free disk space, or pass element_type='float16'."
             )
         record = Record(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         made = self._place.begin(record)
@@ -287,7 +287,7 @@ class FileDatabase(Database):
         new = self._opened()
         if vectors.shape != (len(ids), new.dim):
             raise ParameterError(
-                f"Got vectors of shape {vectors.shape}; expected {(len(ids), new.dim)}. Pass one row an id."
+                f"Got vectors of shape {vectors.shape}; expected {(len(ids), new.dim)}. Pass one row per id."
             )
         self._change()
         rows = self._rows_of(ids)
@@ -304,7 +304,9 @@ class FileDatabase(Database):
     def _change(self) -> None:
         """Record that the complete new file, if any, is outdated. Raises MigrationError after the switch."""
         if self._stage is Stage.SWITCHED:
-            raise MigrationError(f"Got {self._shown} switched; expected it not switched. Roll back first.")
+            raise MigrationError(
+                f"Got {self._shown}, which is already switched; expected it not switched. Roll back first."
+            )
         record = self._record()
         if record.built is not None:
             record.built = None
@@ -316,7 +318,7 @@ class FileDatabase(Database):
             self._new.flush()
 
     def build_index(self) -> str | None:
-        """Write the complete new file beside the original, so that the switch is a single exchange; return its index, if it has one."""
+        """Write the complete new file to the hidden folder, so that the switch only exchanges names; return a description of its index, if any."""
         if self._stage is Stage.BESIDE:
             record = self._record()
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
@@ -325,7 +327,7 @@ class FileDatabase(Database):
                 missing = self.count("old") - self.count("new")
                 if missing:
                     raise MigrationError(
-                        f"Got {missing:,} rows of {self._shown} without a new vector; expected none. Finish the run first (resume)."
+                        f"Got {missing:,} rows of {self._shown} without a new vector; expected none. Finish the run first (resume=True)."
                     )
                 new.flush()
                 self._build(new, record.note)
@@ -341,7 +343,7 @@ class FileDatabase(Database):
     def switch(self) -> None:
         """Exchange the complete new file and the original; see :meth:`Database.switch`."""
         if self.stage() is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
+            raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
         if self._stage is Stage.BESIDE:
             self.build_index()
             self._place.check_unchanged(self._record())
@@ -351,7 +353,7 @@ class FileDatabase(Database):
         """Exchange both files again, which restores the original file itself; see :meth:`Database.rollback`."""
         if self.stage() is Stage.SWITCHED:
             record = self._record()
-            # Others may have changed the new file: a second switch brings back exactly this one.
+            # Others may have changed the new file since the switch; a second switch restores exactly this state of it.
             record.built = fingerprint(self._place.path)
             self._place.keep(record)
             self._exchange(False)
@@ -363,15 +365,17 @@ class FileDatabase(Database):
         self._moved()
 
     def drop_old(self) -> None:
-        """Remove the folder beside the file, with the original; see :meth:`Database.drop_old`."""
+        """Remove the hidden folder and the original in it; see :meth:`Database.drop_old`."""
         if self.stage() is not Stage.SWITCHED:
-            raise MigrationError(f"Got {self._shown} before its switch; expected it switched. Switch it first.")
+            raise MigrationError(f"Got {self._shown}, which is not switched; expected it switched. Switch it first.")
         self._end()
 
     def discard(self) -> None:
-        """Remove the folder beside the file; see :meth:`Database.discard`."""
+        """Remove the hidden folder; see :meth:`Database.discard`."""
         if self.stage() is Stage.SWITCHED:
-            raise MigrationError(f"Got {self._shown} switched; expected it not switched. Roll back first.")
+            raise MigrationError(
+                f"Got {self._shown}, which is already switched; expected it not switched. Roll back first."
+            )
         self._end()
 
     def _end(self) -> None:

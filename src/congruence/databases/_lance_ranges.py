@@ -1,4 +1,4 @@
-"""A Lance table gone over by several processes: each writes complete files of the new column, and one commits them."""
+"""A Lance table that several processes read in parallel: each writes complete files of the new column, and one process commits them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceRanges"]
 
-#: Rows that are written at a time where there is nothing to go by.
+#: Number of rows written at a time if no batch size is given.
 _ROWS = 4096
 
 _OFFSET = np.uint64(2**32 - 1)
@@ -34,17 +34,17 @@ _T = TypeVar("_T")
 
 
 class LanceRanges(LanceReader, Partitioned):
-    """What :class:`congruence.databases.lancedb.LanceDB` does for an engine.
+    """Base class of :class:`congruence.databases.lancedb.LanceDB` with the methods that an engine uses.
 
-    All ranges are of the version that :meth:`ranges` saw. A file is committed only if its fragment still consists of the same files
-    beside the new column: deleted rows stay in them, and rows that were updated or compacted are in another fragment.
+    All ranges refer to the version of the table that :meth:`ranges` read. A file is committed only if its fragment still consists of the same
+    files, apart from the new column: deleted rows stay in them, while updated and compacted rows move to another fragment.
     """
 
     unit: ClassVar[str] = "fragments"
     _version = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is open: another process, which sees the same folder, opens it anew."""
+        """Leave out open objects; another process with access to the same folder opens them again."""
         return {**self.__dict__, "_lance": None, "_lock": None, "_seen": deque()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class LanceRanges(LanceReader, Partitioned):
 
     @property
     def whole_files_only(self) -> bool:
-        """True of a table in an object store: rows that wait for their fragment's others need a folder."""
+        """Whether the table is in an object store: staging rows until their fragment is complete requires a folder."""
         return self._place.folder is None
 
     @abstractmethod
@@ -63,7 +63,7 @@ class LanceRanges(LanceReader, Partitioned):
         """Yield ranges of fragments; see :meth:`Partitioned.ranges`. A fragment is never divided."""
         if self._where is not None:
             raise ParameterError(
-                f"Got the condition {self._where!r} for an engine; expected all rows: whole files of the column are written. Leave it out, or migrate with engine='local'."
+                f"Got the condition {self._where!r} for an engine; expected all rows, since an engine writes whole files of the column. Leave rows= out, or migrate with engine='local'."
             )
         data = self._settled()
         self._version = data.version
@@ -78,7 +78,7 @@ class LanceRanges(LanceReader, Partitioned):
         return iter(found)
 
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Write the column's file of those fragments in which something changes; see :meth:`Partitioned.revise`."""
+        """Write a new column file for each fragment in which vectors change; see :meth:`Partitioned.revise`."""
         with self._errors():
             data = self._lance.dataset(self._place.uri, self._version, storage_options=self._place.options)
             files = []
@@ -134,7 +134,7 @@ class LanceRanges(LanceReader, Partitioned):
         ]
 
     def take(self, files: Sequence[WrittenFile]) -> int:
-        """Commit files in one version, and remove those that no longer fit; see :meth:`Partitioned.take`."""
+        """Commit files in one version, and remove those whose fragment has changed; see :meth:`Partitioned.take`."""
         if not files:
             return 0
 
@@ -157,25 +157,25 @@ class LanceRanges(LanceReader, Partitioned):
 
 
 def _remove(place: TablePlace, name: str) -> None:
-    """Remove a file that no version names; in an object store it is left to Lance's cleanup."""
+    """Remove a file that no version refers to; in an object store, Lance's cleanup removes it."""
     if place.folder is not None:
         (place.folder / "data" / name).unlink(missing_ok=True)
 
 
 def _beside(fragment: lance.LanceFragment, field: int) -> list[str]:
-    """Return the files of a fragment but that of a column of its own."""
+    """Return the paths of a fragment's files, except the file that contains only this field."""
     return sorted(one.path for one in fragment.data_files() if list(one.fields) != [field])
 
 
 def _plain(file: lance.fragment.DataFile) -> dict[str, object]:
-    """Return a file's description as what JSON can hold, by the parameters of its class."""
+    """Return the description of a file as plain data, with the keys of the constructor's parameters."""
     numbers = ("file_major_version", "file_minor_version", "file_size_bytes", "base_id")
     lists = {"fields": list(file.fields), "column_indices": list(file.column_indices)}
     return {"path": str(file.path), **lists, **{name: getattr(file, name) for name in numbers}}
 
 
 def _fits(fragment: lance.LanceFragment | None, field: int, file: WrittenFile) -> bool:
-    """Return whether a fragment's rows still stand where they stood when a file was written."""
+    """Return whether a fragment's rows are still in the same positions as when the file was written."""
     return (
         fragment is not None
         and field == file["field"]
@@ -185,7 +185,7 @@ def _fits(fragment: lance.LanceFragment | None, field: int, file: WrittenFile) -
 
 
 class _Column:
-    """The new column's file of a fragment, written as rows come, in order; none is written as long as nothing changes."""
+    """Writes the new column's file of a fragment, row by row in order; creates the file only once a vector changes."""
 
     def __init__(
         self,
@@ -202,17 +202,18 @@ class _Column:
         self._written = 0
 
     def add(self, offsets: np.ndarray, values: np.ndarray, has: np.ndarray, changed: bool) -> None:
-        """Add rows behind those that came before.
+        """Append rows.
 
         Parameters
         ----------
         offsets : ndarray of int64, shape (b,)
-            Where they stand in the fragment; deleted rows are left out.
+            Positions of the rows in the fragment, without deleted rows.
         values : ndarray, shape (b, width)
-            As they are stored.
+            Vectors, as they are stored.
         has : ndarray of bool, shape (b,)
+            Which rows have a new vector.
         changed : bool
-            Whether any of them is another than the table has.
+            Whether any of the vectors differs from that in the table.
         """
         if changed and self._writer is None:
             self._begin(int(offsets[0]))
@@ -220,7 +221,7 @@ class _Column:
             self._write(offsets, values, has, int(offsets[-1]) + 1)
 
     def _begin(self, first: int) -> None:
-        """Open the file, and copy the rows that nothing changes before the first one that is written."""
+        """Open the file, and copy the unchanged rows before row ``first``."""
         from lance.file import LanceFileWriter
 
         path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
@@ -235,7 +236,7 @@ class _Column:
                 return
 
     def _write(self, at: np.ndarray, values: np.ndarray, has: np.ndarray, stop: int) -> None:
-        """Write the physical rows from where the file ends to ``stop``; those that are not given are deleted, and become null."""
+        """Append the physical rows up to ``stop``; rows that are not given are deleted ones, and become null."""
         full = np.zeros(stop - self._written, bool)
         full[at - self._written] = has
         if len(at) == len(full):
@@ -249,7 +250,7 @@ class _Column:
         self._written = stop
 
     def close(self) -> lance.fragment.DataFile | None:
-        """Fill the file up to the fragment's last row, and return its description; None if nothing was written."""
+        """Complete the file up to the fragment's last row, and return its description; None if nothing was written."""
         from lance.fragment import DataFile
 
         if self._writer is None:
@@ -261,6 +262,6 @@ class _Column:
         return DataFile.create(self._data, self._name)
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the file, if it was created."""
         if self._writer is not None:
             _remove(self._place, self._name)

@@ -1,4 +1,4 @@
-"""The way to Milvus: its client on a file of Milvus Lite or a server, and its errors in our words."""
+"""Connection to Milvus, in a Milvus Lite file or on a server, with the client's errors translated into those of this library."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TOKEN", "Connection", "connect", "file_of"]
 
-#: Environment variable with the token of the server; an address never has one.
+#: Environment variable with the server's token, which is not allowed in an address.
 TOKEN = "MILVUS_TOKEN"  # the variable's name, not a secret
 
-#: Seconds that a server has for an answer, and for loading or indexing a collection.
+#: Timeouts in seconds: of most requests, and of those that load, index or flush a collection.
 _TIMEOUT, _LONG_TIMEOUT = 60.0, 3600.0
 
 _LONG = ("load_collection", "create_index", "flush")
@@ -43,16 +43,17 @@ _BUSY = re.compile(r"rate limit|not ready|unavailable|deadline|timeout|too many 
 
 
 class Connection:
-    """Milvus's client, whose errors become ours.
+    """A Milvus client whose errors are translated into those of this library.
 
     Attributes
     ----------
+    client : pymilvus.MilvusClient
     address : Address
-        Its secrets include the server's token.
+        Address of the file or server; its secrets include the server's token.
     file : Path or None
-        Of Milvus Lite: a folder, whose name ends in ``.db``.
+        Database of Milvus Lite: a folder whose name ends in ``.db``.
     lite : bool
-        Milvus Lite answers, from a file or by URL.
+        Whether Milvus Lite answers, from a file or at a URL.
     """
 
     def __init__(self, client: MilvusClient, address: Address, file: Path | None) -> None:
@@ -68,7 +69,7 @@ class Connection:
         try:
             with _silent():
                 found = getattr(self.client, name)(*args, **kwargs)
-                # The client reads rows when they are asked for.
+                # The client returns a lazy sequence: read it here, where errors are translated.
                 return [dict(one) for one in found] if name == "query" else found
         except CongruenceError:
             raise
@@ -79,19 +80,19 @@ class Connection:
             raise ours from error
 
     def aliases(self) -> dict[str, str]:
-        """Return the collection that each alias means."""
+        """Return a dict from each alias to its collection."""
         names = self.ask("list_aliases")["aliases"]
         return {name: self.ask("describe_alias", name)["collection_name"] for name in names}
 
     def load(self, collection: str) -> None:
-        """Have a collection in memory, without which Milvus reads nothing of it."""
+        """Load a collection into memory unless it is loaded; Milvus can only read loaded collections."""
         state = self.ask("get_load_state", collection)["state"]
         if getattr(state, "name", str(state)) != "Loaded":
             self.ask("load_collection", collection)
 
 
 def file_of(address: Address) -> Path | None:
-    """Return the file of an address of Milvus Lite; None for a server's."""
+    """Return the path in an address of Milvus Lite, or None for a server."""
     if address.scheme != "milvus":
         return None
     parts = urlsplit(address.text)
@@ -102,7 +103,7 @@ def connect(address: Address) -> Connection:
     """Open a file or a server. Raises ParameterError, FileError, CorruptFileError, DatabaseError, MissingExtraError."""
     if address.secrets:
         raise ParameterError(
-            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in histories and logs. "
+            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in shell histories and logs. "
             f"Set the environment variable {TOKEN} instead."
         )
     file = file_of(address)
@@ -137,42 +138,44 @@ def connect(address: Address) -> Connection:
 def _check_file(file: Path, address: Address) -> None:
     if file.suffix != ".db":
         raise ParameterError(
-            f"Got {address.shown}; expected a path that ends in .db, as Milvus Lite's client wants it, or milvus+http:// for a server. "
-            "Write the path that MilvusClient is given."
+            f"Got {address.shown}; expected a path that ends in .db (Milvus Lite), or milvus+http:// for a server. "
+            "Pass the path that the application passes to MilvusClient."
         )
     if file.is_file():
         raise FileError(
-            f"Got {address.shown}, which is one file; expected the folder that Milvus Lite 3 writes. Copy it with the release that wrote it "
-            "(milvus-lite dump), and load that into a new one."
+            f"Got {address.shown}, which is one file; expected the folder that Milvus Lite 3 writes. Export it with the release that wrote it "
+            "(milvus-lite dump), and load the export into a new database."
         )
-    if not (file / "collections").is_dir():  # the client would make a new one
+    if not (file / "collections").is_dir():  # the client would create a new database
         raise FileError(
-            f"Got {address.shown}, where no database of Milvus Lite is; expected a path that MilvusClient has made. Write its path."
+            f"Got {address.shown}, which is not a Milvus Lite database; expected one that MilvusClient created. Pass the path of such a database."
         )
 
 
 def _why_not(file: Path, address: Address) -> CongruenceError:
-    """Open the file once more by itself: the client says only that it failed."""
+    """Return the reason why a file could not be opened, by opening it again without the client, which only reports that it failed."""
     try:
         require("milvus_lite.db", extra="milvus").MilvusLite(str(file)).close()
     except Exception as error:
         if type(error).__name__ == "DataDirLockedError":
             return DatabaseUnavailableError(
-                f"Got {address.shown}, which another process has open; expected it closed, since Milvus Lite has one process at a time. "
+                f"Got {address.shown}, which another process has open; expected it closed, since only one process at a time can open a Milvus Lite database. "
                 "Close the other client."
             )
         if isinstance(error, PermissionError):
             return FileError(
-                f"Got {address.shown} ({error}); expected a folder that can be read and written. Make it so."
+                f"Got {address.shown} ({error}); expected a folder with read and write access. Change its permissions."
             )
         return CorruptFileError(
-            f"Got {address.shown}, which cannot be read ({type(error).__name__}: {error}); expected a database of Milvus Lite. "
+            f"Got {address.shown}, which cannot be read ({type(error).__name__}: {error}); expected a Milvus Lite database. "
             "Restore it from a backup."
         )
-    return DatabaseUnavailableError(f"Got {address.shown}, which did not open; expected it to. Try again.")
+    return DatabaseUnavailableError(
+        f"Got {address.shown}, which could not be opened; expected a Milvus Lite database that opens. Try again."
+    )
 
 
-# ---- the client's own log: it prints a traceback of each error that it raises ----------------------------------------
+# ---- the client's log, to which it writes a traceback of each error that it raises -----------------------------------
 
 _calling = threading.local()
 
@@ -191,30 +194,30 @@ def _not_ours(record: logging.LogRecord) -> bool:
 
 
 def _quieten() -> None:
-    """Keep what is logged of calls of ours, whose errors are raised, out of the log; the user's own calls go on to be logged."""
+    """Suppress the client's log during calls by this library, whose errors are raised anyway; the user's own calls are still logged."""
     for name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager"):
-        logging.getLogger(name).addFilter(_not_ours)  # the same filter twice is one
+        logging.getLogger(name).addFilter(_not_ours)  # adding the same filter twice has no effect
 
 
 def _translate(error: Exception, address: Address) -> CongruenceError | None:
-    """Return this library's error for an error of the database client, or None if the error is a bug and not the client's."""
+    """Return this library's error for an error of the database client, or None if the exception is a bug rather than such an error."""
     where, name = address.shown, type(error).__name__
     module = type(error).__module__.partition(".")[0]
     words = " ".join(address.hide(str(getattr(error, "message", "") or error) or name).split())
     if _FULL.search(words):
         return StorageError(
-            f"Got no room for what is written to {where} ({words}); expected some. Free disk space there."
+            f"Got a full disk while writing to {where} ({words}); expected free space. Free disk space there."
         )
     if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(words):
         return DatabaseUnavailableError(
-            f"Got no service from {where} ({words}); expected an answer. Start Milvus, or try again."
+            f"Got no answer from {where} ({words}); expected one. Start Milvus, or try again later."
         )
     if getattr(error, "code", None) == 65535 and "auth" in words:
         return DatabaseError(
-            f"Got no access to {where} ({words}); expected a token that may read and write. Set the environment variable {TOKEN}."
+            f"Got no access to {where} ({words}); expected a token with read and write access. Set the environment variable {TOKEN}."
         )
     if module == "pymilvus" or isinstance(error, (ValueError, TypeError, OSError)):
         return DatabaseError(
-            f"Got a refusal of {where}: {words}; expected the request to be taken. See Milvus's message."
+            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Milvus's message."
         )
     return None

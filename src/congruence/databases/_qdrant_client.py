@@ -1,4 +1,4 @@
-"""The way to Qdrant: its client on a server or a folder, and its errors in our words."""
+"""Connection to Qdrant, on a server or in a folder, with the client's errors translated into those of this library."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ if TYPE_CHECKING:
 
 __all__ = ["API_KEY", "TIMEOUT", "Connection", "connect", "folder_of"]
 
-#: Environment variable with the key of the server; an address never has one.
+#: Environment variable with the server's API key, which is not allowed in an address.
 API_KEY = "QDRANT_API_KEY"
 
-#: Seconds that the server has for an answer.
+#: Timeout of a request, in seconds.
 TIMEOUT = 60
 
 _FULL = re.compile(r"no space left|disk is full|not enough (disk )?space", re.IGNORECASE)
 
 
 class Connection:
-    """Qdrant's client, whose errors become ours.
+    """A Qdrant client whose errors are translated into those of this library.
 
     Attributes
     ----------
+    client : qdrant_client.QdrantClient
     address : Address
-        Its secrets include the server's key.
+        Address of the server or folder; its secrets include the server's key.
     folder : Path or None
-        Of the client's local mode.
+        Folder, if the client is in local mode.
     """
 
     def __init__(self, client: QdrantClient, address: Address, folder: Path | None) -> None:
@@ -67,7 +68,7 @@ class Connection:
             raise ours from error
 
     def close(self) -> None:
-        """Let go of the connection, or of the folder's lock."""
+        """Close the connection, or release the folder's lock."""
         self.client.close()
 
 
@@ -75,7 +76,7 @@ def connect(address: Address) -> Connection:
     """Open a server or a folder. Raises ParameterError, FileError, CorruptFileError, DatabaseError, MissingExtraError."""
     if address.secrets:
         raise ParameterError(
-            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in histories and logs. "
+            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in shell histories and logs. "
             f"Set the environment variable {API_KEY} instead."
         )
     qdrant = require("qdrant_client", extra="qdrant")
@@ -96,7 +97,7 @@ def connect(address: Address) -> Connection:
 
 
 def folder_of(address: Address) -> Path | None:
-    """Return the folder that an address of the client's local mode names, or None for a server."""
+    """Return the folder of an address in local mode, or None for a server."""
     if address.scheme != "qdrant":
         return None
     parts = urlsplit(address.text)
@@ -106,9 +107,9 @@ def folder_of(address: Address) -> Path | None:
 
 
 def _open_folder(qdrant: ModuleType, folder: Path, address: Address) -> QdrantClient:
-    if not (folder / "meta.json").is_file():  # the client would make a new one
+    if not (folder / "meta.json").is_file():  # the client would create a new folder
         raise FileError(
-            f"Got {address.shown}, where no meta.json is; expected a folder that QdrantClient(path=…) has made. Write its path."
+            f"Got {address.shown}, which has no meta.json; expected a folder that QdrantClient(path=…) created. Pass the path of such a folder."
         )
     try:
         return qdrant.QdrantClient(path=str(folder), force_disable_check_same_thread=True)
@@ -116,32 +117,34 @@ def _open_folder(qdrant: ModuleType, folder: Path, address: Address) -> QdrantCl
         if "already accessed" not in str(error):
             raise
         raise DatabaseUnavailableError(
-            f"Got {address.shown}, which another process has open; expected it closed, since a folder has one client at a time. "
+            f"Got {address.shown}, which another process has open; expected it closed, since only one client at a time can open a folder. "
             "Close the other client, or run Qdrant's server."
         ) from error
     except OSError as error:
-        raise FileError(f"Got {address.shown} ({error}); expected a readable folder. Make it readable.") from error
-    except Exception as error:  # JSON, SQLite, pickle and pydantic all have their own ways to say it
+        raise FileError(
+            f"Got {address.shown} ({error}); expected a readable folder. Change its permissions, or pass another path."
+        ) from error
+    except Exception as error:  # JSON, SQLite, pickle and pydantic each raise their own exceptions
         raise CorruptFileError(
-            f"Got {address.shown}, which cannot be read ({type(error).__name__}: {error}); expected a folder of Qdrant's client. "
+            f"Got {address.shown}, which cannot be read ({type(error).__name__}: {error}); expected a folder of the Qdrant client. "
             "Restore it from a backup."
         ) from error
 
 
 def _translate(error: Exception, address: Address) -> CongruenceError | None:
-    """Return this library's error for an error of the database client, or None if the error is a bug and not the client's."""
+    """Return this library's error for an error of the database client, or None if the exception is a bug rather than such an error."""
     where, source = address.shown, getattr(error, "source", None)
     words = address.hide(str(source if source is not None else error) or type(error).__name__)
     if _FULL.search(words):
         return StorageError(
-            f"Got no room for what is written to {where} ({words}); expected some. Free disk space there."
+            f"Got a full disk while writing to {where} ({words}); expected free space. Free disk space there."
         )
     if type(error).__name__ == "ResourceExhaustedResponse":
         return _unavailable(where, f"too many requests: {words}")
     if source is not None:
-        if isinstance(source, ValueError):  # an answer that is not Qdrant's
+        if isinstance(source, ValueError):  # a response that is not Qdrant's
             return DatabaseError(
-                f"Got an answer of {where} that is not Qdrant's ({words}); expected Qdrant's REST interface. Write the port that it listens on."
+                f"Got a response from {where} that is not Qdrant's ({words}); expected Qdrant's REST API. Pass the host and port of that API."
             )
         return _unavailable(where, f"{type(source).__name__}: {words}")
     status = getattr(error, "status_code", None)
@@ -150,21 +153,21 @@ def _translate(error: Exception, address: Address) -> CongruenceError | None:
             return _unavailable(where, words)
         if status in (401, 403):
             return DatabaseError(
-                f"Got no access to {where} ({words}); expected a key that may read and write. Set the environment variable {API_KEY}."
+                f"Got no access to {where} ({words}); expected a key with read and write access. Set the environment variable {API_KEY}."
             )
         return DatabaseError(
-            f"Got a refusal of {where}: {words}; expected the request to be taken. See Qdrant's message and its log."
+            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Qdrant's message, or see its log."
         )
     if isinstance(error, sqlite3.OperationalError):
         return _unavailable(where, words)
     if isinstance(error, (ValueError, sqlite3.Error, OSError)):
         return DatabaseError(
-            f"Got a refusal of {where}: {words}; expected the request to be taken. See Qdrant's message."
+            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Qdrant's message."
         )
     return None
 
 
 def _unavailable(where: str, words: str) -> DatabaseUnavailableError:
     return DatabaseUnavailableError(
-        f"Got no service from {where} ({words}); expected an answer. Start Qdrant, or try again."
+        f"Got no answer from {where} ({words}); expected one. Start Qdrant, or try again later."
     )

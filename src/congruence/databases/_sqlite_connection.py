@@ -1,4 +1,4 @@
-"""The way to SQLite: a module that can load sqlite-vec, a connection of one writer at a time, and its errors in our words."""
+"""Connection to SQLite with sqlite-vec loaded, with one writer at a time and errors translated into those of this library."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "make_scratch", "quoted", "sqlite_module"]
 
-#: Memory for pages of the file. vec0 keeps 1,024 vectors in one value, a chain of pages that each read of a vector follows: a chain that is
-#: not in memory is read anew for every row.
+#: Size of the page cache. vec0 stores 1,024 vectors in one value, a chain of pages that SQLite follows for each vector it reads; without the
+#: cache, the chain would be read from disk again for each row.
 _CACHE_BYTES = 64 * 2**20
 
 
@@ -35,19 +35,19 @@ def quoted(name: str) -> str:
 
 
 class Connection:
-    """A file that is open with sqlite-vec loaded; threads take turns.
+    """A connection to a file with sqlite-vec loaded; threads use it one at a time.
 
     Parameters
     ----------
     path : Path
     seconds : float
-        How long another writer is waited for.
+        Time to wait for another writer.
 
     Attributes
     ----------
     client : sqlite3.Connection
     lock : RLock
-        Is taken for each statement that reads, and for a whole transaction.
+        Held during each query, and during a whole transaction.
 
     Raises
     ------
@@ -60,18 +60,18 @@ class Connection:
         self.lock = RLock()
         self._module = sqlite_module()
         with self.errors():
-            # In no transaction.
+            # Autocommit: transactions are begun explicitly.
             self.client = self._module.connect(
                 str(path), timeout=seconds, isolation_level=None, check_same_thread=False
             )
             load_vec(self.client)
             self.client.execute(f"PRAGMA cache_size = -{_CACHE_BYTES // 1024}")
-            # A view of the user's keeps the name that it was written with, and shows what stands under it.
+            # With this, renaming a table does not change views: a view shows the table that currently has the name.
             self.client.execute("PRAGMA legacy_alter_table = ON")
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn the client's errors into ours."""
+        """Translate the client's errors into those of this library."""
         try:
             yield
         except self._module.Error as error:
@@ -85,7 +85,7 @@ class Connection:
 
     @contextmanager
     def writing(self) -> Iterator[SQLConnection]:
-        """Give the client's connection in a transaction that is the only one to write: all of it happens, or nothing."""
+        """Yield the client's connection in a transaction that holds the write lock; commit it, or roll it back after an error."""
         with self.lock, self.errors():
             self.client.execute("BEGIN IMMEDIATE")
             try:
@@ -102,7 +102,7 @@ class Connection:
 
 
 def sqlite_module() -> ModuleType:
-    """Return an SQLite module that can load extensions, which many builds of Python leave out of their own."""
+    """Return an SQLite module that can load extensions, which the standard library's module cannot in many builds of Python."""
     if hasattr(sqlite3.Connection, "enable_load_extension"):
         return sqlite3
     return require("pysqlite3.dbapi2", extra="sqlite-vec")
@@ -116,7 +116,7 @@ def load_vec(connection: sqlite3.Connection) -> None:
 
 
 def make_scratch(path: Path, n: int) -> None:
-    """Make a file with a vec0 table of so many rows, with small vectors."""
+    """Create a file with a vec0 table of ``n`` rows with small vectors."""
     with closing(sqlite_module().connect(str(path), isolation_level=None)) as connection:
         load_vec(connection)
         connection.execute("CREATE VIRTUAL TABLE scratch USING vec0(id integer primary key, vector int8[8])")
@@ -126,18 +126,20 @@ def make_scratch(path: Path, n: int) -> None:
 
 
 def translate(error: Exception, path: Path, seconds: float) -> CongruenceError:
-    """Return SQLite's error as ours."""
+    """Return this library's error for an error of SQLite."""
     text = str(error)
     if "locked" in text or "busy" in text:
         return DatabaseUnavailableError(
-            f"Got no lock on {path} within {seconds:g} s ({text}); expected that no other process writes. Try again when none does."
+            f"Got no lock on {path} within {seconds:g} s ({text}); expected no other process to write. Try again when it has finished."
         )
     if "not a database" in text or "malformed" in text:
         return CorruptFileError(
-            f"Got a file {path} that is damaged, or no SQLite database ({text}); expected one. Restore it from a backup."
+            f"Got a file {path} that is damaged or not an SQLite database ({text}); expected an SQLite database. Restore it from a backup."
         )
     if "disk is full" in text:
-        return StorageError(f"Got no room for {path} ({text}); expected some. Make room on the disk, and run it again.")
+        return StorageError(
+            f"Got a full disk while writing {path} ({text}); expected free space. Free disk space, and try again."
+        )
     return DatabaseError(
-        f"Got a refusal from {path} ({text}); expected the statement to run. Remove the reason that SQLite gives, and run it again."
+        f"Got an error of SQLite for {path} ({text}); expected the statement to succeed. Fix the cause that SQLite reports, and try again."
     )

@@ -1,4 +1,4 @@
-"""The tables of a data set, one file or those of a folder: read by rows, and written anew with other vectors."""
+"""Tables of a data set (one file, or the files in a folder): read in batches of rows, and rewritten with new vectors."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "Part", "find_parts", "is_vectors", "rewrite", "rewrite_part"]
 
-#: Of Parquet, and of Arrow's files and streams.
+#: File name suffixes of Parquet files, and of Arrow files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")
 
-#: What pyarrow raises about damaged files.
+#: Exceptions that pyarrow raises for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
-#: First bytes of an Arrow file; a stream has others.
+#: First bytes of an Arrow file; an Arrow stream begins differently.
 _MAGIC = b"ARROW1"
 
-#: Bytes of a row group that is written: all of it waits in memory.
+#: Target size in bytes of a row group when writing; a whole group is held in memory.
 _GROUP_BYTES = 64 * 2**20
 
-#: Files that tell of the row groups of others, which are other ones in the new folder.
+#: Files that describe the row groups of other files, which change in the new folder.
 _SUMMARIES = ("_metadata", "_common_metadata")
 
-#: Codecs by the names that a footer has for them, where the writer knows them by another.
+#: Codecs whose name in a file footer differs from the name that the writer expects.
 _CODECS = {"UNCOMPRESSED": "none", "LZ4_RAW": "lz4", "LZO": "snappy"}
 
 
 def is_vectors(kind: pa.DataType) -> bool:
-    """Say whether a column of this type can hold vectors: lists of floating-point numbers."""
+    """Return whether a column of this type can contain vectors: lists of floating-point numbers."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return bool(lists and pa.types.is_floating(kind.value_type))
 
@@ -52,7 +52,7 @@ def is_vectors(kind: pa.DataType) -> bool:
 def find_parts(root: Path) -> list[Path]:
     """Return the files of a data set in natural order. Raises FileError, ParameterError.
 
-    Names that begin with a dot or an underscore, or lie in such a folder, are not data, as Spark and Arrow have it.
+    As in Spark and Arrow, files whose name, or a folder of whose path, begins with a dot or an underscore are not data.
     """
     if root.is_file():
         return [root]
@@ -67,12 +67,12 @@ def find_parts(root: Path) -> list[Path]:
     if len(kinds) != 1:
         what = "both Parquet and Arrow files" if kinds else f"no {', '.join(SUFFIXES)}"
         raise ParameterError(
-            f"Got a folder {root} with {what}; expected files of one kind. Pass the folder of a data set."
+            f"Got a folder {root} with {what}; expected files of one kind. Pass a folder of Parquet files or of Arrow files."
         )
     if (root / "state.json").is_file() and (root / "dataset_info.json").is_file():
         raise DatabaseError(
-            f"Got {root}, a folder of the datasets library, which describes its columns in files of its own; expected tables alone. "
-            "Export it to Parquet (Dataset.to_parquet), and migrate that."
+            f"Got {root}, a folder of the datasets library, which stores a description of its columns in separate files; expected a folder of tables only. "
+            "Export it to Parquet (Dataset.to_parquet), and migrate the Parquet file."
         )
     return sorted(found, key=lambda path: [natural(part) for part in path.relative_to(root).parts])
 
@@ -85,12 +85,12 @@ class Part:
     ----------
     path : Path
     start, rows : int
-        Number of its first row, and how many it has.
+        Number of its first row in the data set, and its number of rows.
     schema : pyarrow.Schema
     valid : int or None
-        Rows with a vector, if the file tells without reading them.
+        Number of rows with a vector, if it is known without reading the vectors.
     others : int
-        Bytes of the other columns.
+        Size of the other columns in bytes.
     """
 
     path: Path
@@ -102,7 +102,7 @@ class Part:
 
     @classmethod
     def open(cls, path: Path, start: int, column: str | None, dim: int | None) -> Part:
-        """Read what a file says of itself. Raises FileError, CorruptFileError."""
+        """Return the description of a file, from its metadata (Parquet) or its batches (Arrow). Raises FileError, CorruptFileError."""
         if path.suffix.lower() != ".parquet":
             with _arrow(path, pa.memory_map) as (schema, _, batches):
                 rows = missing = size = 0
@@ -115,7 +115,7 @@ class Part:
         with _parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             others = values = 0
-            if any(name.startswith(f"{column}.") for name in schema.names):  # its leaves could not be told apart
+            if any(name.startswith(f"{column}.") for name in schema.names):  # leaf columns would be ambiguous
                 dim = None
             for k in range(file.num_row_groups):
                 group = file.metadata.row_group(k)
@@ -128,7 +128,7 @@ class Part:
         return cls(path, start, rows, schema, _count_valid(rows, values, dim), others)
 
     def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield ranges of at most ``batch`` rows with the number of their first, from row ``after`` of the data set on."""
+        """Yield record batches of at most ``batch`` rows with the number of their first row, from row ``after`` of the data set on."""
         skip = max(after - self.start, 0)
         if self.path.suffix.lower() == ".parquet":
             found = self._of_parquet(names, skip, batch)
@@ -140,11 +140,11 @@ class Part:
             yield self.start + row, piece
         if stop != self.start + max(self.rows, skip):
             raise CorruptFileError(
-                f"Got another number of rows in {self.path} than the {self.rows:,} it says; expected all. Copy or write it again."
+                f"Got {self.path} with another number of rows than the {self.rows:,} it had when it was opened; expected no change. Copy or write it again."
             )
 
     def groups(self) -> list[int]:
-        """Return the number of rows up to the end of each row group; of Arrow's files, whose batches are found by reading, nothing."""
+        """Return the cumulative number of rows at the end of each row group; empty for Arrow files, whose batches are only found by reading."""
         if self.path.suffix.lower() != ".parquet":
             return []
         with _parquet(self.path) as file:
@@ -186,7 +186,7 @@ def _bare(rows: int) -> pa.RecordBatch:
 
 
 def _count_valid(rows: int, values: int, dim: int | None) -> int | None:
-    """Return how many rows have a vector: each has ``dim`` values in the column, and a row without one counts one."""
+    """Return how many rows have a vector, from the number of values (``dim`` for a row with a vector, 1 for one without); None if unknown."""
     if dim is None or dim < 2 or (values - rows) % (dim - 1) or not 0 <= values - rows <= rows * (dim - 1):
         return None
     return (values - rows) // (dim - 1)
@@ -208,10 +208,10 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
 def _arrow(
     path: Path, way: Callable[[str], AbstractContextManager[pa.NativeFile]]
 ) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
-    """Give the schema, whether it is a stream, and the record batches one after the other."""
+    """Yield the schema, whether the file is a stream, and an iterator over the record batches."""
     with reading(path, *_DAMAGE):
         if not path.stat().st_size:
-            raise CorruptFileError(f"Got an empty file, {path}; expected Arrow's. Copy or write it again.")
+            raise CorruptFileError(f"Got an empty file, {path}; expected an Arrow file. Copy or write it again.")
         with way(str(path)) as stream:
             magic = stream.read(len(_MAGIC))
             stream.seek(0)
@@ -223,27 +223,27 @@ def _arrow(
                 yield reader.schema, True, iter(reader)
 
 
-# ---- writing anew ----------------------------------------------------------------------------------------------------
+# ---- rewriting -------------------------------------------------------------------------------------------------------
 
 
 def rewrite(root: Path, target: Path, parts: list[Part], write: Callable[[list[tuple[Part, Path]]], None]) -> None:
-    """Write a data set again.
+    """Write a new version of a data set.
 
     Parameters
     ----------
     root, target : Path
-        File or folder.
+        Existing data set and new one, both a file or both a folder.
     parts : list of Part
-        All data of ``root``; other files are copied, links as links.
+        All data files of ``root``; other files are copied, symbolic links as links.
     write : callable
-        Given each part with the file that is to take its place.
+        Called once with a list of all parts, each with the path of its new file.
 
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file cannot be read, the folder contains a link to a folder, or a file is damaged.
     OSError
-        Of the disk that is written to.
+        If the target cannot be written.
     """
     if root.is_file():
         write([(parts[0], target)])
@@ -263,7 +263,7 @@ def rewrite(root: Path, target: Path, parts: list[Part], write: Callable[[list[t
         for name in names:
             if (Path(folder) / name).is_symlink():
                 raise FileError(
-                    f"Got a link to a folder, {Path(folder) / name}; expected folders and files. Put the files themselves there."
+                    f"Got a link to a folder, {Path(folder) / name}; expected folders and files. Replace the link by the folder itself."
                 )
     write(wanted)
 
@@ -271,25 +271,25 @@ def rewrite(root: Path, target: Path, parts: list[Part], write: Callable[[list[t
 def rewrite_part(
     part: Part, target: Path, column: str, schema: pa.Schema, lists: Callable[[int, int, pa.DataType], pa.Array]
 ) -> None:
-    """Write a file again, its other columns as they are.
+    """Write a new version of a file, with the other columns unchanged.
 
     Parameters
     ----------
     part : Part
     target : Path
     column : str
-        Of the vectors.
+        Column of the vectors.
     schema : pyarrow.Schema
-        Of the new file.
+        Schema of the new file.
     lists : callable
-        From two numbers of rows, of the first and behind the last, and a type to the new column's values.
+        Function from the first row number, the row number after the last one, and a type to the values of the new column.
 
     Raises
     ------
     FileError, CorruptFileError
         If a file cannot be read, or a file is damaged.
     OSError
-        Of the disk that is written to.
+        If the target cannot be written.
     """
     kind, place = schema.field(column).type, schema.get_field_index(column)
     others = [name for name in schema.names if name != column]
@@ -346,7 +346,7 @@ def _write_parquet(
 
 
 def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield each row group, divided where it is larger than its limit."""
+    """Yield each row group, divided if it is larger than its limit."""
     with _parquet(path) as file:
         for k, (rows, most) in enumerate(limits):
             if names:

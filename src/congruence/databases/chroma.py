@@ -51,27 +51,27 @@ _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 
 
 class Chroma(Database):
-    """A collection of Chroma.
+    """The vectors of a Chroma collection.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of documents, metadata
-    and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and the new one to the old name. These are two steps, between
-    which readers find no collection of that name. After a kill between them, :meth:`stage` recognizes the state by the names, and the next
-    :meth:`switch` or :meth:`rollback` completes it. Readers must look up the collection by name again: a collection object that they hold
-    is still the old one.
+    and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and then the new one to the old name. Between the two steps,
+    readers find no collection of that name. If the process is killed there, :meth:`stage` recognizes the state by the names, and the next
+    :meth:`switch` or :meth:`rollback` completes it. After the switch, readers must look up the collection by name again: an existing collection
+    object still refers to the old one.
 
     Parameters
     ----------
     address : Address
-        ``chroma:///path`` or ``chroma://./folder``; ``chroma+http://host:8000`` or ``chroma+https://…``, with ``?tenant=…&database=…`` where
+        ``chroma:///path`` or ``chroma://./folder``; ``chroma+http://host:8000`` or ``chroma+https://…``, with ``?tenant=…&database=…`` if
         they are not the defaults. The server's token is read from the environment variable ``CHROMA_API_KEY``.
     table : str, optional
-        Collection; may be omitted if there is only one.
+        Name of the collection; may be omitted if there is only one.
     column, ids : None
-        A record in Chroma has one embedding and one id, a string.
+        Not supported: a Chroma record has exactly one embedding and one id, a string.
     modality_column : str, optional
-        Key of the metadata.
+        Metadata key.
     rows : str, optional
-        A ``where`` filter of Chroma as JSON, e.g. ``{"kind": "image"}``.
+        A Chroma ``where`` filter as JSON, e.g. ``{"kind": "image"}``.
 
     Raises
     ------
@@ -81,7 +81,8 @@ class Chroma(Database):
 
     Notes
     -----
-    Chroma has no scan behind an id: the ids of all rows are read at once and sorted, some hundred bytes a row.
+    Chroma cannot continue a scan after a given id, so the ids of all rows are read at once and sorted, which needs a few hundred bytes of
+    memory per row.
     """
 
     kind = "chroma"
@@ -91,7 +92,7 @@ class Chroma(Database):
         concurrent_writes=True,
         follows_deletes=False,
         searches=True,
-        filters="a where of Chroma as JSON",
+        filters="a Chroma where filter as JSON",
     )
 
     def __init__(
@@ -107,7 +108,7 @@ class Chroma(Database):
         for name, value in (("column", column), ("ids", ids)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name}={value!r}; expected none, since a record of Chroma has one embedding and one id. Leave {name} out."
+                    f"Got {name}={value!r}; expected none, since a Chroma record has exactly one embedding and one id. Leave {name} out."
                 )
         self._connection = connect(address)
         where = None if rows is None else where_of(rows)
@@ -119,10 +120,10 @@ class Chroma(Database):
         if modality_column is not None and modality_column not in (fields := self._records.fields(place.old)):
             raise ParameterError(
                 f"Got modality_column={modality_column!r}, which none of the first {SAMPLE:,} rows of {self._table!r} has; "
-                f"expected a key of the metadata, one of {', '.join(map(repr, fields)) or 'none'}. Name another modality_column."
+                f"expected a metadata key, one of {', '.join(map(repr, fields)) or 'none'}. Pass another modality_column=…."
             )
 
-    # ---- which collection --------------------------------------------------------------------------------------------
+    # ---- collections -------------------------------------------------------------------------------------------------
 
     def _name(self, role: str) -> str:
         return f"{self._table}__congruence_{role}"
@@ -133,12 +134,12 @@ class Chroma(Database):
         if old is None:
             names = ", ".join(map(repr, self._connection.names()[:20])) or "none"
             raise ParameterError(
-                f"Got no collection {self._table!r} in {self._connection.address.shown}; expected one of {names}. Choose one with table=…."
+                f"Got no collection {self._table!r} in {self._connection.address.shown}; expected one of {names}. Pass the name of one (table=…)."
             )
         place = Place(old, shown, aside, new, back)
         if place.made is not None and not mark_of(place.made):
             raise DatabaseError(
-                f"Got collections {self._table!r} and {self._table}__congruence_…, which are no migration's; expected these names to be free. "
+                f"Got collections {self._table!r} and {self._table}__congruence_…, which were not created by a migration; expected these names to be free. "
                 "Rename or delete the other collection."
             )
         return place
@@ -146,18 +147,16 @@ class Chroma(Database):
     def _made(self) -> Collection:
         made = self._place().made
         if made is None:
-            raise MigrationError(
-                f"Got no new vectors beside {self._table!r}; expected some. Run the migration first (prepare, then write)."
-            )
+            raise MigrationError(f"Got no new vectors of {self._table!r}; expected some. Run the migration first.")
         return made
 
     def _beside(self) -> Place:
-        """Return the names of all collections, for writing new vectors."""
+        """Return all collections. Raises MigrationError if there are no new vectors, or readers already see them."""
         self._made()
         place = self._place()
         if place.switched:
             raise MigrationError(
-                f"Got new vectors that readers of {self._table!r} see already; expected them not to be switched on. Roll back first."
+                f"Got {self._table!r}, which is already switched to the new vectors; expected it not switched. Roll back first."
             )
         return place
 
@@ -168,7 +167,7 @@ class Chroma(Database):
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
-        """Describe the old vectors."""
+        """Return a description of the old vectors."""
         old = self._place().old
         first = self._connection.ask(old.get, limit=1, include=["embeddings"])["embeddings"]
         space, index = index_words(old)
@@ -222,7 +221,7 @@ class Chroma(Database):
         return 0 if collection is None else self._records.count(collection)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; rows whose document, metadata or URI has changed count as without."""
+        """Yield the old side's rows with their new vectors; rows whose document, metadata or URI has changed count as rows without."""
         place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
         ids = self._records.ids(place.old)
         width = 0 if place.made is None else int(mark_of(place.made)["dim"])
@@ -240,14 +239,14 @@ class Chroma(Database):
                 yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query."""
+        """Return the ids of the ``k`` nearest rows of each query, best first."""
         collection = self._place().old if side == "old" else self._made()
         found = self._connection.ask(
             collection.query, query_embeddings=queries, n_results=k, where=self._records.where, include=[]
         )
         return [pa.array(one, pa.large_string()) for one in found["ids"]]
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the new collection."""
@@ -264,22 +263,23 @@ class Chroma(Database):
         elif mark_of(place.made) != mark:
             there = mark_of(place.made)
             raise MigrationError(
-                f"Got new vectors of width {there.get('dim')} beside {self._table!r}, made with other settings or another map; "
-                f"expected {dim} of this one. Discard them first."
+                f"Got new vectors of width {there.get('dim')} for {self._table!r}, made with other settings or another map; "
+                f"expected width {dim} with this map and these settings. Discard them first."
             )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the current document, metadata and URI of the rows; after the switch only the vectors."""
+        """Store the new vectors of rows, with a copy of their current document, metadata and URI; after the switch, only the vectors."""
         made, place = self._made(), self._place()
         row = {one: k for k, one in enumerate(ids.to_pylist())}
-        if place.switched:  # what readers see by now is the new collection's own
+        if place.switched:  # readers and writers use the new collection by now, so its other fields are current
             there = self._records.get(made, list(row), [])["ids"]
             for start in range(0, len(there), self._connection.most):
                 part = there[start : start + self._connection.most]
                 self._connection.ask(made.update, ids=part, embeddings=vectors[[row[one] for one in part]])
             return
         found = self._records.get(place.old, list(row), ["metadatas", "documents", "uris"])
-        # An upsert would merge metadata into what is there. A kill in between leaves rows missing, which the next pass writes.
+        # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in between, the next pass
+        # writes the missing rows.
         self._records.remove(made, self._records.get(made, found["ids"], [])["ids"])
         for start in range(0, len(found["ids"]), self._connection.most):
             some = {key: values[start : start + self._connection.most] for key, values in found.items()}
@@ -290,11 +290,11 @@ class Chroma(Database):
             self._connection.ask(made.add, ids=some["ids"], embeddings=wanted, **given)
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove records of the new collection."""
+        """Remove records from the new collection."""
         self._beside()
         self._records.remove(self._made(), ids.to_pylist())
 
-    # ---- switch and back ---------------------------------------------------------------------------------------------
+    # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def switch(self) -> None:
         """Rename the old collection, then the new one; complete an interrupted switch. Raises MigrationError if rows are missing."""
@@ -306,8 +306,8 @@ class Chroma(Database):
             rows, expected = int(self._connection.ask(made.count)), int(self._connection.ask(place.old.count))
             if rows < expected:
                 raise MigrationError(
-                    f"Got {rows:,} of {expected:,} rows beside {self._table!r}; expected all, since readers would lose the others. "
-                    "Migrate the rows that are missing, with writers stopped for the time of the switch."
+                    f"Got {rows:,} of {expected:,} rows with a new vector in {self._table!r}; expected all, since readers would lose the others. "
+                    "Stop all writers, migrate the missing rows, then switch."
                 )
             if place.new is None:  # the last step of a rollback
                 self._connection.ask(made.modify, name=self._name("new"))
@@ -330,7 +330,7 @@ class Chroma(Database):
         place = self._place()
         if not place.switched or place.shown is None:
             raise MigrationError(
-                f"Got {self._table!r} not switched; expected readers to see the new vectors. Switch first."
+                f"Got {self._table!r}, which is not switched; expected readers to see the new vectors. Switch first, then drop the old ones."
             )
         self._connection.ask(self._connection.client.delete_collection, self._name("old"))
 
@@ -340,7 +340,7 @@ class Chroma(Database):
         if place.made is None:
             return
         self._beside()
-        self.rollback()  # where a switch or a rollback was cut short
+        self.rollback()  # completes an interrupted switch or rollback
         self._connection.ask(self._connection.client.delete_collection, self._name("new"))
 
     def close(self) -> None:
@@ -348,7 +348,7 @@ class Chroma(Database):
 
 
 class ChromaFolder(Chroma):
-    """A folder of Chroma's client: ``chroma:///path`` or ``chroma://./folder``. Only one process may have it open."""
+    """A folder of the Chroma client: ``chroma:///path`` or ``chroma://./folder``. Only one process may have it open."""
 
     capabilities: ClassVar[Capabilities] = replace(Chroma.capabilities, concurrent_writes=False)
 

@@ -1,4 +1,4 @@
-"""DuckDB tables: the new vectors are a second column of the same rows, and one transaction exchanges the names."""
+"""DuckDB tables: the new vectors are a second column of the same rows, and the switch renames both columns in one transaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from congruence.errors import MigrationError, ParameterError
 
 __all__ = ["DuckDB"]
 
-#: Bytes of new vectors that wait in memory for the next flush.
+#: Maximum number of bytes of new vectors kept in memory until the next flush.
 _PENDING = 64 * 2**20
 
 
@@ -35,13 +35,13 @@ class DuckDB(DuckDBReader):
         ``table`` or ``schema.table``; required if there are several.
     column : str, optional
         Column of the vectors: ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. May be omitted if there is
-        only one, or only one of floats.
+        only one such column, or only one of floats.
     ids : str, optional
         Column of the ids (integers, strings or UUIDs); by default the primary key, or ``id``.
     modality_column : str, optional
     rows : str, optional
-        A condition as in a WHERE clause. It is the caller's own SQL and trusted as such; it is only checked that it forms
-        one query and no further statement.
+        An SQL condition, as in a WHERE clause. It is the caller's own SQL and is trusted; the only check is that it forms a single
+        query without a further statement.
 
     Raises
     ------
@@ -51,10 +51,10 @@ class DuckDB(DuckDBReader):
 
     Notes
     -----
-    Until the switch the new vectors are the column ``COLUMN__congruence_new``, after it the old ones are ``COLUMN__congruence_old``.
-    A file has one writing process at a time: while this object is open, others cannot open it. Indices that were made by CREATE INDEX
-    are dropped and made again in the transaction of the switch, since DuckDB renames no column of a table that has one; so one over the
-    vectors is made of those that are shown then.
+    Before the switch, the new vectors are in the column ``COLUMN__congruence_new``; after it, the old ones are in ``COLUMN__congruence_old``.
+    Only one process can open a file for writing: while this object is open, other processes cannot open the file. DuckDB cannot rename a
+    column of a table that has indexes created by CREATE INDEX, so the switch drops and recreates these in its transaction; an index over the
+    vectors is then built over the new ones.
     """
 
     kind = "duckdb"
@@ -70,7 +70,7 @@ class DuckDB(DuckDBReader):
 
     def __init__(self, address: Address, **options: str | None) -> None:
         self._pending: list[pa.Table] = []
-        self._dim = 0  # of what waits
+        self._dim = 0  # of the pending vectors
         super().__init__(address, **options)
 
     def _run(self, *statements: str) -> None:
@@ -86,7 +86,7 @@ class DuckDB(DuckDBReader):
                     self._connection.execute("ROLLBACK")
                 raise
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Add the column and its comment in one transaction; see :meth:`Database.prepare`."""
@@ -98,12 +98,12 @@ class DuckDB(DuckDBReader):
             kind = self._columns()[new][0]
             if (there := self._made()) != made or not kind.startswith(number):
                 raise MigrationError(
-                    f"Got new vectors of {kind} made as {there}; expected {number} and {made}. Remove the new vectors first (discard)."
+                    f"Got new vectors of type {kind} with {there}; expected {number} with {made}. Discard the new vectors first (discard)."
                 )
             return
         if element_type == "int8" and any("HNSW" in (one["sql"] or "").upper() for one in self._indices()):
             raise MigrationError(
-                f"Got element_type='int8' for {self._place}, which has an HNSW index; expected none, since DuckDB's are over FLOAT alone. "
+                f"Got element_type='int8' for {self._place}, which has an HNSW index; expected none, since DuckDB indexes only FLOAT columns by HNSW. "
                 "Choose float32, or drop the index."
             )
         kind = f"{number}[]" if self._columns()[old][0].endswith("[]") else f"{number}[{int(dim)}]"
@@ -113,22 +113,23 @@ class DuckDB(DuckDBReader):
         )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors, in memory up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
-        if not self._pending:  # what describes the table costs as much as a block
+        """Keep new vectors in memory, up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
+        # Once per flush: reading the table's description takes as long as writing a block.
+        if not self._pending:
             _, self._dim = self._side("new")
         dim = self._dim
         if vectors.shape != (len(ids), dim):
             raise ParameterError(
-                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row an id."
+                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row per id."
             )
-        # The caller's array is the caller's: it may be filled anew before it is written.
+        # A copy: the caller may reuse the array before the flush.
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
         self._pending.append(pa.table({"id": owned(ids), "vector": lists}))
         if sum(one.nbytes for one in self._pending) > _PENDING:
             self.flush()
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Update rows of a table of ids in a file of its own beside this one; see :meth:`Database.time_write`."""
+        """Write rows to a scratch table in a temporary file on the same disk; see :meth:`Database.time_write`."""
 
         def make(folder: Path, n: int) -> DuckDB:
             import duckdb
@@ -151,12 +152,12 @@ class DuckDB(DuckDBReader):
             )
 
     def flush(self) -> None:
-        """Update the rows of what was written, in one transaction; see :meth:`Database.flush`."""
+        """Write the pending vectors in one transaction; see :meth:`Database.flush`."""
         if not self._pending:
             return
         column, _ = self._side("new")
         table = self._table
-        # An id that was written twice would be updated by either of its rows: the last one counts.
+        # For an id that was written twice, UPDATE would use either row: keep the last one.
         rows = pa.concat_tables(self._pending)
         numbered = pa.table({"id": rows["id"], "row": np.arange(len(rows))})
         last = numbered.group_by("id").aggregate([("row", "max")])["row_max"]
@@ -170,7 +171,7 @@ class DuckDB(DuckDBReader):
         self._pending.clear()
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the nearest rows by cosine: exact, and over an HNSW index if the table has one."""
+        """Return the ids of the nearest rows by cosine: from an HNSW index if DuckDB uses one, otherwise exact."""
         self.flush()
         column, dim = self._side(side)
         query = (
@@ -192,7 +193,7 @@ class DuckDB(DuckDBReader):
         return found
 
     def _without_indices(self, *statements: str) -> None:
-        """Run statements that an index prevents, between dropping and recreating it, in one transaction."""
+        """Run statements that DuckDB does not allow on indexed tables: drop the indexes, run them, recreate the indexes, in one transaction."""
         indices = self._indices()
         schema = quoted(self._table.schema)
         self._run(
@@ -202,7 +203,7 @@ class DuckDB(DuckDBReader):
         )
 
     def switch(self) -> None:
-        """Exchange the names in one transaction; see :meth:`Database.switch`."""
+        """Rename both columns in one transaction; see :meth:`Database.switch`."""
         self.flush()
         stage = self.stage()
         if stage is Stage.UNTOUCHED:
@@ -211,7 +212,7 @@ class DuckDB(DuckDBReader):
             self._rename(NEW, OLD)
 
     def rollback(self) -> None:
-        """Exchange the names back in one transaction; see :meth:`Database.rollback`."""
+        """Rename both columns back in one transaction; see :meth:`Database.rollback`."""
         self.flush()
         if self.stage() is Stage.SWITCHED:
             self._rename(OLD, NEW)
@@ -227,7 +228,7 @@ class DuckDB(DuckDBReader):
         """Drop the old column; see :meth:`Database.drop_old`."""
         stage, old, new = self._names()
         if stage is not Stage.SWITCHED:
-            raise MigrationError(f"Got {self._place} before its switch; expected it switched. Switch it first.")
+            raise MigrationError(f"Got {self._place}, which is not switched; expected it switched. Switch it first.")
         self.flush()
         path = self._table.path
         self._without_indices(
@@ -238,7 +239,9 @@ class DuckDB(DuckDBReader):
         """Drop the new column; see :meth:`Database.discard`."""
         stage, _, new = self._names()
         if stage is Stage.SWITCHED:
-            raise MigrationError(f"Got {self._place} switched; expected it not switched. Roll back first.")
+            raise MigrationError(
+                f"Got {self._place}, which is already switched; expected it not switched. Roll back first."
+            )
         self._pending.clear()
         if stage is Stage.BESIDE:
             self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")
@@ -251,7 +254,7 @@ class DuckDB(DuckDBReader):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ignore the client's error for a rollback of a transaction that it has already ended."""
+    """Ignore the client's error for rolling back a transaction that it has already ended."""
     import duckdb
 
     try:

@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceDB"]
 
-#: Bytes of new vectors that wait in memory for the next flush.
+#: Maximum number of bytes of new vectors kept in memory until the next flush.
 _PENDING = 64 * 2**20
 
-#: Attempts at a change that others' commits can get in the way of.
+#: Maximum number of attempts at a change that conflicts with commits of other clients.
 _ATTEMPTS = 12
 
 _T = TypeVar("_T")
 
 
 class LanceDB(LanceRanges):
-    """A LanceDB table in a folder or, for an engine, in an object store; also a Lance data set outside any database.
+    """A LanceDB table in a folder or, when migrated with an engine, in an object store; also a Lance data set outside a database.
 
     Parameters
     ----------
@@ -63,13 +63,13 @@ class LanceDB(LanceRanges):
     table : str, optional
         Required if the address does not name it and there are several.
     column : str, optional
-        Column of the vectors: a fixed-size list of floats, or of bytes that hold bits, highest bit first (``numpy.packbits``). May be
-        omitted if there is only one, or only one of floats.
+        Column of the vectors: a fixed-size list of floats, or of bytes with packed bits, highest bit first (``numpy.packbits``). May be
+        omitted if there is only one such column, or only one of floats.
     ids : str, optional
         Column of the ids (integers, strings or UUIDs); by default ``id``, or the table's primary key.
     modality_column : str, optional
     rows : str, optional
-        A condition in the syntax of LanceDB's ``where``. Lance evaluates it for each row and runs no statement.
+        A condition in the syntax of LanceDB's ``where``. Lance evaluates it for each row; it cannot run statements.
 
     Raises
     ------
@@ -78,17 +78,17 @@ class LanceDB(LanceRanges):
 
     Notes
     -----
-    Until the switch the new vectors are the column ``COLUMN__congruence_new``, after it the old ones are
-    ``COLUMN__congruence_old``. Whichever of both readers do not use is marked as ``arrow.fixed_shape_tensor``, so that LanceDB's Python
-    client does not count it among the columns a search without a column's name might mean.
+    Before the switch, the new vectors are in the column ``COLUMN__congruence_new``; after it, the old ones are in
+    ``COLUMN__congruence_old``. The column that readers do not use is marked as ``arrow.fixed_shape_tensor``, so that LanceDB's Python
+    client ignores it in a search that does not name a column.
 
-    Vectors that are written wait in ``_congruence`` in the table's folder until those of a fragment are complete, then the fragment gets
-    one new file. What reads the new side first moves those that wait, which rewrites the column in their fragments: not to be done
-    after each batch.
+    Written vectors are staged in ``_congruence`` in the table's folder until a fragment is complete; the fragment then gets one new
+    file. Reading the new side first moves staged vectors into the column, which rewrites it in their fragments, so do not read the new
+    side after each batch.
 
-    Others may add, update, delete and compact meanwhile. A row that is added has no new vector; one that is updated keeps that of its
-    old content; :meth:`scan_pairs` shows both. :meth:`rollback` renames back and so keeps rows that came after the switch, which going
-    back to an old version of the table would lose.
+    Other clients may add, update, delete and compact rows at the same time. An added row has no new vector, and an updated row keeps
+    the new vector of its old content; :meth:`scan_pairs` shows both. :meth:`rollback` renames the columns back and therefore keeps rows
+    added after the switch, which a return to an old version of the table would lose.
     """
 
     kind = "lancedb"
@@ -110,10 +110,10 @@ class LanceDB(LanceRanges):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_pending": [], "_staging_found": None}
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Add the column, empty, in one version together with the note; see :meth:`Database.prepare`."""
+        """Add an empty column, together with the note in one version; see :meth:`Database.prepare`."""
         if element_type not in self.capabilities.element_types:
             raise ParameterError(
                 f"Got element type {element_type!r}; expected one of {', '.join(self.capabilities.element_types)}. Choose one of these."
@@ -133,7 +133,7 @@ class LanceDB(LanceRanges):
                 return
             if data.data_storage_version in ("0.1", "legacy"):
                 raise DatabaseError(
-                    f"Got {self._place} in Lance's first file format; expected format 2.0 or later. Copy the table with a current LanceDB."
+                    f"Got {self._place} in Lance's legacy file format; expected format 2.0 or later. Copy the table with a current version of LanceDB."
                 )
             token = secrets.token_hex(8)
             metadata = {NOTE: json.dumps(dict(note or {})), TOKEN: token, **mark(value_type)}
@@ -143,12 +143,12 @@ class LanceDB(LanceRanges):
         self._sweep()
 
     def _staging(self, data: lance.LanceDataset) -> Staging:
-        """Return the files that wait for the new column of a version."""
+        """Return the staged vectors for the new column of a version."""
         _, _, new = self._names(data)
         token = texts(data.schema.field(self._side(data, "new")).metadata).get(TOKEN, "")
         if not token.isalnum():
             raise DatabaseError(
-                f"Got column {new} in {self._place} without this library's mark; expected one that it has made. Rename or drop it."
+                f"Got column {new} in {self._place}, which this library did not create; expected this name to be free. Rename or drop that column."
             )
         folder = Path(self._place.uri) / "_congruence" / token
         if self._staging_found is None or self._staging_found.folder != folder:
@@ -169,21 +169,21 @@ class LanceDB(LanceRanges):
             root.rmdir()
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors, in memory up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
+        """Keep new vectors in memory, up to 64 MB, and stage them beyond that or at :meth:`flush`; see :meth:`Database.write`."""
         data = self._open() if not self._pending else None
         if data is not None:
             self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
         dim = dim_of(self._new_type)
         if vectors.shape != (len(ids), dim):
             raise ParameterError(
-                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row an id."
+                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row per id."
             )
         if len(ids):
             flat = flat_of(vectors, self._new_type)
             self._keep(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Write rows to a table of ids in a folder of its own beside this one; see :meth:`Database.time_write`."""
+        """Write rows to a scratch table in a temporary folder next to the database; see :meth:`Database.time_write`."""
 
         def make(folder: Path, n: int) -> LanceDB:
             empty = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(n, np.float32)), 1)
@@ -207,7 +207,7 @@ class LanceDB(LanceRanges):
     def _keep(self, ids: pa.Array, vectors: pa.Array) -> None:
         if self.whole_files_only:
             raise DatabaseError(
-                f"Got rows to write one by one in {self._place}; expected whole files of the column in an object store. Migrate by an engine: "
+                f"Got rows to write one by one in {self._place}; expected whole files of the column, as required in an object store. Migrate with an engine: "
                 "Migration(…, walks=EngineWalks(LocalEngine())), or congruence migrate."
             )
         self._pending.append((ids, self._addresses(ids), vectors))
@@ -221,7 +221,7 @@ class LanceDB(LanceRanges):
             self._pending.clear()
 
     def flush(self) -> None:
-        """Make everything written so far durable, and fill in the fragments that are complete; see :meth:`Database.flush`."""
+        """Make everything written so far durable, and move the vectors of complete fragments into the column; see :meth:`Database.flush`."""
         data = self._open()
         if self._names(data)[0] is Stage.UNTOUCHED or self.whole_files_only:
             return
@@ -229,7 +229,7 @@ class LanceDB(LanceRanges):
         staging = self._staging(data)
         waiting = staging.fragments()
         last = data.get_fragment(staging.last) if staging.last is not None else None
-        # Rows come in the order of the table: of all fragments but the last one everything has come.
+        # Rows are written in table order, so all fragments but the last one are complete.
         complete = set(waiting) - (
             {last.fragment_id} if last and waiting[last.fragment_id] < last.count_rows() else set()
         )
@@ -237,7 +237,7 @@ class LanceDB(LanceRanges):
             self._fill(complete)
 
     def _settled(self) -> Any:
-        """Move all staged vectors into the column, and return the version that contains them."""
+        """Move all staged vectors into the column, and return the version of the table that contains them."""
         data = self._open()
         if self._names(data)[0] is not Stage.UNTOUCHED and not self.whole_files_only:
             self._stage_pending(data)
@@ -290,7 +290,7 @@ class LanceDB(LanceRanges):
         return describe_index(there) if there else None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the nearest rows by Lance's own search: by the index if there is one, with its distance, else exact L2; of bits, Hamming."""
+        """Return the ids of the nearest rows by Lance's own search: with the index and its distance, or exact L2 without one; Hamming for bits."""
         data = self._settled()
         column = self._side(data, side)
         found = find_index(data, column) or find_index(data, self._side(data, "old"))
@@ -308,7 +308,7 @@ class LanceDB(LanceRanges):
                         nearest={"column": quoted(column), "q": query, "k": k, **metric},
                         filter=self._where,
                         prefilter=True,
-                        disable_scoring_autoprojection=True,  # without it a warning for each query
+                        disable_scoring_autoprojection=True,  # otherwise Lance warns at each query
                     )
                     .column(0)
                     .combine_chunks()
@@ -326,14 +326,14 @@ class LanceDB(LanceRanges):
         self._rename(Stage.SWITCHED, NEW, OLD)
 
     def rollback(self) -> None:
-        """Rename both columns back in one version; rows added meanwhile are kept. See :meth:`Database.rollback`."""
+        """Rename both columns back in one version; rows added since the switch are kept. See :meth:`Database.rollback`."""
         if self.stage() is not Stage.UNTOUCHED:
             self._rename(Stage.BESIDE, OLD, NEW)
 
     def _rename(self, goal: Stage, shown: str, hidden: str) -> None:
-        """Give the column with one suffix the readers' name, and theirs the other suffix.
+        """Rename the column with the suffix ``shown`` to the name that readers use, and the column with that name to the suffix ``hidden``.
 
-        A search that names its column changes over with the first commit; one that does not, with the second.
+        A search that names its column uses the other vectors from the first commit on, one that does not from the second.
         """
 
         def rename() -> None:
@@ -359,9 +359,9 @@ class LanceDB(LanceRanges):
         self._change(hide)
 
     def drop_old(self) -> None:
-        """Drop the old column; its space is free after ``optimize`` and the cleanup of old versions. See :meth:`Database.drop_old`."""
+        """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions. See :meth:`Database.drop_old`."""
         if self.stage() is not Stage.SWITCHED:
-            raise MigrationError(f"Got {self._place} before its switch; expected it switched. Switch it first.")
+            raise MigrationError(f"Got {self._place}, which is not switched; expected it switched. Switch it first.")
         self._settled()
 
         def drop() -> None:
@@ -381,7 +381,9 @@ class LanceDB(LanceRanges):
             data = self._open()
             stage, _, new = self._names(data)
             if stage is Stage.SWITCHED:
-                raise MigrationError(f"Got {self._place} switched; expected it not switched. Roll back first.")
+                raise MigrationError(
+                    f"Got {self._place}, which is already switched; expected it not switched. Roll back first."
+                )
             if stage is Stage.BESIDE:
                 data.drop_columns([quoted(new)])
 
@@ -390,7 +392,7 @@ class LanceDB(LanceRanges):
         self._sweep()
 
     def close(self) -> None:
-        """Release what was read. New vectors that were not flushed are lost."""
+        """Release cached ids and vectors. New vectors that were not flushed are lost."""
         self._pending.clear()
         self._seen.clear()
         self._staging_found = None

@@ -40,40 +40,40 @@ from congruence.errors import DatabaseError, DatabaseUnavailableError, Migration
 
 __all__ = ["Milvus", "MilvusLite", "open_milvus"]
 
-#: Rows looked at for the names of dynamic fields.
+#: Number of rows read to find the names of dynamic fields.
 _SAMPLE = 1000
 
-#: Seconds that building an index may take, and between looks at it.
+#: Maximum time to build an index, and interval between checks of its status, in seconds.
 _INDEX_SECONDS, _LOOK_SECONDS = 3600.0, 0.5
 
 _DISTANCES = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
 
 
 class Milvus(Database):
-    """The vectors of a collection of Milvus.
+    """The vectors of a Milvus collection.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and properties, and copies of all
-    other fields, including dynamic ones. If readers use an alias, :meth:`switch` moves it, in one step. If they use the collection's own
-    name, it renames the old collection to ``…__congruence_old`` and the new one to that name. These are two steps, between which readers find no
-    collection. After a kill between them, :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or
+    other fields, including dynamic ones. If readers use an alias, :meth:`switch` moves it atomically. If they use the collection's own
+    name, it renames the old collection to ``…__congruence_old`` and then the new one to that name. Between the two steps, readers find no
+    collection. If the process is killed there, :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or
     :meth:`rollback` completes it.
 
     Parameters
     ----------
     address : Address
-        ``milvus:///path/file.db`` or ``milvus://file.db``; ``milvus+http://host:19530`` or ``milvus+https://…``, with ``?database=…`` where it is
+        ``milvus:///path/file.db`` or ``milvus://file.db``; ``milvus+http://host:19530`` or ``milvus+https://…``, with ``?database=…`` if it is
         not the default. The server's token is read from the environment variable ``MILVUS_TOKEN``.
     table : str, optional
-        Alias that the application uses, or a collection; may be omitted if there is only one.
+        Alias that the application uses, or name of a collection; may be omitted if there is only one.
     column : str, optional
         Field of the vectors, if there are several.
     ids : str, optional
-        The primary key; no other field is possible.
+        Name of the primary key, the only field that is possible.
     modality_column : str, optional
         Scalar or dynamic field.
     rows : str, optional
-        A Milvus filter expression, e.g. ``kind == "image"``; trusted input. As long as a run has not covered all rows, :meth:`switch` refuses to
-        switch, since readers would lose the other rows.
+        A Milvus filter expression, e.g. ``kind == "image"``; it is trusted. Until all rows are migrated, :meth:`switch` raises
+        MigrationError, since readers would lose the other rows.
 
     Raises
     ------
@@ -83,9 +83,9 @@ class Milvus(Database):
 
     Notes
     -----
-    Collections with automatic ids, partitions without a partition key or nullable vectors are refused, each with its reason. A collection is
-    loaded if it is not, since Milvus reads nothing else. After the switch, :meth:`write` keeps the other fields that the new rows have by then,
-    and passes over rows that were deleted there.
+    Collections with automatic ids, with partitions but no partition key, or with nullable vectors are not supported. A collection that is not
+    loaded is loaded, because Milvus can only read loaded ones. After the switch, :meth:`write` keeps the current other fields of the new rows
+    and skips rows that were deleted from the new collection.
     """
 
     kind = "milvus"
@@ -95,7 +95,7 @@ class Milvus(Database):
         concurrent_writes=True,
         follows_deletes=False,
         searches=True,
-        filters="a filter expression of Milvus",
+        filters="a Milvus filter expression",
     )
 
     def __init__(
@@ -110,7 +110,7 @@ class Milvus(Database):
     ) -> None:
         if rows is not None and not rows.strip():
             raise ParameterError(
-                f'Got rows={rows!r}; expected a filter expression such as kind == "image". Write one, or leave rows out.'
+                f'Got rows={rows!r}; expected a filter expression such as kind == "image". Pass such an expression, or leave rows out.'
             )
         self._connection = connect(address)
         try:
@@ -128,14 +128,14 @@ class Milvus(Database):
                 self._rows.query(place.old, rows, [schema.key], limit=1)
             if modality_column is not None and modality_column not in (names := self._fields(place.old)):
                 raise ParameterError(
-                    f"Got modality_column={modality_column!r}, which {self._table!r} has not; expected one of "
-                    f"{', '.join(map(repr, names)) or 'none'}. Name another modality_column."
+                    f"Got modality_column={modality_column!r}, which is not a field of {self._table!r}; expected one of "
+                    f"{', '.join(map(repr, names)) or 'none'}. Pass another modality_column=…."
                 )
         except BaseException:
             self.close()
             raise
 
-    # ---- which collection --------------------------------------------------------------------------------------------
+    # ---- collections -------------------------------------------------------------------------------------------------
 
     def _place(self) -> Place:
         place = find_place(self._connection, self._table)
@@ -146,38 +146,37 @@ class Milvus(Database):
         other = place.mark.get("column", self._schema.column)
         if other != self._schema.column:
             raise MigrationError(
-                f"Got column={self._schema.column!r} while vectors of {other!r} are stored beside the old ones; expected one migration of a collection at a time. "
-                f"Finish or discard that one first, with column={other!r}."
+                f"Got column={self._schema.column!r} while a migration of column {other!r} is in progress; expected one migration of a collection at a time. "
+                f"Finish or discard that migration first (column={other!r})."
             )
 
     def _made(self) -> tuple[Place, str]:
-        """Return the names of all collections, and the collection of the new vectors."""
+        """Return all collections, and the one of the new vectors. Raises MigrationError if there are no new vectors."""
         place = self._place()
         if place.made is None:
-            raise MigrationError(
-                f"Got no new vectors beside {self._table!r}; expected some. Run the migration first (prepare, then write)."
-            )
+            raise MigrationError(f"Got no new vectors of {self._table!r}; expected some. Run the migration first.")
         return place, place.made
 
     def _refuse_switched(self, place: Place) -> None:
         if place.switched:
             raise MigrationError(
-                f"Got new vectors that readers of {self._table!r} see already; expected them not to be switched on. Roll back first."
+                f"Got {self._table!r}, which is already switched to the new vectors; expected it not switched. Roll back first."
             )
 
     def _side(self, side: Side) -> tuple[str | None, int]:
-        """Return the collection of a side, None where it is not there, and the width of its vectors."""
+        """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
         place = self._place()
         return (place.old, self._schema.dim) if side == "old" else (place.made, int(place.mark.get("dim", 0)))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
-        """Describe the old vectors."""
+        """Return a description of the old vectors."""
         place, file = self._place(), self._connection.file
         metric, index = index_of(self._connection, place.old, self._schema.column)
         told = self._connection.ask("describe_collection", place.old)
-        name = f"{place.old} (read as {self._table})" if place.alias else self._table  # the same after the switch
+        # The name must be the same before and after the switch.
+        name = f"{place.old} (read as {self._table})" if place.alias else self._table
         return DatabaseInfo(
             place=f"{self._connection.address.shown} {name}",
             rows=self._rows.count(place.old, self._rows.rows),
@@ -225,7 +224,7 @@ class Milvus(Database):
         return 0 if collection is None else self._rows.count(collection, self._rows.rows)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; rows whose other fields have changed count as without."""
+        """Yield the old side's rows with their new vectors; rows whose other fields have changed count as rows without."""
         place, rows, schema = self._place(), self._rows, self._schema
         width, everything = int(place.mark.get("dim", 0)), [*schema.rest, schema.column]
         for found in rows.pages(place.old, everything, batch=batch):
@@ -247,7 +246,7 @@ class Milvus(Database):
         """Return the ids of the ``k`` nearest rows of each query."""
         return self._rows.search(self._place().old if side == "old" else self._made()[1], queries, k)
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the new collection and its indexes, and load it."""
@@ -258,26 +257,26 @@ class Milvus(Database):
             create(self._connection, place, self._schema, dim, note or {})
         elif (place.mark.get("dim"), place.mark.get("note")) != (dim, dict(note or {})):
             raise MigrationError(
-                f"Got new vectors of width {place.mark.get('dim')} beside {self._table!r}, made with other settings or another map; "
-                f"expected {dim} of this one. Discard them first."
+                f"Got new vectors of width {place.mark.get('dim')} for {self._table!r}, made with other settings or another map; "
+                f"expected width {dim} with this map and these settings. Discard them first."
             )
         copy_indexes(self._connection, place.old, place.made or place.beside)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the current other fields of the rows that readers see."""
+        """Store the new vectors of rows, with a copy of the current other fields from the collection that readers see."""
         place, made = self._made()
         row = {one: k for k, one in enumerate(ids.to_pylist())}
         found = self._rows.get(made if place.switched else place.old, list(row), self._schema.rest)
         self._rows.store(made, found, vectors[[row[one[self._schema.key]] for one in found]])
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove rows of the new collection."""
+        """Remove rows from the new collection."""
         place, made = self._made()
         self._refuse_switched(place)
         self._rows.delete(made, ids.to_pylist())
 
     def build_index(self) -> str | None:
-        """Index the fields like the old ones, and wait until the new vectors are indexed."""
+        """Create the indexes of the old collection, and wait until the new vectors are indexed."""
         place, made = self._made()
         self._connection.ask("flush", made)
         copy_indexes(self._connection, place.old, made)
@@ -287,24 +286,24 @@ class Milvus(Database):
             if time.monotonic() > until:
                 raise DatabaseUnavailableError(
                     f"Got {pending:,} rows of {made!r} not indexed after {_INDEX_SECONDS / 60:g} minutes; expected none. "
-                    "Wait for Milvus, then run this step again."
+                    "Wait until Milvus has indexed them, then run this step again."
                 )
             time.sleep(_LOOK_SECONDS)
         return words
 
     def _pending(self, collection: str) -> int:
-        """Return the number of rows that are not indexed. Raises DatabaseError if Milvus gave up."""
+        """Return the number of rows that are not indexed yet. Raises DatabaseError if the build of the index failed."""
         pending = 0
         for name in self._connection.ask("list_indexes", collection, field_name=self._schema.column):
             told = self._connection.ask("describe_index", collection, name)
             if told.get("state") == "Failed":
                 raise DatabaseError(
-                    f"Got the index of {collection!r} failed ({told.get('index_state_fail_reason')}); expected it built. See Milvus's log."
+                    f"Got a failed build of the index of {collection!r} ({told.get('index_state_fail_reason')}); expected it to succeed. See Milvus's log."
                 )
             pending += int(told.get("pending_index_rows") or 0)
         return pending
 
-    # ---- switch and back ---------------------------------------------------------------------------------------------
+    # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def switch(self) -> None:
         """Make readers see the new collection; complete an interrupted switch. Raises MigrationError if rows are missing."""
@@ -315,8 +314,8 @@ class Milvus(Database):
             rows, expected = self._rows.count(made), self._rows.count(place.old)
             if rows < expected:
                 raise MigrationError(
-                    f"Got {rows:,} of {expected:,} rows beside {self._table!r}; expected all, since readers would lose the others. "
-                    "Migrate the rows that are missing, with writers stopped for the time of the switch."
+                    f"Got {rows:,} of {expected:,} rows with a new vector in {self._table!r}; expected all, since readers would lose the others. "
+                    "Stop all writers, migrate the missing rows, then switch."
                 )
             self._connection.load(made)
         switch_names(self._connection, place)
@@ -334,7 +333,7 @@ class Milvus(Database):
         place = self._place()
         if not place.switched or place.torn or place.made is None:
             raise MigrationError(
-                f"Got {self._table!r} not switched; expected readers to see the new vectors. Switch first."
+                f"Got {self._table!r}, which is not switched; expected readers to see the new vectors. Switch first, then drop the old ones."
             )
         refuse_readers(self._connection, place.old)
         self._connection.ask("drop_collection", place.old)
@@ -348,7 +347,7 @@ class Milvus(Database):
         if place.made is None:
             return
         self._refuse_switched(place)
-        switch_names_back(self._connection, place)  # where a switch or a rollback was cut short
+        switch_names_back(self._connection, place)  # completes an interrupted switch or rollback
         refuse_readers(self._connection, place.beside)
         self._connection.ask("drop_collection", place.beside)
 

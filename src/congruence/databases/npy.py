@@ -33,12 +33,12 @@ class Npy(FileDatabase):
     address : Address
         Path of the file, or ``npy://PATH``.
     table, column, rows : None
-        Not possible: the file holds one matrix, all of which is mapped.
+        Not supported: the file is a single matrix, and all of its rows are mapped.
     ids : str, optional
-        Where the ids are, as for :func:`congruence.stores.read_ids`: ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default row
+        Path of the ids, as for :func:`congruence.stores.read_ids`: ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default row
         numbers from 0.
     modality_column : str, optional
-        Where the modality of each row is, in the same form.
+        Path of the modality of each row, in the same form.
 
     Raises
     ------
@@ -47,8 +47,8 @@ class Npy(FileDatabase):
 
     Notes
     -----
-    The description of the vectors' space, ``NAME.npy.space.json``, is removed before the exchange and written again after it. In between, or
-    after a kill there, readers find no description rather than that of the other model.
+    The description of the vectors' space, ``NAME.npy.space.json``, is removed before the exchange and written again after it. In between, or if
+    the process is killed there, readers find no description instead of that of the other model.
     """
 
     kind = "npy"
@@ -75,7 +75,7 @@ class Npy(FileDatabase):
         path = path_of(address, ("npy",))
         for name, value in (("table", table), ("column", column), ("rows", rows)):
             if value is not None:
-                refuse(name, value, "an .npy, which holds one matrix, all of which is mapped")
+                refuse(name, value, "an .npy file, which is a single matrix that is mapped as a whole")
         super().__init__(path, path)
         ids, modality_column = self._remember(ids, modality_column)
         self._moved()
@@ -83,7 +83,7 @@ class Npy(FileDatabase):
         self._labels = None if modality_column is None else label_array(modality_column, self.n)
         if self._ids is not None and len(self._ids) != self.n:
             raise IdError(
-                f"Got {len(self._ids)} ids for {self.n} rows of {path}; expected one a row. Pass ids= of the same rows."
+                f"Got {len(self._ids)} ids for {self.n} rows of {path}; expected one per row. Pass ids=… of the same rows."
             )
 
     def _moved(self) -> None:
@@ -96,7 +96,7 @@ class Npy(FileDatabase):
         return self._place.path if self._stage is Stage.SWITCHED else self._place.other
 
     def info(self) -> DatabaseInfo:
-        """Describe the matrix."""
+        """Return a description of the matrix."""
         text = self._ids is not None and not pa.types.is_integer(self._ids.type)
         return DatabaseInfo(
             place=self._shown,
@@ -124,9 +124,9 @@ class Npy(FileDatabase):
         return self.n * dim * size
 
     def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
-        return  # the new vectors are the new file
+        return  # the file of new vectors already is the complete new file
 
-    # ---- the description beside --------------------------------------------------------------------------------------
+    # ---- description of the space ------------------------------------------------------------------------------------
 
     @property
     def _description(self) -> Path:
@@ -137,7 +137,7 @@ class Npy(FileDatabase):
         return self._place.folder / "space.json"
 
     def _old_space(self) -> Space:
-        """Return the space of the original, whose description lies beside it while the new vectors are shown."""
+        """Return the space of the original; after the switch, from the copy of its description in the hidden folder."""
         if self._stage is not Stage.SWITCHED:
             return self._source.space
         try:
@@ -160,7 +160,7 @@ class Npy(FileDatabase):
         super()._end()
 
     def _settle(self) -> None:
-        """Give the file that is shown its description, where there was one for the original."""
+        """Write the description of the file that readers now see, if the original had one and it is missing."""
         kept = self._kept_description
         if self._stage is Stage.UNTOUCHED or self._description.exists() or not kept.is_file():
             return
@@ -173,15 +173,15 @@ class Npy(FileDatabase):
 
 
 def label_array(spec: str, n: int) -> pa.Array:
-    """Return a column of modalities, one a row. Raises ParameterError, and what reading raises."""
+    """Return a column of modalities, one per row. Raises ParameterError, and the errors of reading the file."""
     labels = read_column(spec)
     if len(labels) != n:
         raise ParameterError(
-            f"Got {len(labels)} modalities in {spec} for {n} rows; expected one a row. Pass modality_column= of the same rows."
+            f"Got {len(labels)} modalities in {spec} for {n} rows; expected one per row. Pass modality_column=… of the same rows."
         )
     return pa.array(labels, pa.large_string())
 
 
 def refuse(name: str, value: str, what: str) -> NoReturn:
-    """Refuse an argument that a kind of file has no use for. Raises ParameterError."""
+    """Raise ParameterError for an argument that a file format does not support."""
     raise ParameterError(f"Got {name}={value!r} for {what}; expected none. Leave {name}= out.")

@@ -32,14 +32,14 @@ __all__ = ["Tables"]
 
 
 class Tables(FileDatabase, Partitioned):
-    """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in the files of one kind that a folder holds.
+    """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in a folder of such files of one kind.
 
     Parameters
     ----------
     address : Address
         Path of the file or folder, ``PATH:COLUMN``, or ``parquet://PATH``.
     table, rows : None
-        Not possible: all rows of the one table are mapped.
+        Not supported: the file or folder is a single table, and all of its rows are mapped.
     column : str, optional
         Column of the vectors, lists of floating-point numbers; may be omitted if there is only one such column.
     ids : str, optional
@@ -84,10 +84,10 @@ class Tables(FileDatabase, Partitioned):
         for name, value in (("table", table), ("rows", rows)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name}={value!r} for {path}, which is one table, all of which is mapped; expected none. Leave {name}= out."
+                    f"Got {name}={value!r} for {path}, which is a single table that is mapped as a whole; expected none. Leave {name}= out."
                 )
         super().__init__(path, path)
-        #: Has the new files written elsewhere, given the number of each old file and the new one's path.
+        #: Writes the new files on other workers; called with the number of each old file and the path of its new file.
         self.spread: Callable[[list[tuple[int, Path]]], None] | None = None
         ids, modality_column = self._remember(ids, modality_column)
         first = Part.open(find_parts(self._original)[0], 0, None, None).schema
@@ -99,7 +99,7 @@ class Tables(FileDatabase, Partitioned):
         self._moved()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process stands in another folder.
+        # Another process may have another working directory.
         place = FilePlace(str(self._place.path.absolute()))
         parts = [replace(part, path=part.path.absolute()) for part in self._parts]
         return {**super().__getstate__(), "spread": None, "_place": place, "_parts": parts}
@@ -109,7 +109,7 @@ class Tables(FileDatabase, Partitioned):
         plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
         if name is not None and name not in plain:
             raise ParameterError(
-                f"Got {option}={name!r} for {path}; expected one of its columns, {', '.join(plain) or 'of which none is plain'}. Name one of these."
+                f"Got {option}={name!r} for {path}; expected one of its scalar columns, {', '.join(plain) or 'of which there are none'}. Pass the name of one."
             )
         return name or next((one for one in usual if one in plain), None)
 
@@ -131,14 +131,14 @@ class Tables(FileDatabase, Partitioned):
             raise ShapeError(f"Got no vectors in {self._shown}; expected at least one. Check the path and the column.")
         if len(kinds) > 1:
             raise DatabaseError(
-                f"Got ids of several types in {self._shown} ({', '.join(sorted(kinds))}); expected one. Write its files with one schema."
+                f"Got ids of several types in {self._shown} ({', '.join(sorted(kinds))}); expected one type. Write its files with one schema."
             )
         self.n, self.dim, self._ids_are = start, width, kinds.pop()
 
     def _width(self, path: Path, schema: pa.Schema) -> int | None:
-        """Return the width of a file's vectors, of lists of any length that of the first; None where no row has one."""
+        """Return the width of a file's vectors, or of its first vector if lists have no fixed size; None if no row has one."""
         if self._column not in schema.names:
-            return None  # refused where all parts are checked
+            return None  # :meth:`_check` raises
         kind = schema.field(self._column).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
@@ -154,19 +154,19 @@ class Tables(FileDatabase, Partitioned):
         missing = [name for name in names if part.schema.names.count(name) != 1]
         if missing:
             raise DatabaseError(
-                f"Got {part.path} without one column {missing[0]!r}; expected the same columns in all files. Write its files with one schema."
+                f"Got {part.path} without exactly one column {missing[0]!r}; expected the same columns in all files. Write the files with one schema."
             )
         kind = part.schema.field(self._column).type
         if not is_vectors(kind) or (pa.types.is_fixed_size_list(kind) and width not in (None, kind.list_size)):
             raise DatabaseError(
                 f"Got {kind} in {part.path}:{self._column}; expected lists of {width} floating-point numbers as in the first file. "
-                "Write its files with one schema."
+                "Write the files with one schema."
             )
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
-        """Describe the table."""
+        """Return a description of the table."""
         schema = self._parts[0].schema
         field = schema.field(self._column)
         metadata = {**(schema.metadata or {}), **(field.metadata or {})}
@@ -184,7 +184,7 @@ class Tables(FileDatabase, Partitioned):
         )
 
     def note(self) -> Mapping[str, str]:
-        """Return the note beside; after :meth:`drop_old` that which the new files keep in their metadata."""
+        """Return the note from the hidden folder; after :meth:`drop_old`, the one that the new files keep in their metadata."""
         if self._stage is not Stage.UNTOUCHED:
             return super().note()
         try:
@@ -205,7 +205,7 @@ class Tables(FileDatabase, Partitioned):
             if part.start + part.rows <= after:
                 continue
             for start, piece in part.pieces(list(dict.fromkeys(names)), after, batch):
-                with reading(part.path, pa.ArrowException):  # damage may show only when values are looked at
+                with reading(part.path, pa.ArrowException):  # damage may only show when values are read
                     yield self._piece(part, start, piece, vectors)
 
     def _piece(self, part: Part, start: int, piece: pa.RecordBatch, vectors: bool) -> Piece:
@@ -225,7 +225,7 @@ class Tables(FileDatabase, Partitioned):
         if ids.null_count:
             row = start - part.start + int(np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))[0])
             raise DatabaseError(
-                f"Got a row without id, row {row} of {part.path}; expected one in each. Fill it, or name another column of ids."
+                f"Got a row without id, row {row} of {part.path}; expected an id in each row. Fill it in, or pass another column as ids=…."
             )
         if self._ids_are == "uuid":
             return uuid_texts(ids)
@@ -242,7 +242,7 @@ class Tables(FileDatabase, Partitioned):
         if values.null_count or (odd is not None and len(odd)):
             raise ShapeError(
                 f"Got a vector of another width than {self.dim}, or with missing numbers, among the rows {start - part.start} to "
-                f"{start - part.start + len(valid) - 1} of {part.path}:{self._column}; expected {self.dim} numbers in each. Drop or re-encode such rows."
+                f"{start - part.start + len(valid) - 1} of {part.path}:{self._column}; expected {self.dim} numbers in each row. Drop or re-encode such rows."
             )
         flat = values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
         return valid, np.array(flat, np.float32)
@@ -259,7 +259,7 @@ class Tables(FileDatabase, Partitioned):
             rewrite(self._place.path, temporary, parts, self._write_parts)
 
     def _write_parts(self, wanted: list[tuple[Part, Path]]) -> None:
-        """Write the new files, here or where :attr:`spread` has them written."""
+        """Write the new files, in this process or with :attr:`spread`."""
         numbers = {part.path: number for number, part in enumerate(self._parts)}
         jobs = [(numbers[part.path], target) for part, target in wanted]
         if self.spread is not None:
@@ -269,13 +269,14 @@ class Tables(FileDatabase, Partitioned):
             self.write_part(number, target)
 
     def write_part(self, number: int, target: Path) -> int:
-        """Write the new file of one of the data set's files, whole or not at all; return its rows.
+        """Write the new version of one file of the data set, atomically; return its number of rows.
 
         Parameters
         ----------
         number : int
-            Of the file, in the order of its rows.
+            Index of the file in the data set.
         target : Path
+            Path of the new file.
         """
         part, new, note = self._parts[number], self._opened(), self._record().note
         told = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
@@ -301,7 +302,7 @@ class Tables(FileDatabase, Partitioned):
         return part.rows
 
     def ranges(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of rows: whole files, and of larger ones some of their row groups; see :meth:`Partitioned.ranges`."""
+        """Yield ranges of rows: whole files, or some row groups of a file that is larger; see :meth:`Partitioned.ranges`."""
         for part in self._parts:
             start = part.start
             for rows in part.groups() if part.rows > most else ():
@@ -312,7 +313,7 @@ class Tables(FileDatabase, Partitioned):
                 yield start, part.start + part.rows
 
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Write new vectors by the numbers of their rows, then the marks that they are there; see :meth:`Partitioned.revise`."""
+        """Write new vectors by row number, then mark the rows as written; see :meth:`Partitioned.revise`."""
 
         def changed() -> Iterator[tuple[PairedBlock, tuple[np.ndarray, np.ndarray] | None]]:
             for block in run_ahead(self.scan_pairs(batch=batch, after=start, stop=stop)):
@@ -331,21 +332,21 @@ class Tables(FileDatabase, Partitioned):
 
 
 def _choose(schema: pa.Schema, column: str | None, path: str) -> str:
-    """Return the column of vectors. Raises ParameterError, DatabaseError."""
+    """Return the name of the column of vectors. Raises ParameterError, DatabaseError."""
     found: list[str] = [field.name for field in schema if is_vectors(field.type)]
     if column is None:
         if len(found) != 1:
             raise ParameterError(
-                f"Got {len(found)} columns of vectors in {path} ({', '.join(found) or 'none'}); expected one, or its name. Pass column=."
+                f"Got {len(found)} columns of vectors in {path} ({', '.join(found) or 'none'}); expected one column, or the name of one. Pass column=…."
             )
         return found[0]
     if column not in schema.names:
         raise ParameterError(
-            f"Got column={column!r} for {path}; expected one of its columns of vectors, {', '.join(found) or 'of which there are none'}. Name one of these."
+            f"Got column={column!r} for {path}; expected one of its columns of vectors, {', '.join(found) or 'of which there are none'}. Pass the name of one."
         )
     if column not in found:
         raise DatabaseError(
-            f"Got {schema.field(column).type} in {path}:{column}; expected lists of floating-point numbers. Name another column."
+            f"Got {schema.field(column).type} in {path}:{column}; expected lists of floating-point numbers. Pass another column=…."
         )
     return column
 
@@ -362,7 +363,7 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "text"
     raise DatabaseError(
-        f"Got ids of type {kind} in {column!r}; expected whole numbers, texts or UUIDs. Pass another column as ids=."
+        f"Got ids of type {kind} in {column!r}; expected integers, strings or UUIDs. Pass another column as ids=…."
     )
 
 
@@ -371,10 +372,10 @@ def _decoded(column: pa.Array) -> pa.Array:
 
 
 def _lists(vectors: np.ndarray, there: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """Return vectors as lists, null where a row has none."""
+    """Return vectors as an array of lists, with null for rows without a vector."""
     mask = None if there.all() else pa.array(~there)
     if pa.types.is_fixed_size_list(kind):
-        if mask is not None:  # a row that is null has room for numbers all the same
+        if mask is not None:  # in a fixed-size list, a null row also takes up space for its numbers
             full = np.zeros((len(there), vectors.shape[1]), vectors.dtype)
             full[there] = vectors
             vectors = full

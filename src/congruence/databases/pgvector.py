@@ -1,7 +1,7 @@
 """PostgreSQL with pgvector: new vectors are written to a side table, and a view switches to them in one transaction.
 
-The new vectors are copied into a side table (id, vector), so that the user's table is not written to. An UPDATE of it would fire its
-triggers, leave a dead row per update, and insert every row into each of its indexes again. The switch is implemented in :mod:`._pg_switch`.
+The new vectors are copied into a side table (id, vector), so that nothing is written to the user's table. An UPDATE of that table would fire
+its triggers, leave a dead row per update, and insert each row into all of its indexes again. The switch is implemented in :mod:`._pg_switch`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PgVector(PgReader):
     table, column, ids, modality_column : str, optional
         See :func:`congruence.databases.open_database`. A table is ``name`` or ``schema.name``. Its ids must be unique integers, strings or UUIDs.
     rows : str, optional
-        An SQL condition, as in a WHERE clause. It is the user's own SQL, is run unchanged, and in read-only transactions.
+        An SQL condition, as in a WHERE clause. It is the user's own SQL, and is run unchanged in read-only transactions.
 
     Raises
     ------
@@ -61,10 +61,10 @@ class PgVector(PgReader):
         element_types=("float32", "float16", "binary"),
     )
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the side table. Raises MigrationError also if a view could not preserve something of the user's table."""
+        """Create the side table. Also raises MigrationError if the view could not replace the user's table without loss."""
         sql, table = self._sql, self._table
         kind = VECTOR_TYPES[check_choice(element_type, self.capabilities.element_types, "element_type")]
         note = {str(key): str(value) for key, value in (note or {}).items()}
@@ -73,13 +73,13 @@ class PgVector(PgReader):
             if state.kind is not None:
                 if (state.kind, state.dim, dict(state.note)) != (kind, dim, note):
                     raise MigrationError(
-                        f"Got {kind}({dim}) with the note {note}, where {table.side} has {state.kind}({state.dim}) with {dict(state.note)}; "
+                        f"Got {kind}({dim}) with the note {note}, while {table.side} already has {state.kind}({state.dim}) with {dict(state.note)}; "
                         "expected the same. Discard the new vectors first."
                     )
                 return
             self._refuse(ddl.obstacles(cursor, table))
             side = table.identifier(table.side)
-            # From the table itself, so that the id has its type and collation to the letter.
+            # CREATE TABLE AS, so that the id has exactly the type and collation of the user's column.
             cursor.execute(
                 sql.SQL("CREATE TABLE {} AS SELECT {} AS id FROM {} WITH NO DATA").format(
                     side, sql.Identifier(table.ids), table.identifier(table.name)
@@ -99,12 +99,13 @@ class PgVector(PgReader):
             )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Copy rows into the side table, at the speed of COPY if none of them exists there; each call is a transaction."""
+        """Copy rows into the side table, by COPY alone if none of them exists there; each call is one transaction."""
         if not len(ids):
             return
         psycopg, sql, table = require("psycopg", extra="pgvector"), self._sql, self._table
         with self._client.writing() as cursor:
-            cursor.execute("SET LOCAL synchronous_commit = off")  # flush waits for the disk, once for many writes
+            # :meth:`flush` waits for the disk, once for many writes.
+            cursor.execute("SET LOCAL synchronous_commit = off")
             state = self._made(cursor)
             stream = copy_stream(ids, np.asarray(vectors, np.float32), table.id_kind, state.kind or "")
             into = sql.SQL("COPY {} (id, vector) FROM STDIN (FORMAT BINARY)")
@@ -113,9 +114,7 @@ class PgVector(PgReader):
                 with cursor.connection.transaction(), cursor.copy(into.format(side)) as copy:
                     copy.write(stream)
                 return
-            except (
-                psycopg.errors.UniqueViolation
-            ):  # some are there: replace them, by way of a table of this transaction's own
+            except psycopg.errors.UniqueViolation:  # some rows exist: replace them, from a temporary table
                 pass
             beside = sql.Identifier("pg_temp", "congruence_rows")
             cursor.execute(sql.SQL("CREATE TEMP TABLE congruence_rows (LIKE {}) ON COMMIT DROP").format(side))
@@ -130,9 +129,9 @@ class PgVector(PgReader):
             )
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Copy rows into a temporary table, which only this connection sees and which is dropped with its transaction.
+        """Copy rows into a temporary table, which only this connection sees and which is dropped at the end of the transaction.
 
-        Temporary tables have no write-ahead log, so the measured time is less than the migration will take.
+        Temporary tables have no write-ahead log, so the migration itself will take longer than the measured time.
         """
         sql, kind = self._sql, VECTOR_TYPES[element_type]
         with self._client.writing() as cursor:
@@ -147,24 +146,21 @@ class PgVector(PgReader):
     def _made(self, cursor: Cursor) -> State:
         state = read_state(cursor, self._table)
         if state.kind is None or state.dim is None:
-            raise MigrationError(
-                f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
-            )
+            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
         return state
 
     def flush(self) -> None:
-        """Wait until everything committed is on the server's disk."""
+        """Wait until all committed rows are on the server's disk."""
         with self._client.writing() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = on")
-            cursor.execute(
-                "SELECT pg_current_xact_id()"
-            )  # only a transaction with a number waits, and for all before it
+            # Only a transaction with an id waits for the disk, and then for all earlier transactions too.
+            cursor.execute("SELECT pg_current_xact_id()")
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove rows of the side table; after the switch only their vectors, since the view shows no row without a side row."""
+        """Remove rows of the side table; after the switch, only set their vectors to null, since the view hides rows without a side row."""
         with self._client.writing() as cursor:
             state = self._made(cursor)
-            # Behind the switch a row without a side row would not be seen.
+            # After the switch, the view hides rows that have no row in the side table.
             what = "UPDATE {} SET vector = NULL" if state.stage is Stage.SWITCHED else "DELETE FROM {}"
             query = self._sql.SQL(f"{what} WHERE id = ANY($1::{self._id_type}[])")
             cursor.execute(query.format(self._table.identifier(self._table.side)), [self._parameter(ids)])
@@ -172,7 +168,7 @@ class PgVector(PgReader):
     # ---- index -------------------------------------------------------------------------------------------------------
 
     def _likes(self, cursor: Cursor, state: State) -> list[VectorIndex]:
-        """Return the indexes that the new vectors should have, with the names of the old ones."""
+        """Return the indexes to build over the new vectors, with the names of the old indexes."""
         if state.kind is None or state.dim is None:
             return []
         old = read_indexes(cursor, self._table.oid, self._table.attnum)
@@ -189,10 +185,10 @@ class PgVector(PgReader):
         return read_indexes(cursor, oid, attnum)
 
     def build_index(self) -> str | None:
-        """Build an index for each index over the old vectors: same method, distance and parameters, without a condition.
+        """Build an index for each index over the old vectors, with the same method, distance and parameters, but without a WHERE condition.
 
-        Vectors of more than 2,000 dimensions are indexed as halfvec, and those of more than 4,000 not at all. A graph that does not fit into
-        the server's ``maintenance_work_mem`` takes many times longer to build.
+        Vectors of more than 2,000 dimensions are indexed as halfvec; those of more than 4,000 are not indexed. An HNSW graph that does not fit
+        into the server's ``maintenance_work_mem`` takes many times longer to build.
         """
         with self._client.writing() as cursor:
             state = self._made(cursor)
@@ -203,7 +199,7 @@ class PgVector(PgReader):
         return "; ".join(str(one) for one in made) or None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Search by the index's distance, one query at a time; ``hnsw.ef_search`` is at least ``k``, up to 1,000."""
+        """Search with the distance of the index, one query at a time; ``hnsw.ef_search`` is ``k``, but at least 40 and at most 1,000."""
         sql, table = self._sql, self._table
         with self._client.reading() as cursor:
             state = read_state(cursor, table)
@@ -228,7 +224,7 @@ class PgVector(PgReader):
                 found.append(self._ids([one for (one,) in cursor.execute(query, [text]).fetchall()]))
         return found
 
-    # ---- switch and back ---------------------------------------------------------------------------------------------
+    # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def _lock(self, cursor: Cursor, state: State) -> None:
         names = [self._table.identifier(one) for one in (state.rows, self._table.side)]
@@ -240,9 +236,9 @@ class PgVector(PgReader):
         Raises
         ------
         MigrationError
-            If there are no new vectors, rows were added since the last of them, or a view could not preserve something of the table.
+            If there are no new vectors, some rows have none, or the view could not replace the table without loss.
         DatabaseUnavailableError
-            If a long query locks the table.
+            If the table stays locked, for example by a long query.
         """
         sql, table = self._sql, self._table
         with self._client.writing(lock=True) as cursor:
@@ -258,13 +254,14 @@ class PgVector(PgReader):
             (rows,) = one_row(cursor, missing)
             if rows:
                 raise MigrationError(
-                    f"Got {rows} rows of {self._place} without a new vector; expected one for each. Write the missing vectors, then switch."
+                    f"Got {rows} rows of {self._place} without a new vector; expected one for each row. Write the missing vectors, then switch."
                 )
             cursor.execute(sql.SQL("DELETE FROM {} s WHERE {}").format(side, self._orphaned("s", state)))
-            required = ddl.make_view(cursor, table) or state.required  # as it was before the first of several switches
+            # After several switches, ``state.required`` still is the value from before the first.
+            required = ddl.make_view(cursor, table) or state.required
             comment = sql.Literal(side_comment(table, state.note, required))
             cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(side, comment))
-            # The planner chooses the new index by what it knows of the side table.
+            # The planner needs statistics of the side table to choose the new index.
             cursor.execute(sql.SQL("ANALYZE {} (id)").format(side))
 
     def rollback(self) -> None:
@@ -278,14 +275,14 @@ class PgVector(PgReader):
     def drop_old(self) -> None:
         """Rewrite the column with the new vectors, build its indexes, and remove the view and the side table, in one transaction.
 
-        The table cannot be read meanwhile, for as long as copying it and its indexes takes. Needs space for a second copy.
+        Until the table and its indexes are copied, the table cannot be read. Needs disk space for a second copy.
         """
         sql, table = self._sql, self._table
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, table)
             if state.stage is not Stage.SWITCHED or state.kind is None or state.dim is None:
                 raise MigrationError(
-                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch before the old ones are dropped."
+                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch first, then drop the old ones."
                 )
             self._lock(cursor, state)
             indexes = self._likes(cursor, state)
@@ -304,7 +301,7 @@ class PgVector(PgReader):
             state = read_state(cursor, self._table)
             if state.stage is Stage.SWITCHED:
                 raise MigrationError(
-                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back before the new ones are removed."
+                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back first, then discard the new ones."
                 )
             if state.kind is not None:
                 cursor.execute(self._sql.SQL("DROP TABLE {}").format(self._table.identifier(self._table.side)))

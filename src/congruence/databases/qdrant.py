@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Qdrant", "QdrantFolder", "open_qdrant"]
 
-#: Seconds that building an index may take, and between looks at it.
+#: Maximum time to build an index, and interval between checks of its status, in seconds.
 _INDEX_SECONDS, _LOOK_SECONDS = 3600.0, 0.5
 
 _DISTANCES = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
 
 
 class Qdrant(Database):
-    """A vector of a Qdrant collection.
+    """The vectors of a Qdrant collection.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one (distance, HNSW, quantization,
-    storage, shards, payload indexes), with copies of the points' payloads and other vectors. :meth:`switch` moves an alias to it, in one
-    step; readers that use the collection's own name cannot be switched.
+    storage, shards, payload indexes), with copies of the points' payloads and other vectors. :meth:`switch` moves an alias to it
+    atomically; readers that use the collection's own name cannot be switched.
 
     Parameters
     ----------
@@ -55,28 +55,30 @@ class Qdrant(Database):
         ``http://host:6333``, ``https://…`` or ``qdrant://host:port``. The server's key is read from the environment variable
         ``QDRANT_API_KEY``.
     table : str, optional
-        Alias that the application uses, or a collection; may be omitted if there is only one.
+        Alias that the application uses, or name of a collection; may be omitted if there is only one.
     column : str, optional
-        Named vector; ``""`` is the unnamed one.
+        Name of the vector; ``""`` is the unnamed one.
     ids : None
         A point in Qdrant has one id, a number or a UUID.
     modality_column : str, optional
         Field of the payload; dots separate nested fields.
     rows : str, optional
-        A Qdrant filter as JSON, e.g. ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``. As long as a run has not covered all rows,
-        :meth:`switch` refuses to move the alias, since readers would lose the other rows.
+        A Qdrant filter as JSON, e.g. ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``. Until all rows are migrated,
+        :meth:`switch` raises MigrationError, since readers would lose the other rows.
 
     Raises
     ------
     ParameterError
         If a name does not exist or must be specified, the filter is invalid, or the address contains a key.
     DatabaseError, DatabaseUnavailableError, FileError, CorruptFileError, MissingExtraError
+        If the database rejects the request; the database does not answer; a file cannot be read; a file is damaged; or an optional
+        dependency is not installed.
 
     Notes
     -----
     A collection with cosine distance stores vectors of unit norm: old vectors are read as the collection stores them, and new ones are stored with
-    unit norm (:meth:`as_stored`). Since Qdrant 1.18 named vectors can be added to a live collection; this is not used here, since readers
-    would have to use another name after the switch.
+    unit norm (:meth:`as_stored`). Since Qdrant 1.18, named vectors can be added to an existing collection; this is not used here, because readers
+    would have to use another vector name after the switch.
     """
 
     kind = "qdrant"
@@ -86,7 +88,7 @@ class Qdrant(Database):
         concurrent_writes=True,
         follows_deletes=False,
         searches=True,
-        filters="a filter of Qdrant as JSON",
+        filters="a Qdrant filter as JSON",
         element_types=("float32", "float16"),
     )
 
@@ -102,7 +104,7 @@ class Qdrant(Database):
     ) -> None:
         if ids is not None:
             raise ParameterError(
-                f"Got ids={ids!r}; expected none, since a point of Qdrant has one id, which is no field. Leave ids out."
+                f"Got ids={ids!r}; expected none, since a Qdrant point has exactly one id, which is not a payload field. Leave ids out."
             )
         self._connection = connect(address)
         try:
@@ -124,37 +126,35 @@ class Qdrant(Database):
         if place.exists and place.mark.get("column") != self._column:
             other = place.mark.get("column")
             raise MigrationError(
-                f"Got column={self._column!r} while vectors of {other!r} are stored beside the old ones; expected one migration of a collection at a time. "
-                f"Finish or discard that one first, with column={other!r}."
+                f"Got column={self._column!r} while a migration of column {other!r} is in progress; expected one migration of a collection at a time. "
+                f"Finish or discard that migration first (column={other!r})."
             )
 
     def _side(self, side: Side) -> tuple[str, CollectionInfo]:
-        """Return the collection of a side and the server's description of it; None if it does not exist."""
+        """Return the name of a side's collection and the server's description of it, or None as the description if it does not exist."""
         place = self._place()
         return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
 
     def _made(self) -> Place:
-        """Return the names of all collections, which must include new vectors."""
+        """Return the old and the new collection. Raises MigrationError if there are no new vectors."""
         place = self._place()
         if not place.exists:
-            raise MigrationError(
-                f"Got no new vectors beside {place.old!r}; expected some. Run the migration first (prepare, then write)."
-            )
+            raise MigrationError(f"Got no new vectors of {place.old!r}; expected some. Run the migration first.")
         return place
 
     def _beside(self) -> Place:
-        """Return the names of all collections, for writing new vectors."""
+        """Return the old and the new collection. Raises MigrationError if there are no new vectors, or readers already see them."""
         place = self._made()
         if place.switched:
             raise MigrationError(
-                f"Got new vectors that readers of {self._table!r} see already; expected them not to be switched on. Roll back first."
+                f"Got {self._table!r}, which is already switched to the new vectors; expected it not switched. Roll back first."
             )
         return place
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
-        """Describe the old vectors."""
+        """Return a description of the old vectors."""
         place, points = self._place(), self._points
         config, params = place.old_info.config, points.params(place.old_info)
         rows = points.count(place.old, points.having())
@@ -175,7 +175,7 @@ class Qdrant(Database):
         )
 
     def stage(self) -> Stage:
-        """Return whether there is a new collection, and whether the alias points to it."""
+        """Return the state of the migration: whether there is a new collection, and whether the alias points to it."""
         place = self._place()
         return Stage.SWITCHED if place.switched else Stage.BESIDE if place.exists else Stage.UNTOUCHED
 
@@ -208,7 +208,7 @@ class Qdrant(Database):
         return 0 if info is None else self._points.count(collection, self._points.having())
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; rows whose payload or other vectors have changed count as without."""
+        """Yield the old side's rows with their new vectors; rows whose payload or other vectors have changed count as rows without."""
         place, points = self._place(), self._points
         width, what = points.params(place.old_info).size, {"with_payload": True, "with_vectors": True}
         width_new = points.params(place.new_info).size if place.exists else width
@@ -226,10 +226,10 @@ class Qdrant(Database):
             yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query."""
+        """Return the ids of the ``k`` nearest rows of each query, best first."""
         return self._points.search(self._place().old if side == "old" else self._made().new, queries, k)
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the new collection."""
@@ -245,7 +245,7 @@ class Qdrant(Database):
             if there != (dim, element_type, dict(note or {})):
                 raise MigrationError(
                     f"Got new vectors of {there[0]} × {there[1]} in {place.new!r}, made with other settings or another map; "
-                    f"expected {dim} × {element_type} of this one. Discard them first."
+                    f"expected {dim} × {element_type} with this map and these settings. Discard them first."
                 )
         copy_payload_indexes(self._connection, place)
 
@@ -257,12 +257,12 @@ class Qdrant(Database):
         return scaled
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the current payload and other vectors of the rows; after the switch only the vectors."""
+        """Store the new vectors of rows, with a copy of their current payload and other vectors; after the switch, only the vectors."""
         place, points = self._made(), self._points
         if points.element_type(place.new_info) == "float16":
-            vectors = vectors.astype(np.float16).astype(np.float32)  # as servers do; folders keep what they are given
+            vectors = vectors.astype(np.float16).astype(np.float32)  # servers round to float16, folders do not
         row = {one: k for k, one in enumerate(points.point_ids(ids))}
-        if place.switched:  # what readers see by now is the new collection's own
+        if place.switched:  # readers and writers use the new collection by now, so its payload is current
             there = points.retrieve(place.new, row, with_payload=False, with_vectors=False)
             points.replace(place.new, there, vectors[[row[one.id] for one in there]])
             return
@@ -271,22 +271,22 @@ class Qdrant(Database):
         points.upsert(place.new, records, vectors[[row[one.id] for one in records]])
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove points of the new collection."""
+        """Remove points from the new collection."""
         new, wanted = self._beside().new, [one for one in self._points.point_ids(ids) if one is not None]
         if wanted:
             selector = self._points.models.PointIdsList(points=wanted)
             self._connection.ask("delete", new, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
-        """Index payloads like the old ones, and wait until the server has indexed the vectors, which it does on its own."""
+        """Create the payload indexes of the old collection, and wait until the server has indexed the vectors, which it does by itself."""
         place = self._made()
         copy_payload_indexes(self._connection, place)
         until = time.monotonic() + _INDEX_SECONDS
         while (found := self._connection.ask("get_collection", place.new)).status.value == "yellow":
             if time.monotonic() > until:
                 raise DatabaseUnavailableError(
-                    f"Got {place.new!r} unfinished after {_INDEX_SECONDS / 60:g} minutes of indexing; expected its status to turn green. "
-                    "Wait for it, then run this step again."
+                    f"Got {place.new!r} still indexing after {_INDEX_SECONDS / 60:g} minutes; expected its status to turn green. "
+                    "Wait until it is green, then run this step again."
                 )
             time.sleep(_LOOK_SECONDS)
         if found.status.value == "red":
@@ -295,10 +295,10 @@ class Qdrant(Database):
             )
         return index_words(found.config, self._points.params(found))
 
-    # ---- switch and back ---------------------------------------------------------------------------------------------
+    # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def switch(self) -> None:
-        """Copy the points without a vector unchanged, then move the alias to the new collection in one step.
+        """Copy the points without a vector unchanged, then move the alias to the new collection atomically.
 
         Raises
         ------
@@ -319,8 +319,8 @@ class Qdrant(Database):
         rows, expected = points.count(place.new, having), points.count(place.old, having)
         if rows < expected:
             raise MigrationError(
-                f"Got {rows:,} of {expected:,} rows in {place.new!r}; expected all, since readers would lose the others. "
-                "Migrate the rows that are missing, with writers stopped for the time of the switch."
+                f"Got {rows:,} of {expected:,} rows with a new vector in {place.new!r}; expected all, since readers would lose the others. "
+                "Stop all writers, migrate the missing rows, then switch."
             )
         copy_payload_indexes(self._connection, place)
         self._move_alias(alias, place.new)
@@ -328,7 +328,7 @@ class Qdrant(Database):
     def _alias_of(self, place: Place) -> str:
         if place.alias is None:
             raise MigrationError(
-                f"Got {self._table!r}, which readers address by its own name; expected an alias, since Qdrant can move nothing else in one step. "
+                f"Got {self._table!r}, which readers address by its own name; expected an alias, since Qdrant can switch only aliases atomically. "
                 f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through it, and pass table=ALIAS."
             )
         return place.alias
@@ -346,7 +346,7 @@ class Qdrant(Database):
         self._connection.ask("update_collection_aliases", change_aliases_operations=operations)
 
     def rollback(self) -> None:
-        """Move the alias back to the old collection, in one step."""
+        """Move the alias back to the old collection, atomically."""
         place = self._place()
         if place.switched:
             self._move_alias(self._alias_of(place), place.old)
@@ -356,7 +356,7 @@ class Qdrant(Database):
         place = self._place()
         if not place.switched:
             raise MigrationError(
-                f"Got {self._table!r} not switched; expected readers to see the new vectors. Switch first."
+                f"Got {self._table!r}, which is not switched; expected readers to see the new vectors. Switch first, then drop the old ones."
             )
         self._alias_of(place)
         self._refuse_readers(place.old)
@@ -373,11 +373,11 @@ class Qdrant(Database):
             self._connection.ask("delete_collection", place.new)
 
     def _refuse_readers(self, collection: str) -> None:
-        """Refuse to delete a collection that an alias points to; the server would delete the alias with it."""
+        """Raise MigrationError if an alias points to a collection that is to be deleted; the server would delete the alias with it."""
         aliases = [one.alias_name for one in self._connection.ask("get_collection_aliases", collection).aliases]
         if aliases:
             raise MigrationError(
-                f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no reader of it. Move or delete that alias first."
+                f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no alias on it. Move or delete that alias first."
             )
 
     def close(self) -> None:
@@ -386,15 +386,15 @@ class Qdrant(Database):
 
 
 class QdrantFolder(Qdrant):
-    """A folder of Qdrant's client (its local mode): ``qdrant:///path`` or ``qdrant://./folder``.
+    """A folder of the Qdrant client (local mode): ``qdrant:///path`` or ``qdrant://./folder``.
 
-    The client reads the whole folder into memory and unpickles its content: open only folders that you trust. It has no index, and supports one
-    client at a time.
+    The client reads the whole folder into memory and unpickles its content: open only folders that you trust. Local mode has no index, and only
+    one client at a time can open a folder.
     """
 
     capabilities: ClassVar[Capabilities] = replace(Qdrant.capabilities, concurrent_writes=False)
 
 
 def open_qdrant(address: Address, **options: str | None) -> Qdrant:
-    """Open a server, or a folder of the client; the parameters are those of :class:`Qdrant`."""
+    """Open a server or a folder (local mode); the parameters are those of :class:`Qdrant`."""
     return (Qdrant if folder_of(address) is None else QdrantFolder)(address, **options)

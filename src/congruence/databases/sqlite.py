@@ -1,4 +1,4 @@
-"""SQLite with sqlite-vec: a second vec0 table is written, and the switch renames both in one transaction."""
+"""SQLite with sqlite-vec: new vectors are written to a second vec0 table, and the switch renames both tables in one transaction."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SQLite"]
 
-#: How long another writer is waited for.
+#: Seconds to wait for another writer.
 BUSY_SECONDS = 5.0
 
-#: Rows whose other columns are remembered from the last reads: vec0 reads the whole vector to give another column of a row.
+#: Number of recently read rows whose other columns are cached: to return another column of a row, vec0 also reads the whole vector.
 _REMEMBERED = 2**17
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
@@ -39,16 +39,16 @@ class SQLite(Database):
 
     vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables that hold its data;
     the switch renames these too. The new table has copies of the other columns, which are updated at the switch.
-    After the switch, the application's writes reach the new table only: a rollback shows the rows as they were at the switch.
+    After the switch, the application writes to the new table only, so a rollback shows the rows as they were at the switch.
 
     Parameters
     ----------
     address : Address
-        A file, or ``sqlite:///file``.
+        Path of the file, or ``sqlite:///file``.
     table, column, ids, modality_column : str, optional
         See :func:`congruence.databases.open_database`.
     rows : str, optional
-        Not possible: rows without a new vector would be missing from the new table.
+        Not supported: rows without a new vector would be missing from the new table.
 
     Raises
     ------
@@ -84,7 +84,9 @@ class SQLite(Database):
             )
         self._path = Path(re.sub(r"^sqlite:///?", "", address.text))
         if not self._path.is_file():
-            raise FileError(f"Got {self._path}, which is no file; expected an SQLite database. Pass the path of one.")
+            raise FileError(
+                f"Got {self._path}, which is not a file; expected an SQLite database. Pass the path of one."
+            )
         self._connection = Connection(self._path, BUSY_SECONDS)
         self._others: dict[int | str, Row] = {}
         self._table = self._find(table)
@@ -135,13 +137,13 @@ class SQLite(Database):
         return f"{self._table}__congruence_note"
 
     def _keys(self, table: str, facts: Vec0) -> str:
-        """Return the ordinary table of ids that vec0 keeps, and its id column: vec0 itself has no stable order to read in."""
+        """Return a subquery over the ordinary table of ids that vec0 keeps: a vec0 table itself cannot be read in a stable order."""
         return f"(SELECT {'id' if facts.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
-        """Describe the table; sqlite-vec has no index, and searches exactly."""
+        """Return a description of the table; sqlite-vec has no index and searches exactly."""
         facts = self._facts()
         return DatabaseInfo(
             place=self._place,
@@ -162,24 +164,25 @@ class SQLite(Database):
         return Stage.BESIDE if f"{self._table}__congruence_new" in there else Stage.UNTOUCHED
 
     def note(self) -> Mapping[str, str]:
-        """Return the note, from a table beside."""
+        """Return the note, which is stored in a separate table."""
         if not self._connection.read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._notes]):
             return {}
         found = self._connection.read(f"SELECT note FROM {quoted(self._notes)}")
         return dict(json.loads(found[0][0])) if found else {}
 
     def _found(self, side: Side, chosen: str, values: Sequence[object]) -> list[Row]:
-        """Return modality, id, vector and the other columns of the rows whose ids a subquery gives, in its order."""
+        """Return modality, id, vector and the other columns of the rows whose ids a subquery returns, in the same order."""
         name, facts = self._name(side), self._facts(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
         columns = ", ".join(f"t.{one}" for one in (facts.ids, facts.column, *facts.others))
-        # CROSS JOIN keeps SQLite from reading the whole of the vec0 table: each row is looked up by its id.
+        # CROSS JOIN makes SQLite look up each row by its id instead of reading the whole vec0 table.
         join = f"CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id"
         return self._connection.read(f"SELECT {modality}, {columns} FROM {chosen} AS k {join}", values)
 
     def _rows(self, side: Side, chosen: str, values: Sequence[object]) -> Block:
         facts, found = self._facts(side=side), self._found(side, chosen, values)
-        if side == "old" and found and not any(isinstance(one, bytes) for one in found[0][3:]):  # no further vectors
+        # Not if there are other vector columns, which would need too much memory.
+        if side == "old" and found and not any(isinstance(one, bytes) for one in found[0][3:]):
             with self._connection.lock:
                 self._others |= {row[1]: row[3:] for row in found}
                 for one in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
@@ -231,7 +234,7 @@ class SQLite(Database):
         return [pa.array([one for (one,) in self._connection.read(statement, [row.tobytes()])], type_) for row in rows]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows were deleted; none after the switch, when rows are added to the new table only."""
+        """Yield the ids of new vectors whose rows were deleted; nothing after the switch, because rows are then added to the new table only."""
         if self.stage() is not Stage.BESIDE:
             return
         facts, after = self._facts(), None
@@ -248,10 +251,10 @@ class SQLite(Database):
         new, old = (self._keys(self._name(side), facts) for side in ("new", "old"))
         return f"SELECT n.id FROM {new} AS n WHERE {condition} NOT EXISTS (SELECT 1 FROM {old} AS o WHERE o.id = n.id)"
 
-    # ---- writing beside ----------------------------------------------------------------------------------------------
+    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Make a table with the same columns, and vectors of another width."""
+        """Create a table with the same columns and vectors of the new width and type."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         kept = {str(key): str(value) for key, value in (note or {}).items()}
         with self._connection.writing() as connection:
@@ -259,7 +262,7 @@ class SQLite(Database):
                 made = self._facts(side="new")
                 if (made.dim, made.element_type, dict(self.note())) != (dim, element_type, kept):
                     raise MigrationError(
-                        f"Got {element_type}[{dim}] with the note {kept}, where the new table of {self._place} has {made.type}[{made.dim}] with "
+                        f"Got {element_type}[{dim}] with the note {kept} for {self._place}, whose new table already has {made.type}[{made.dim}] with "
                         f"{dict(self.note())}; expected the same. Discard the new vectors first."
                     )
                 return
@@ -274,15 +277,13 @@ class SQLite(Database):
 
     def _write(self, connection: SQLConnection, ids: pa.Array, vectors: np.ndarray) -> None:
         if self.stage() is Stage.UNTOUCHED:
-            raise MigrationError(
-                f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
-            )
+            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
         facts, new, old = self._facts(), self._name("new"), self._name("old")
         names: list[int | str] = ids.to_pylist()
         there = f"SELECT id FROM {self._keys(new, facts)} WHERE id IN (SELECT value FROM json_each(?))"
         replaced = connection.execute(there, [json.dumps(names)]).fetchall()
         connection.executemany(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", replaced)
-        # What was changed since it was remembered is written again at the switch.
+        # Cached columns that have changed since are updated at the switch.
         known = {one: self._others.get(one) for one in names}
         if missing := [one for one in names if known[one] is None]:
             chosen = "(SELECT value AS id FROM json_each(?))"
@@ -315,7 +316,7 @@ class SQLite(Database):
             statement = f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?"
             connection.executemany(statement, [(one,) for one in ids.to_pylist()])
 
-    # ---- switch and back ---------------------------------------------------------------------------------------------
+    # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def switch(self) -> None:
         """Rename both tables in one transaction, after updating the other columns.
@@ -323,23 +324,21 @@ class SQLite(Database):
         Raises
         ------
         MigrationError
-            If there are no new vectors, or rows were added since the last of them.
+            If there are no new vectors, or some rows have none.
         """
         with self._connection.writing() as connection:
             stage = self.stage()
             if stage is Stage.SWITCHED:
                 return
             if stage is Stage.UNTOUCHED:
-                raise MigrationError(
-                    f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
-                )
+                raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
             facts, old, new = self._facts(), self._name("old"), self._name("new")
             for (one,) in connection.execute(self._orphaned(facts)).fetchall():
                 connection.execute(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", [one])
             missing = self.count("old") - self.count("new")
             if missing:
                 raise MigrationError(
-                    f"Got {missing} rows of {self._place} without a new vector; expected one for each. Write the missing vectors, then switch."
+                    f"Got {missing} rows of {self._place} without a new vector; expected one for each row. Write the missing vectors, then switch."
                 )
             if facts.others:
                 differs = " OR ".join(f"o.{one} IS NOT n.{one}" for one in facts.others)
@@ -365,7 +364,7 @@ class SQLite(Database):
         with self._connection.writing() as connection:
             if self.stage() is not Stage.SWITCHED:
                 raise MigrationError(
-                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch before the old ones are dropped."
+                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch first, then drop the old ones."
                 )
             self._remove(connection, self._name("old"))
 
@@ -375,7 +374,7 @@ class SQLite(Database):
             stage = self.stage()
             if stage is Stage.SWITCHED:
                 raise MigrationError(
-                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back before the new ones are removed."
+                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back first, then discard the new ones."
                 )
             if stage is Stage.BESIDE:
                 self._remove(connection, self._name("new"))

@@ -1,4 +1,4 @@
-"""The interface of every labeled image data set, and its description in the table of data sets."""
+"""Interface of labeled image data sets, and the description of a data set in the table of known ones."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from congruence.errors import CorruptFileError, FileError, IdError, InputError, 
 if TYPE_CHECKING:
     from PIL import Image
 
-#: What Pillow raises about files that are no image, or half of one.
+#: Exceptions that Pillow raises for files that are not images, or are truncated.
 _NO_IMAGE = (OSError, ValueError, SyntaxError, EOFError, LookupError, ArithmeticError, struct.error)
 
 
 class ImageDataset(ABC):
-    """One split of a labeled image data set, read in place.
+    """One split of a labeled image data set; images are read from disk when needed.
 
     Parameters
     ----------
     name, split : str
     classes : sequence of str
-        Name of each class, by label.
+        Class names; a label is an index into them.
     templates : sequence of str
-        Prompts with ``{}`` where the class name goes.
+        Prompts with ``{}`` in place of the class name.
     ids : sequence of str
-        One an image, without repetition.
+        One unique id per image.
     labels : array_like of int, shape (n,)
         From 0 to ``len(classes) − 1``.
 
@@ -50,9 +50,9 @@ class ImageDataset(ABC):
     Raises
     ------
     InputError
-        No image, not one label for each id, a label without a class, or a template without ``{}``.
+        If there are no images, not one label per id, a label without a class, or a template without exactly one ``{}``.
     IdError
-        An id occurs twice.
+        If an id occurs twice.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ImageDataset(ABC):
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
             raise InputError(
-                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label an image. Pass as many labels as ids."
+                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label per image. Pass as many labels as ids."
             )
         odd = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if odd.size:
@@ -82,7 +82,7 @@ class ImageDataset(ABC):
         if len(np.unique(self.ids)) < n:
             values, counts = np.unique(self.ids, return_counts=True)
             raise IdError(
-                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once. Remove one of the two rows."
+                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once. Remove the duplicate."
             )
         for template in self.templates:
             if template.count("{}") != 1:
@@ -102,21 +102,21 @@ class ImageDataset(ABC):
         Parameters
         ----------
         i : int
-            0 to ``len(self) − 1``.
+            Index, from 0 to ``len(self) − 1``.
 
         Returns
         -------
         PIL.Image.Image
-            In RGB, as stored: neither resized nor turned by its EXIF data, as the encoders of the paper take it.
+            RGB image as stored, neither resized nor rotated according to its EXIF data; this is the input of the paper's encoders.
 
         Raises
         ------
         ParameterError
-            No such image.
+            If there is no such image.
         FileError, CorruptFileError
-            The file is gone, or no image (the message names it).
+            If the file is missing, or is not an image; the message names it.
         MissingExtraError
-            Pillow is not installed (extra ``images``).
+            If Pillow is not installed (extra ``images``).
         """
         if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
             raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}. Pass a number in this range.")
@@ -129,19 +129,19 @@ class ImageDataset(ABC):
     def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:
         """Return the texts of all classes.
 
-        Class by class, so that their embeddings, reshaped to (classes, templates, d), are what
-        :func:`congruence.metrics.ensemble_prompts` averages into prototypes (eq. 6). Fits on text take each prompt as
-        a row of its own.
+        The texts are ordered by class, so their embeddings can be reshaped to (classes, templates, d), and
+        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (eq. 6). Fits on text use each prompt as
+        a separate row.
 
         Parameters
         ----------
         single : bool, default=False
-            The first template only, as under the paper's Table 2: "we use a single template per class for evaluation".
+            Use the first template only, as for the paper's Table 2: "we use a single template per class for evaluation".
 
         Returns
         -------
         list of (int, int, str)
-            Class, template, text.
+            Index of the class, index of the template, and text.
 
         References
         ----------
@@ -161,14 +161,14 @@ class ImageFiles(ImageDataset):
     Parameters
     ----------
     name, split, classes, templates, ids, labels
-        As of :class:`ImageDataset`.
+        As for :class:`ImageDataset`.
     folder : path-like
-        The ids are paths below it.
+        Folder of the images; ids are paths relative to it.
 
     Raises
     ------
     FileError
-        Images of the list are missing (the message counts them).
+        If listed images are missing; the message contains their number.
     """
 
     def __init__(
@@ -185,11 +185,11 @@ class ImageFiles(ImageDataset):
         self.folder = Path(folder)
         missing = [
             i for i in self.ids.tolist() if not os.path.isfile(self.folder / i)
-        ]  # Path.is_file raises where a list has names too long for one
+        ]  # Path.is_file raises for names that are too long
         if missing:
             raise FileError(
                 f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is {short(missing[0])}); "
-                "expected all that are listed. Extract the archive again."
+                "expected all listed images. Extract the archive again."
             )
 
     def path(self, i: int) -> Path:
@@ -201,26 +201,26 @@ class ImageFiles(ImageDataset):
         path = self.path(i)
         if not path.is_file():
             raise FileError(
-                f"Got no image at {path}; expected it, as when the data set was opened. Put it back, or open the data set again."
+                f"Got no image at {path}; expected the file that existed when the data set was opened. Restore it, or open the data set again."
             )
         try:
             with pillow.open(path) as file:
                 return file.convert("RGB")
         except (*_NO_IMAGE, pillow.DecompressionBombError, MemoryError) as error:
             raise CorruptFileError(
-                f"Got no readable image in {path} ({error or 'too large for the memory'}); expected a complete one. Extract or copy it again."
+                f"Got no readable image in {path} ({error or 'too large for memory'}); expected a complete one. Extract or copy it again."
             ) from error
 
 
 class ImagePixels(ImageDataset):
-    """A data set whose images are records of one binary file, mapped into memory.
+    """A data set whose images are stored in one array, such as a memory-mapped binary file.
 
     Parameters
     ----------
     name, split, classes, templates, ids, labels
-        As of :class:`ImageDataset`.
+        As for :class:`ImageDataset`.
     pixels : ndarray of uint8, shape (n, height, width, 3)
-        May be a view of a memory map in any order of axes.
+        Images; may be a view of a memory map.
     """
 
     def __init__(
@@ -242,26 +242,26 @@ class ImagePixels(ImageDataset):
 
 @dataclass(frozen=True)
 class Entry:
-    """The entry of a data set in the table.
+    """Description of a known data set.
 
     Attributes
     ----------
     name, title : str
     classes : int or None
-        How many; None where any number will do.
+        Number of classes; None if any number is allowed.
     splits : mapping of str to int
-        Images in each; empty where any name will do.
+        Number of images in each split; empty if any split name is allowed.
     templates : tuple of str
     folders : tuple of str
-        Where it may lie below a root, the first being where a download goes; the root itself is tried last.
+        Folders to search, relative to a root. Downloads go to the first; the root itself is searched last.
     markers : tuple of tuple of str
-        Files that tell it apart: all of one of these groups.
+        Groups of files that identify the data set: a folder must contain all files of one group.
     open : callable
-        ``open(folder, split)`` gives the data set.
+        ``open(folder, split)`` returns the data set.
     resources : tuple of Resource
-        What a download fetches, in this order.
+        Files to download, in this order.
     splits_from : str
-        Who drew the splits.
+        Origin of the splits.
     """
 
     name: str
@@ -284,30 +284,32 @@ class Entry:
         return None
 
     def check_split(self, split: str) -> str:
-        """Return the split if there is one of this name.
+        """Return the name of a split after checking that it exists.
 
         Raises
         ------
         ParameterError
-            The message lists the splits.
+            If there is no such split; the message lists the splits.
         """
         return check_choice(split, self.splits, "split") if self.splits else split
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """Return the lines of a small text file that are not empty.
+    """Return the non-empty lines of a small text file, stripped.
 
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If the file does not exist, is not UTF-8, or is empty.
     """
     if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {what}. Extract the archive there, so that this file exists.")
+        raise FileError(f"Got no file at {path}; expected {what}. Extract the archive so that this file exists.")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:
-        raise CorruptFileError(f"Got no text in {path}; expected {what}. Extract the archive again.") from error
+        raise CorruptFileError(
+            f"Got a file that is not UTF-8 text, {path}; expected {what}. Extract the archive again."
+        ) from error
     lines = [line for line in lines if line]
     if not lines:
         raise CorruptFileError(f"Got an empty file at {path}; expected {what}. Extract the archive again.")

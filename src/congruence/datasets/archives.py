@@ -1,4 +1,4 @@
-"""Unpack tar and zip archives safely: only plain files below one folder, and a limited number of them."""
+"""Unpack tar and zip archives safely: only regular files, only inside one folder, and within limits on bytes and files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from congruence.errors import CongruenceError, CorruptFileError, FileError, Stor
 
 __all__ = ["extract", "remove_left_over"]
 
-#: The largest of the known archives unpacks to 3.1 GB in nine files, the most numerous to some 9,000 files.
+#: Limits well above the known archives, of which the largest unpacks to 3.1 GB and the one with most files to about 9,000.
 MAX_BYTES = 16 * 2**30
 MAX_FILES = 200_000
 
@@ -34,7 +34,7 @@ _DAMAGE = (
     EOFError,
     ValueError,
     RuntimeError,
-    FileExistsError,  # a file in the place of a folder, or of another spelling of its name
+    FileExistsError,  # two members whose paths conflict, as a file and a folder or on a case-insensitive file system
     NotADirectoryError,
 )
 
@@ -49,40 +49,42 @@ def extract(
 ) -> int:
     """Unpack a tar or zip archive completely, or not at all.
 
-    Members are written as new plain files (no owner, no mode, no time) into a folder beside their place, and moved when
-    all are there. What is in the way is replaced.
+    Members are written as new regular files (without owner, mode or time) into a temporary folder, and moved once all are
+    complete. Existing files are replaced.
 
     Parameters
     ----------
     archive : path-like
-        ``.tar``, with any compression Python reads, or ``.zip``; told apart by content.
+        ``.tar``, with any compression that Python supports, or ``.zip``; the format is detected from the content.
     into : path-like
-        An existing folder.
+        Existing folder to unpack into.
     keep : sequence of str
-        Patterns of the members wanted, with ``*`` and ``?``; all by default.
+        Patterns of the members to unpack, with ``*`` and ``?``; all by default.
     max_bytes, max_files : int
-        The archive is refused beyond, wanted or not.
+        Limits on the whole archive, including members that are not unpacked.
 
     Returns
     -------
     int
-        Files written.
+        Number of files written.
 
     Raises
     ------
     FileError
-        There is no such archive or folder.
+        If the archive or the folder does not exist.
     CorruptFileError
-        Damaged; or a member is a link or device, or has an absolute path or one with ``..``; or there is too much.
+        If the archive is damaged or exceeds a limit, or a member is a link or device, or has an absolute path or one with ``..``.
     StorageError
-        The disk is full, or refuses.
+        If the disk is full or cannot be written to.
     """
     archive, into = Path(archive), Path(into)
     check_positive(max_bytes, "max_bytes", integer=True)
     check_positive(max_files, "max_files", integer=True)
     for path, what in ((archive, archive.is_file()), (into, into.is_dir())):
         if not what:
-            raise FileError(f"Got nothing at {path}; expected an archive. Check the path.")
+            raise FileError(
+                f"Got nothing at {path}; expected an archive and a folder to unpack it into. Check the path."
+            )
     written = total = 0
     taken: set[str] = set()
     try:
@@ -93,7 +95,7 @@ def extract(
                     if total > max_bytes or count > max_files:
                         raise CorruptFileError(
                             f"Got more than {max_bytes} bytes or {max_files} members in {archive}; "
-                            "expected less in a data set. Do not use this archive: download it from its official source."
+                            "expected fewer in a data set. Do not use this archive: download it from its official source."
                         )
                     place = _place(name, archive)
                     if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
@@ -109,7 +111,7 @@ def extract(
                         shutil.copyfileobj(stream, out, 2**20)
                     if target.stat().st_size != size:
                         raise CorruptFileError(
-                            f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}; expected them all. "
+                            f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}; expected all of them. "
                             "Download it again."
                         )
                     written += 1
@@ -121,7 +123,7 @@ def extract(
             f"Got a damaged archive, {archive} ({error}); expected a complete one. Download it again."
         ) from error
     except OSError as error:
-        if error.errno is None:  # gzip and bz2 say so of bytes that are not theirs
+        if error.errno is None:  # gzip and bz2 raise this for data in another format
             raise CorruptFileError(
                 f"Got a damaged archive, {archive} ({error}); expected a complete one. Download it again."
             ) from error
@@ -140,7 +142,7 @@ def remove_left_over(folder: Path) -> None:
 
 @contextmanager
 def _temporary_in(folder: Path) -> Iterator[Path]:
-    """Give a hidden folder that goes when the block ends; those of killed runs go first."""
+    """Yield a hidden temporary folder, removed when the block ends; first remove those of killed runs."""
     remove_left_over(folder)
     temporary = temporary_beside(folder / "unpacking")
     temporary.mkdir()
@@ -150,20 +152,20 @@ def _temporary_in(folder: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-#: Name, size and a way to read it (none for a folder).
+#: Name, size and a function that opens it (None for a folder).
 _Member = tuple[str, int, Callable[[], IO[bytes]] | None]
 
 
 @contextmanager
 def _members(archive: Path) -> Iterator[Iterator[_Member]]:
-    """Open an archive and go through its members."""
+    """Open an archive and yield an iterator over its members."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             yield _zip_members(zipped, archive)
     else:
         with tarfile.open(archive, mode="r:*") as tarred:
             yield _tar_members(tarred, archive)
-            if tarred.fileobj is not None:  # gzip's checksum lies behind what tar reads
+            if tarred.fileobj is not None:  # read to the end, since gzip verifies its checksum there
                 while tarred.fileobj.read(2**20):
                     if tarred.fileobj.tell() > 2 * MAX_BYTES:
                         raise CorruptFileError(
@@ -183,14 +185,14 @@ def _tar_members(tarred: tarfile.TarFile, archive: Path) -> Iterator[_Member]:
     for member in tarred:
         if not (member.isreg() or member.isdir()):
             raise _special(member.name, archive)
-        if hasattr(tarfile, "data_filter"):  # a second opinion, from Python 3.11.4 on; ours below is stricter
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on; the checks below are stricter
             tarfile.data_filter(member, str(archive.parent))
         yield member.name, member.size, None if member.isdir() else partial(_read, tarred, member)
 
 
 def _read(tarred: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     stream = tarred.extractfile(member)
-    assert stream is not None  # that is how links and folders come out, and neither comes here
+    assert stream is not None  # None only for links and folders, which are excluded above
     return stream
 
 
@@ -201,17 +203,17 @@ def _special(name: str, archive: Path) -> CorruptFileError:
 
 
 def _place(name: str, archive: Path) -> str:
-    """Return where a member goes, below the folder; refuse every name that leads out of it."""
+    """Return the relative path of a member. Raises CorruptFileError for a name that leads out of the folder."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or any(":" in part for part in parts):
         raise CorruptFileError(
-            f"Got the path {name!r} in {archive}; expected paths below the archive's folder. Do not use this archive: download it from its official source."
+            f"Got the path {name!r} in {archive}; expected paths inside the archive's folder. Do not use this archive: download it from its official source."
         )
     return "/".join(parts)
 
 
 def _merge(source: Path, target: Path) -> None:
-    """Move everything in a folder into another; folders of one name become one."""
+    """Move the contents of a folder into another, merging folders of the same name."""
     for path in sorted(source.iterdir()):
         place = target / path.name
         if path.is_dir() and place.is_dir() and not place.is_symlink():

@@ -1,8 +1,8 @@
-"""Downloads of known files: over https, resumable, verified before they are renamed, and never repeated.
+"""Downloads of known files over https: resumable, verified before the final rename, and never repeated.
 
-Not by pooch (as of 1.9): it starts over where a download stopped, follows a redirect to http, and writes what arrives without a limit.
-Its ``Unzip`` and ``Untar`` call ``extractall`` in place, without a limit on bytes or files, and below Python 3.12 without a filter of members:
-what :mod:`congruence.datasets.archives` refuses or undoes would be on the disk.
+pooch (as of 1.9) is not used, because it restarts an interrupted download from the beginning, follows redirects to http, and does not limit the
+size of a download. Its ``Unzip`` and ``Untar`` call ``extractall`` in place, without a limit on bytes or files and, below Python 3.12, without a
+member filter, so files that :mod:`congruence.datasets.archives` refuses or removes would be written to the disk.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from congruence.errors import CongruenceError, CorruptFileError, FileError, Stor
 
 __all__ = ["Resource", "by_hand", "check_recorded", "fetch", "install", "record"]
 
-#: Schemes that are followed, also by a redirect.
+#: Allowed URL schemes, also after a redirect.
 SCHEMES = ("https",)
 
-#: Seconds without a byte after which a server counts as gone.
+#: Seconds without data after which a connection is given up.
 TIMEOUT = 60.0
 
-#: Where a file is whose size nobody publishes, it may have this many bytes.
+#: Largest allowed number of bytes of a file whose size is not published.
 SMALL = 32 * 2**20
 
 _BLOCK = 2**18
@@ -38,29 +38,29 @@ _BLOCK = 2**18
 
 @dataclass(frozen=True)
 class Resource:
-    """A file to fetch, and what to do with it.
+    """A file to download, and how to verify and unpack it.
 
     Attributes
     ----------
     url : str or None
-        None for a file that comes out of an archive.
+        None for a file that is unpacked from another archive.
     path : str
-        Where it goes, below the root.
+        Path of the download, relative to the root.
     creates : str
-        What is there when all is done, below the root; then nothing is fetched.
+        Path, relative to the root, that exists after installation; if it exists already, nothing is downloaded.
     into : str or None
-        Folder to unpack it in, below the root; None if it is no archive.
+        Folder to unpack it in, relative to the root; None if it is not an archive.
     keep : tuple of str
-        Patterns of the members wanted; all by default.
+        Patterns of the archive members to unpack; all by default.
     size : int or None
-        In bytes.
+        Published size in bytes.
     md5, sha256 : str or None
-        Published checksums. Without any, the checksum of the first download is recorded beside the file (*trust on
-        first use*): later changes are noticed, a wrong first download is not, but for what ``check`` sees.
+        Published checksums. Without any, the checksum of the first download is recorded next to the file (*trust on
+        first use*): this detects later changes, but not a wrong first download, unless ``check`` detects it.
     check : callable, optional
-        Reads the file and raises if it is not what it should be.
+        Reads the file and raises an error if its contents are wrong.
     inner : Resource, optional
-        An archive in this archive, which is unpacked next.
+        An archive within this archive, which is unpacked next.
     """
 
     url: str | None
@@ -87,19 +87,19 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
     ----------
     resource : Resource
     root : path-like
-        Made if it does not exist.
+        Created if it does not exist.
     callback : callable, optional
         Called with the number of bytes of each block received.
 
     Returns
     -------
     bool
-        False if everything was there already.
+        False if the resource was already installed.
 
     Raises
     ------
     FileError
-        No answer, or an incomplete one: the message says what to put where by hand.
+        If the download fails or is incomplete; the message says which file to put where by hand.
     CorruptFileError, StorageError
         If a file is damaged, or the output cannot be written.
     """
@@ -123,7 +123,7 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
         install(resource.inner, root)
     if not (root / resource.creates).exists():
         raise CorruptFileError(
-            f"Got no {resource.creates} out of {target}; expected it in the archive. Download it again."
+            f"Got {target} without {resource.creates}; expected it in the archive. Delete the archive and download it again."
         )
     return True
 
@@ -131,22 +131,22 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
 def fetch(resource: Resource, target: str | Path, callback: Callable[[int], object] | None = None) -> None:
     """Download a file to ``target``, or verify an existing one.
 
-    What arrives is kept as ``<target>.part`` until it is whole, so that the next attempt goes on where this one stopped.
+    Data are written to ``<target>.part`` until the download is complete, so that the next attempt can resume it.
 
     Parameters
     ----------
     resource : Resource
     target : path-like
-        In an existing folder.
+        Path in an existing folder.
     callback : callable, optional
         Called with the number of bytes of each block received.
 
     Raises
     ------
     FileError
-        No answer, or an incomplete one.
+        If the download fails or is incomplete.
     CorruptFileError
-        The file is not the one that was published; it is removed, unless it lay there before.
+        If the file is not the published one; it is removed, unless it existed before the call.
     StorageError
         If the output cannot be written.
     """
@@ -154,11 +154,11 @@ def fetch(resource: Resource, target: str | Path, callback: Callable[[int], obje
     if not target.exists():
         if resource.url is None:
             raise FileError(
-                f"Got no file at {target}; expected it in the archive that comes before it. Delete what was unpacked, and download again."
+                f"Got no file at {target}; expected it from the archive that contains it. Delete the unpacked files, and download the archive again."
             )
         part = target.with_name(target.name + ".part")
         resumed = part.exists() and part.stat().st_size > 0
-        # What lay there may be the beginning of another file: then once more from the start, and no further.
+        # An existing partial file may belong to another version: if it fails the check, download once more from the start.
         for last in (False, True) if resumed else (True,):
             try:
                 _receive(resource, target, part, callback)
@@ -186,25 +186,25 @@ def by_hand(resource: Resource, target: Path) -> str:
 
 
 def record(path: Path) -> None:
-    """Write the SHA-256 of a file beside it, as ``sha256sum`` does."""
+    """Write the SHA-256 of a file next to it, in the format of ``sha256sum``."""
     with atomic_path(_record_of(path), force=True) as temporary:
         temporary.write_text(f"{_digest(path, 'sha256')}  {path.name}\n", encoding="utf-8")
 
 
 def check_recorded(path: Path) -> None:
-    """Refuse a file that changed since :func:`record`; one without a record passes.
+    """Check that a file has not changed since :func:`record`; a file without a record passes.
 
     Raises
     ------
     CorruptFileError
-        If a file is damaged.
+        If the file has changed.
     """
     beside = _record_of(path)
     if beside.is_file() and beside.read_text(encoding="utf-8", errors="replace").split()[:1] != [
         _digest(path, "sha256")
     ]:
         raise CorruptFileError(
-            f"Got another {path.name} than was downloaded to {path.parent}; expected the checksum in {beside.name}. "
+            f"Got {path}, which has changed since it was downloaded; expected the checksum in {beside.name}. "
             f"Download it again, or delete {beside.name} if you changed it on purpose."
         )
 
@@ -228,14 +228,14 @@ def _verify(resource: Resource, path: Path) -> None:
         if expected is not None and (got := _digest(path, kind)) != expected:
             raise CorruptFileError(
                 f"Got {path} with {kind} {got} from {resource.url}; expected {expected}. Delete it and download it "
-                "again, and do not use it if that repeats."
+                "again; if this happens again, do not use the file."
             )
     if resource.check is not None:
         resource.check(path)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follow redirects, but to no other scheme."""
+    """Follow redirects, but only to allowed schemes."""
 
     def redirect_request(
         self,
@@ -254,12 +254,12 @@ def _check_scheme(url: str) -> None:
     scheme = urllib.parse.urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
         raise FileError(
-            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which cannot be altered on the way. Use an https address."
+            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which protects the download from changes. Use an https address."
         )
 
 
 def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[int], object] | None) -> None:
-    """Bring ``part`` to its full length."""
+    """Download the rest of the file into ``part``."""
     url = resource.url or ""
     limit = SMALL if resource.size is None else resource.size
     _check_scheme(url)
@@ -283,12 +283,12 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
                 )
             done = _write(answer, part, begin, limit, url, callback)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is left to send, or the file is another: begin again
+        if error.code == 416 and have:  # the partial file is complete or belongs to another version: start again
             part.unlink()
             _receive(resource, target, part, callback)
             return
         raise FileError(
-            f"Got the answer {error.code} {error.reason} from {url}; expected the file. Check the address, or {by_hand(resource, target)}."
+            f"Got HTTP status {error.code} ({error.reason}) from {url}; expected the file. Check the address, or {by_hand(resource, target)}."
         ) from error
     except CongruenceError:
         raise
@@ -301,19 +301,19 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
     expected = resource.size if total is None else total
     if expected is not None and done < expected:
         raise FileError(
-            f"Got {done} of {expected} bytes from {url}; expected them all. Run this again: it resumes where it stopped."
+            f"Got {done} of {expected} bytes from {url}; expected all of them. Run this again: it resumes where it stopped."
         )
 
 
 def _range(answer: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
-    """Return where an answer begins in the file, and how long the file is."""
+    """Return the offset at which a response starts, and the length of the file if it is known."""
     length = answer.headers.get("Content-Length", "")
     if answer.status == 206:
         span = answer.headers.get("Content-Range", "")  # bytes 100-199/200
         begin, _, total = span.removeprefix("bytes ").partition("/")
         if begin.split("-")[0] == str(have):
             return have, int(total) if total.isdigit() else None
-        raise http.client.HTTPException(f"a range that was not asked for: {span!r}")
+        raise http.client.HTTPException(f"a range that was not requested: {span!r}")
     return 0, int(length) if length.isdigit() else None
 
 
@@ -325,7 +325,7 @@ def _write(
     url: str,
     callback: Callable[[int], object] | None,
 ) -> int:
-    """Write the body of an answer behind the first ``begin`` bytes; return the length reached."""
+    """Write the body of a response after the first ``begin`` bytes; return the total length."""
     try:
         file = open(part, "r+b" if begin else "wb")
     except OSError as error:
@@ -339,11 +339,11 @@ def _write(
             done += len(block)
             if done > limit:
                 raise CorruptFileError(
-                    f"Got more than {limit} bytes from {url}; expected no more. Check the address, and do not use the file."
+                    f"Got more than {limit} bytes from {url}; expected at most that. Check the address, and do not use the file."
                 )
             try:
                 file.write(block)
-                file.flush()  # or a full disk would speak up later, from where it looks like the network
+                file.flush()  # otherwise a full disk would raise later, where it would look like a network error
             except OSError as error:
                 raise _refused(part, error) from error
             if callback is not None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ID_COLUMNS", "IMAGE_SUFFIXES", "Items", "choose_column", "open_items"]
 
-#: Names of files that a folder of images is searched for.
+#: Suffixes of the files that count as images in a folder.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
 
-#: Columns that are taken for texts, for paths of images, and for ids, unless told otherwise.
+#: Names of the columns that are used by default: for texts, for paths of images, and (below) for ids.
 COLUMNS = {
     "text": ("text", "caption", "sentence", "title"),
     "image": ("image", "path", "file", "filename", "file_name", "image_path"),
@@ -45,14 +45,15 @@ class Items:
     Parameters
     ----------
     name : str
-        Where they come from, for reports.
+        Where the items come from, for reports.
     modality : {"image", "text"}
     ids : ndarray of str or int, shape (n,)
-        Each different, as from :func:`congruence._utils.ids.as_ids`.
+        Unique ids, as returned by :func:`congruence._utils.ids.as_ids`.
     fetch : callable
-        From a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
+        Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
     stamp : callable
-        From a row number to a text that changes when the item does, as far as can be told without reading it.
+        Function from a row number to a string that changes when the item changes, as far as this can be detected without
+        reading the item.
     """
 
     name: str
@@ -74,25 +75,25 @@ def open_items(
     split: str = "test",
     root: str | Path | None = None,
 ) -> Items:
-    """Determine the items to embed.
+    """Open the items to embed.
 
     Parameters
     ----------
     spec : str or path-like
-        A folder of images, searched in depth; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``, ``.jsonl`` or ``.parquet`` with a column of texts or of paths
-        (relative to the table's folder); a ``.txt`` with a text a line; or the name of a data set
-        (:data:`congruence.datasets.DATASETS`), its images or its prompts.
+        A folder of images, searched recursively; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``, ``.jsonl`` or
+        ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with one text per line; or the
+        name of a data set (:data:`congruence.datasets.DATASETS`), for its images or its prompts.
     modality : {"image", "text"}, optional
-        By default what the folder, the column's name or the data set says: images, for the last.
+        By default determined by the folder or by the column's name; for a data set, images.
     column : str, optional
-        Of the table; by default the only one of :data:`COLUMNS` that it has.
+        Column of the texts or paths. By default, the table must have exactly one column of :data:`COLUMNS`, which is used.
     id_column : str, optional
-        By default ``id`` or ``ids``; else images go by their path and texts by their row number. Prompts of a data set
-        are named ``class:template``, by number.
+        Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text its row
+        number. The id of a data set's prompt is ``class:template``, both as numbers.
     split : str, default="test"
-        Of a data set; of SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
+        Split of a data set; for SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
     root : path-like, optional
-        Where a data set lies.
+        Folder that contains the data set's folder, or that folder itself.
 
     Returns
     -------
@@ -101,11 +102,13 @@ def open_items(
     Raises
     ------
     FileError, CorruptFileError
-        There is nothing at the path, or nothing in it.
+        If nothing exists at the path, a folder has no images, or a table cannot be read.
     ParameterError
-        Which column or modality is not clear, or is not there.
+        If an option is invalid, or the column or the modality is missing or ambiguous.
+    ShapeError
+        If a table has no rows.
     IdError
-        Ids repeat.
+        If ids are repeated.
     """
     if modality is not None:
         check_choice(modality, ("image", "text"), "modality")
@@ -127,7 +130,7 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
     """Return one of the two captions of every item, under the item's id."""
     if modality == "image" or column:
         raise ParameterError(
-            f"Got images, or columns, of {path}, which holds SugarCrepe's captions; expected texts. Leave out modality=… and the columns, and embed COCO's val2017 for the images."
+            f"Got modality='image' or a column for {path}, the folder of SugarCrepe's captions; expected neither. Leave out modality=… and the columns. For the images, embed COCO's val2017."
         )
     check_choice(split, ("captions", "negatives"), "split")
     found = datasets.load_sugarcrepe(path)
@@ -138,8 +141,8 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
 def _folder(path: Path, modality: str | None, column: str | None) -> Items:
     if modality == "text" or column:
         raise ParameterError(
-            f"Got a folder, {path}, for texts; expected a table or a .txt. Write the texts into one, or leave out "
-            "modality=… and the columns."
+            f"Got modality='text' or a column for a folder, {path}, whose images would be embedded; expected neither. Pass a table or a .txt file "
+            "for texts, or leave out modality=… and the columns."
         )
     found = []
     for place, folders, files in os.walk(path):
@@ -147,7 +150,7 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
         found += [Path(place, name) for name in files if name[0] != "." and Path(name).suffix.lower() in IMAGE_SUFFIXES]
     if not found:
         raise FileError(
-            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}. Pass a folder that holds such files."
+            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}. Pass a folder that contains such files."
         )
     ids = sorted(file.relative_to(path).as_posix() for file in found)
     return _files(str(path), ids, path, ids)
@@ -157,7 +160,7 @@ def _files(name: str, ids: Ids, base: Path, paths: list[str]) -> Items:
     def stamp(row: int) -> str:
         try:
             facts = (base / paths[row]).stat()
-        except (OSError, ValueError):  # a name with a NUL is none
+        except (OSError, ValueError):  # ValueError: a path with a NUL character
             return "missing"
         return f"{facts.st_size} {facts.st_mtime_ns}"
 
@@ -173,7 +176,7 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     if suffix == ".txt":
         if modality == "image" or column or id_column:
             raise ParameterError(
-                f"Got columns, or images, for {path}; expected one text a line. Leave out the columns and modality='image', or write a table (.csv, .jsonl or .parquet)."
+                f"Got modality='image' or a column for {path}; expected neither, since a .txt file has one text per line. Leave them out, or write a table (.csv, .jsonl or .parquet)."
             )
         values, modality = read_column(path), "text"
     else:
@@ -195,7 +198,7 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
 
 
 def _columns(path: Path) -> list[str]:
-    """Name the columns of a table."""
+    """Return the names of a table's columns. Raises FileError, CorruptFileError."""
     try:
         if path.suffix.lower() == ".parquet":
             return list(pq.read_schema(path).names)
@@ -206,7 +209,7 @@ def _columns(path: Path) -> list[str]:
             return list(record) if isinstance(record, dict) else []
     except OSError as error:
         raise FileError(
-            f"Got a refusal while reading {path} ({error}); expected a readable table. Check the permissions of the file."
+            f"Got an error while reading {path} ({error}); expected a readable table. Check the permissions of the file."
         ) from error
     except (ValueError, csv.Error, pa.ArrowInvalid) as error:
         raise CorruptFileError(
@@ -224,13 +227,13 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
     if column is None:
         if len(known) != 1:
             raise ParameterError(
-                f"Got {path} with columns {listed}, {len(known) or 'none'} of which may be meant; expected to know which. "
-                "Pass column=…, and modality=…."
+                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which may be meant; expected exactly one with a usual name. "
+                "Pass column=… and modality=…."
             )
         column = next(iter(known))
     if modality is None and column not in known:
         raise ParameterError(
-            f"Got column={column!r} of {path}, of texts or of paths of images; expected to be told which. Pass modality='image' or modality='text'."
+            f"Got column={column!r} of {path}, whose name does not say whether it contains texts or image paths; expected a modality. Pass modality='image' or modality='text'."
         )
     return column, modality or known[column]
 
@@ -238,12 +241,12 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
 def _dataset(name: str, modality: str | None, split: str, root: str | Path | None) -> Items:
     if name not in datasets.DATASETS:
         raise FileError(
-            f"Got nothing at {name}, which is no data set either ({', '.join(datasets.DATASETS)}); expected a folder of images, a "
-            "table or one of these. Check the path."
+            f"Got {name}, which is neither an existing path nor a data set; expected a folder of images, a table or the name of a data set "
+            f"({', '.join(datasets.DATASETS)}). Check the path."
         )
     if root is None:
         raise ParameterError(
-            f"Got the data set {name!r} without its place; expected the folder it lies in. Pass root=…."
+            f"Got the data set {name!r} without its folder; expected the folder that contains it. Pass root=…."
         )
     data = datasets.open_dataset(name, root=Path(root).expanduser(), split=split)
     label = f"{name}:{split}"

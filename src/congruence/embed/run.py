@@ -44,7 +44,7 @@ from congruence.stores._ids import arrow_ids, id_type_of
 
 __all__ = ["EmbedReport", "embed"]
 
-#: Items of a part unless told otherwise: what at most is lost when a run stops and there is no cache.
+#: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
 PART_ITEMS = 4096
 
 
@@ -56,18 +56,18 @@ class EmbedReport:
     ----------
     output : str
     ids : str or None
-        File of ids beside an output that has no room for them.
+        File of the ids, next to an output whose format cannot store them.
     encoder, fingerprint : str
     items : str
-        Where they came from.
+        Where the items came from.
     rows, dim : int
-        Size of what was written; of each layer, with several.
+        Number of rows and width of the output; with several layers, of each layer.
     layers : int
     encoded, cached, resumed : int
-        Rows that went through the model, that came from the cache (or from an equal item of their batch), and that an
-        earlier run had finished.
+        Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch), and
+        that an earlier run had finished.
     failures : list of dict
-        ``id`` and ``error`` of every item that was left out.
+        ``id`` and ``error`` of each item that was left out.
     failures_file : str or None
     seconds : float
     """
@@ -106,8 +106,8 @@ def embed(
 ) -> EmbedReport:
     """Encode items and write their vectors with their ids.
 
-    Finished parts wait in a hidden folder beside the output; the same call after an interruption takes over those whose
-    items and encoder are still the same, and makes the others. The output appears only when it is complete.
+    Finished parts are kept in a hidden folder next to the output. After an interruption, the same call reuses the parts
+    whose items and encoder have not changed, and encodes the rest. The output appears only when it is complete.
 
     Parameters
     ----------
@@ -115,17 +115,18 @@ def embed(
     items : Items
         See :func:`congruence.embed.open_items`.
     output : path-like
-        The suffix chooses the format (:data:`congruence.stores.FORMATS`); none means a folder of parts. An encoder of
-        every layer needs a folder, in which each layer becomes a ``.parquet``. Formats without room for ids get a
-        ``.ids.txt`` beside them.
+        The suffix determines the format (:data:`congruence.stores.FORMATS`); without a suffix, the output is a folder of
+        parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format cannot
+        store ids, they are written to a ``.ids.txt`` file next to the output.
     batch_size : int, default=64
     on_error : {"fail", "skip"}, default="fail"
-        What to do about an item that cannot be decoded or encoded: stop, or leave it out and list it in
+        What to do with an item that cannot be decoded or encoded: stop, or leave it out and list it in
         ``<output>.failures.csv``.
     cache : path-like, optional
-        Folder of vectors by encoder and content, see :class:`VectorCache`: what is there is not encoded again.
+        Folder that caches vectors by encoder and content, see :class:`VectorCache`. Cached items are not encoded again.
     shard_size : int, optional
-        Items of a part, in the output folder and of what is kept when a run stops; 4,096 by default for the latter.
+        Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's parts
+        have 4,096 items.
     force : bool, default=False
         Replace an existing output.
     callback : callable, optional
@@ -138,13 +139,14 @@ def embed(
     Raises
     ------
     ParameterError, ModalityError, IdError
-        Before any work: an option, or items of another modality than the encoder's.
+        If an option is invalid, the items have another modality than the encoder, or ids contain line breaks that the
+        ``.ids.txt`` file cannot hold. Raised before any work.
     OutputExistsError
-        The output is there; or it is a folder of other things than parts.
+        If the output exists, or is a folder with other files than parts.
     FileError, CorruptFileError, InputError
-        An item cannot be used, under ``on_error="fail"``; or none can.
+        If an item cannot be used and ``on_error`` is "fail", or if no item can be encoded.
     StorageError
-        The disk refused; finished parts stay.
+        If the disk cannot be written. Finished parts are kept.
     """
     started = time.perf_counter()
     output = Path(output)
@@ -161,12 +163,12 @@ def embed(
             f"Got a refusal from the disk for {work} ({error.strerror}); expected space and permission. Free space, or pass an output on another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
-    busy = f"Got {output}, which another run is writing; expected one run. Wait for it, or pass another output."
+    busy = f"Got {output}, which another run is writing; expected one run at a time. Wait for it to finish, or pass another output."
     with locked(work, busy):
         try:
-            _check_output(output, encoder, items, shard_size, force)  # another run may have ended meanwhile
+            _check_output(output, encoder, items, shard_size, force)  # another run may have finished in the meantime
         except OutputExistsError:
-            with suppress(OSError):  # parts of an earlier run stay
+            with suppress(OSError):  # fails, as intended, if there are parts of an earlier run
                 work.rmdir()
             raise
         return _embed(encoder, items, output, work, store, batch_size, on_error, shard_size, force, callback, started)
@@ -185,7 +187,7 @@ def _embed(
     callback: Callable[[int], object] | None,
     started: float,
 ) -> EmbedReport:
-    """Encode the parts that are missing, and put all of them together."""
+    """Encode the missing parts, and assemble the output from all parts."""
     size = shard_size or PART_ITEMS
     counts = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -194,8 +196,8 @@ def _embed(
             counts.append(_part(run, work, number, range(start, min(start + size, len(items)))))
     if not sum(counts):
         raise CorruptFileError(
-            f"Got {len(items)} items of {items.name}, none of which can be encoded (the first: {run.failures[0]['error']}); "
-            "expected some that can. Look at the first error, and pass other items or another encoder."
+            f"Got {len(items)} items in {items.name}, none of which can be encoded (first error: {run.failures[0]['error']}); "
+            "expected at least one that can. Resolve the first error, or pass other items or another encoder."
         )
     ids_file = write_ids(work, counts, output)
     failures_file = write_failures(run.failures, output)
@@ -220,16 +222,18 @@ def _embed(
 
 
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
-    """Refuse before any work what the writers would refuse after it."""
+    """Run the checks of the output before any work, instead of when it is written."""
     if items.modality != encoder.space.modality:
         raise ModalityError(
-            f"Got {items.modality}s, {items.name}, for an encoder of {encoder.space.modality}s; expected the same. "
-            f"Load it with modality={items.modality!r}."
+            f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s; expected items of the encoder's modality. "
+            f"Load the encoder with modality={items.modality!r}."
         )
     kind = find_format(output, "output")
     if kind.suffixes != ("",) and (encoder.n_layers or shard_size):
-        what = "every layer" if encoder.n_layers else "a shard size"
-        raise ParameterError(f"Got {what} for the file {output}; expected a folder. Pass an output without a suffix.")
+        what = "an encoder of all layers" if encoder.n_layers else "a shard size"
+        raise ParameterError(
+            f"Got {what} and the single output file {output}; expected a folder. Pass an output without a suffix."
+        )
     if not output.parent.is_dir():
         raise FileError(
             f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
@@ -237,7 +241,7 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     list_of = output.with_name(f"{output.name}.failures.csv")
     if os.path.lexists(list_of) and not is_failures(list_of):
         raise OutputExistsError(
-            f"Got {list_of}, where failures would be listed and which is no such list; expected a free path. Move it away, or pass another output."
+            f"Got an existing file at {list_of}, the path for the list of failures; expected a free path, or an earlier list. Move the file away, or pass another output."
         )
     assert kind.sink is not None
     check_output(output, force=force, directory=kind.directory, foreign=kind.sink.why_foreign)
@@ -245,11 +249,11 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
 
 
 def _part(run: Run, work: Path, number: int, rows: range) -> int:
-    """Make sure that one part is on disk; return how many vectors it holds."""
+    """Encode one part, unless an earlier run has finished it; return its number of vectors."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
     key = _part_key(run, rows)
     done = read_mark(mark, file, key, len(rows))
-    # Under "fail", what an earlier run under "skip" left out has to be tried again.
+    # With on_error="fail", items that an earlier run with "skip" left out must be tried again.
     if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]
         run.resumed += done["rows"]
@@ -273,7 +277,7 @@ def _part(run: Run, work: Path, number: int, rows: range) -> int:
             file, n=len(blocks), dim=dim, has_ids=True, id_type=id_type_of(ids.type), space=space, force=True
         ) as sink:
             sink.write(ids, np.stack(blocks))
-    with atomic_path(mark, force=True) as temporary:  # last: its being there says that the part is complete
+    with atomic_path(mark, force=True) as temporary:  # written last: it marks the part as complete
         checksum = checksum_of(file) if blocks else None
         done = {"key": key, "rows": len(blocks), "failures": run.failures[before:], "sha256": checksum}
         temporary.write_text(json.dumps(done), encoding="utf-8")
@@ -281,7 +285,7 @@ def _part(run: Run, work: Path, number: int, rows: range) -> int:
 
 
 def _part_key(run: Run, rows: range) -> str:
-    """Return a digest of all that decides a part: the encoder, the ids, and what is known of the items unread."""
+    """Return a digest of everything that determines a part: the encoder, the modality, and the ids and stamps of the items."""
     digest = hashlib.sha256(f"{run.encoder.fingerprint}\0{run.items.modality}\0".encode())
     for row in rows:
         digest.update(f"{run.items.ids[row]}\0{run.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""Encoders: frozen models behind one interface, chosen by the prefix of their name."""
+"""Encoders: frozen models with a common interface, selected by the prefix of their name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from congruence.errors import ParameterError
 
 __all__ = ["ADAPTERS", "ENCODED", "PAIRS", "POOLINGS", "Encoder", "item_digest", "load_encoder", "open_image"]
 
-#: Module and class of each adapter, by the prefix of the names it takes. Its library is imported when it is used.
+#: Module and class of each adapter, by name prefix. An adapter's library is imported only when it is used.
 ADAPTERS = {
     "hf": ("congruence.encoders.hf", "HfEncoder"),
     "open_clip": ("congruence.encoders.open_clip", "OpenClipEncoder"),
@@ -21,8 +21,8 @@ ADAPTERS = {
     "onnx": ("congruence.encoders.onnx", "OnnxEncoder"),
 }
 
-#: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP;
-#: the base one has the 768 dimensions that its experiments of equal widths need.
+#: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP
+#: it uses; the base model has the 768 dimensions that its experiments with equal widths need.
 PAIRS = {
     "openai-b32-laion-b32": ("open_clip:ViT-B-32/openai", "open_clip:ViT-B-32/laion400m_e31"),
     "openai-l14-siglip": ("open_clip:ViT-L-14/openai", "hf:google/siglip-base-patch16-224"),
@@ -53,26 +53,26 @@ def load_encoder(
         ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``, ``timm:<name>`` or
         ``onnx:<path>``.
     modality : {"image", "text"}, optional
-        Which tower; may be left out for a model that has one.
+        Tower to load; optional for a model with one tower.
     device : str, default="auto"
-        ``"cuda"``, ``"cuda:1"``, ``"mps"``, ``"cpu"``; by default the first of these that there is.
+        ``"cuda"``, ``"cuda:1"``, ``"mps"`` or ``"cpu"``; by default the first of these that is available.
     dtype : {"auto", "float32", "float16", "bfloat16"}, default="auto"
-        Precision of the products (autocast); by default float16 on cuda, float32 elsewhere.
+        Precision of matrix products (autocast); by default float16 on CUDA, float32 elsewhere.
     revision : str, optional
         Branch, tag or commit on the Hugging Face hub.
     layer : int or "all", optional
-        Hidden state to pool, for ``hf:``: 0 is the embeddings, k the output of block k, -1 the last. ``"all"`` lays the
-        pooled vectors of every layer side by side, made in one pass.
+        For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last. ``"all"``
+        concatenates the pooled vectors of all layers, computed in one pass.
     pooling : {"cls", "mean", "cls_mean", "last"}, optional
-        The [CLS] token; the mean of an image's patches or of a text's tokens, padding left out; both side by side; the
-        last token of a text.
+        ``"cls"``: the [CLS] token. ``"mean"``: the mean of an image's patches or of a text's tokens, without padding. ``"cls_mean"``: both,
+        concatenated. ``"last"``: the last token of a text.
     normalize : bool, optional
-        Scale rows to unit norm; by default the towers of dual encoders, and sentence encoders that do so themselves.
+        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that normalize their output.
     safetensors_only : bool, default=True
-        For ``hf:`` and ``sentence-transformers:``: refuse weights in torch's own format, of which torch otherwise restores
-        arrays alone, as it does for ``open_clip:`` and ``timm:``.
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads from it
+        only tensors, as it does for ``open_clip:`` and ``timm:``.
     description : mapping or path-like, optional
-        For ``onnx:``: how to prepare inputs; by default the JSON file beside the graph.
+        For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
 
     Returns
     -------
@@ -81,16 +81,16 @@ def load_encoder(
     Raises
     ------
     ParameterError
-        Unknown adapter, modality, device, dtype, layer or pooling, or one that the adapter does not offer.
+        If the adapter, modality, device, dtype, layer or pooling is unknown or not supported by the adapter.
     MissingExtraError
-        The adapter's library is not installed.
+        If the adapter's library is not installed.
     FileError
-        The model cannot be found or loaded.
+        If the model cannot be found or loaded.
     """
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
         raise ParameterError(
-            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}. Begin with one of "
+            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}. Pass a name with one of "
             "these prefixes."
         )
     if modality is not None:

@@ -1,4 +1,4 @@
-"""The interface of every encoder: a space, a fingerprint, and vectors in the order of the items."""
+"""The interface of all encoders: a space, a fingerprint, and vectors in the order of the items."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 #: Kinds of items that can be encoded.
 ENCODED = ("image", "text")
 
-#: How the hidden states of an item's tokens become one vector.
+#: Ways to reduce the hidden states of an item's tokens to one vector.
 POOLINGS = ("cls", "mean", "cls_mean", "last")
 
-#: Raster formats only: Pillow would hand PostScript to an interpreter.
+#: Raster formats only, since Pillow would pass PostScript to an interpreter.
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 
-#: What is encoded: a text, or an image as a path, the bytes of a file, or decoded.
+#: An item to encode: a text, or an image as a path, the bytes of a file, or a decoded image.
 Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of :func:`congruence.encoders.load_encoder`, from which every adapter is built.
+    """The arguments of :func:`congruence.encoders.load_encoder`, which are passed to every adapter.
 
     Parameters
     ----------
     name : str
-        As the caller wrote it, prefix included.
+        Name as given by the caller, including the prefix.
     path : str
-        The name after its prefix.
+        The name without its prefix.
     modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
         See :func:`congruence.encoders.load_encoder`.
     """
@@ -65,11 +65,11 @@ class Options:
     description: Mapping[str, object] | str | os.PathLike[str] | None = None
 
     def refuse(self, *names: str) -> None:
-        """Refuse options that an adapter cannot honour. Raises ParameterError."""
+        """Raise ParameterError if options are set that an adapter does not support."""
         for name in names:
             if (value := getattr(self, name)) is not None:
                 raise ParameterError(
-                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter has no choice of {name}. Leave out {name}=…."
+                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter does not support {name}. Leave out {name}=…."
                 )
 
     @property
@@ -91,10 +91,10 @@ class Encoder(ABC):
     space : Space
         Name, revision, modality, width, and whether rows are scaled to unit norm.
     fingerprint : str
-        SHA-256 in hex of everything that decides the vectors: weights, preprocessing, layer, pooling, normalization,
-        precision. Together with :func:`item_digest` it names an embedding.
+        Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling, normalization,
+        precision. Together with :func:`item_digest` it identifies an embedding.
     n_layers : int or None
-        How many layers lie side by side in each vector; None unless loaded with ``layer="all"``.
+        Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
     """
 
     space: Space
@@ -121,11 +121,11 @@ class Encoder(ABC):
         Raises
         ------
         ParameterError, DtypeError
-            ``batch_size`` is not positive, or an item is of the wrong kind.
+            If ``batch_size`` is not positive, or an item has the wrong type.
         FileError, CorruptFileError
-            An image is missing or cannot be decoded.
+            If an image is missing or cannot be decoded.
         NotFiniteError, ZeroRowError
-            The model gave NaN, infinity or nothing but zeros for an item, as half precision can.
+            If the model returns NaN, infinity or only zeros for an item, which can happen in half precision.
         """
         check_positive(batch_size, "batch_size", integer=True)
         if isinstance(items, (str, bytes, os.PathLike)):
@@ -172,12 +172,12 @@ class Encoder(ABC):
         Raises
         ------
         ParameterError
-            The encoder gives one layer.
+            If the encoder was not loaded with ``layer="all"``.
         """
         layers = self.n_layers
         if layers is None:
             raise ParameterError(
-                f"Got an encoder of one layer, {self.space.model!r}; expected every layer. Pass layer='all' when loading it."
+                f"Got an encoder of one layer, {self.space.model!r}; expected an encoder of all layers. Pass layer='all' when loading it."
             )
         blocks = self.encode(items, batch_size, callback)
         return (block.reshape(len(block), layers, -1) for block in blocks)
@@ -188,7 +188,7 @@ class Encoder(ABC):
         return replace(self.space, model=(self.space.model or "").replace("layer=all", f"layer={layer}"), dim=dim)
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return the number of tokens the model reads of each text, after its own truncation; None if the adapter cannot count them."""
+        """Return the number of tokens of each text that the model processes, after truncation; None if the adapter cannot count them."""
         return None
 
     def _read(self, item: Item) -> Item:
@@ -197,7 +197,7 @@ class Encoder(ABC):
             return open_image(item)
         if not isinstance(item, str):
             raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str. Convert it to str, or pass modality='image' to load the encoder of images."
+                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str. Convert it to str, or pass modality='image' to load an image encoder."
             )
         return item
 
@@ -206,7 +206,7 @@ class Encoder(ABC):
         """Return raw vectors of decoded items, shape (b, dim)."""
 
     def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
-        """Fill in the space; choices that make it another space than the model's own become part of its name."""
+        """Set the space; a layer or pooling that was requested, and therefore defines another space, becomes part of its name."""
         odd = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in odd.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
@@ -228,33 +228,33 @@ def open_image(item: Item) -> Image.Image:
     Raises
     ------
     FileError, CorruptFileError
-        There is no file, or it is no image that can be decoded whole.
+        If the file does not exist, or is not an image that can be decoded completely.
     DtypeError
-        Another kind of item.
+        If the item has another type.
     """
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
         raise DtypeError(
-            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image. Convert it to one of these, or pass modality='text' to load the encoder of texts."
+            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image. Convert it to one of these, or pass modality='text' to load a text encoder."
         )
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
         source = io.BytesIO(item) if isinstance(item, bytes) else item
         image = source if isinstance(source, pil.Image) else pil.open(source, formats=IMAGE_FORMATS)
-        # By way of RGBA, a palette with transparency converts without complaint.
+        # Convert through RGBA, which avoids a warning for palettes with transparency.
         image = image.convert("RGBA") if image.mode == "P" else image
         return image.convert("RGB")
     except FileNotFoundError:
         raise FileError(f"Got no image at {name}; expected an image file. Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
         raise CorruptFileError(
-            f"Got {name}, which cannot be decoded ({error or 'too large for the memory'}); expected a complete image ({', '.join(IMAGE_FORMATS)}). "
+            f"Got {name}, which cannot be decoded ({error or 'too large for memory'}); expected a complete image ({', '.join(IMAGE_FORMATS)}). "
             "Replace this file, or leave it out."
         ) from error
 
 
 def item_digest(item: Item) -> str:
-    """Return a name of an item based on its content: SHA-256 in hex of a text, of a file's bytes, or of an image's pixels.
+    """Return a digest of an item's content: the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels.
 
     Parameters
     ----------
@@ -282,12 +282,12 @@ def item_digest(item: Item) -> str:
 
 
 def fingerprint(**facts: object) -> str:
-    """Return SHA-256 in hex of plain data."""
+    """Return the hexadecimal SHA-256 of plain data."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def check_pooling(options: Options) -> None:
-    """Refuse an unknown pooling, or a layer that is no number. Raises ParameterError."""
+    """Raise ParameterError if the pooling is unknown, or the layer is not a whole number or "all"."""
     if options.pooling is not None:
         check_choice(options.pooling, POOLINGS, "pooling")
     if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
@@ -315,7 +315,7 @@ def loading(options: Options) -> Iterator[None]:
         yield
     except CongruenceError:
         raise
-    except Exception as error:  # each library has errors of its own, and some use bare ValueError or RuntimeError
+    except Exception as error:  # each library has its own exceptions, and some raise plain ValueError or RuntimeError
         told = " ".join(str(error).split())[:300]
         raise FileError(
             f"Got a failure while loading {options.name!r} ({type(error).__name__}: {told}); expected a model that the "

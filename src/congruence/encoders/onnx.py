@@ -1,4 +1,4 @@
-"""``onnx:<path>``: any graph that onnxruntime can run, with a short description of its inputs."""
+"""Encoders ``onnx:<path>``: any graph that onnxruntime can run, with a short description of its inputs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 __all__ = ["OnnxEncoder"]
 
-#: What a description may say, and what holds when it does not. ``mean`` and ``std`` are in units of scaled pixels.
+#: Entries of a description and their defaults. ``mean`` and ``std`` apply to pixels multiplied by ``scale``.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "image": {
-        "size": 224,  # of the input: one number, or [height, width]
-        "resize": "shortest",  # scale the shorter side and crop the center; or "squash" to the size
-        "resize_to": None,  # the shorter side before the crop, if larger than the size
+        "size": 224,  # size of the input: one number, or [height, width]
+        "resize": "shortest",  # scale the shorter side and crop the center; or "squash": resize without cropping
+        "resize_to": None,  # length of the shorter side before the crop, if larger than the size
         "interpolation": "bicubic",
         "layout": "NCHW",
         "scale": 1 / 255,
         "mean": [0.0, 0.0, 0.0],
         "std": [1.0, 1.0, 1.0],
-        "prefix": 0,  # tokens that come before those of the patches, and that no mean counts
+        "prefix": 0,  # number of tokens before the patch tokens, which mean pooling leaves out
     },
     "text": {
-        "tokenizer": "tokenizer.json",  # of the tokenizers library, beside the graph
+        "tokenizer": "tokenizer.json",  # file of the tokenizers library, in the folder of the graph
         "max_length": 512,
         "padding": "longest",  # or "max_length"
     },
@@ -47,11 +47,11 @@ _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32"
 
 
 class OnnxEncoder(Encoder):
-    """An onnxruntime graph, described by ``description`` or by a JSON file with the graph's name next to it.
+    """An encoder that runs an ONNX graph, described by ``description`` or by a JSON file of the same name in the graph's folder.
 
-    The description names the ``modality`` and, where they differ from :data:`DEFAULTS`, the preparation, the ``input`` (of
-    images), the ``output``, the ``pooling`` of an output with tokens, and whether to ``normalize`` rows. Texts fill those
-    of ``input_ids``, ``attention_mask`` and ``token_type_ids`` that the graph has.
+    The description contains the ``modality`` and, if they differ from :data:`DEFAULTS`, the preprocessing options, the name of the ``input`` (for
+    images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to ``normalize`` rows. Texts are passed as
+    ``input_ids``, ``attention_mask`` and ``token_type_ids``, as far as the graph has these inputs.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ class OnnxEncoder(Encoder):
     MissingExtraError, ParameterError, FileError, CorruptFileError
         If an optional dependency is not installed; a parameter has an invalid value; a file cannot be read; or a file is damaged.
     ShapeError
-        The output is no vector an item, and no pooling makes it one.
+        If the output is not one vector per item, and the pooling does not reduce it to one.
     """
 
     def __init__(self, options: Options) -> None:
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
-                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto', since a graph has its own precision. Leave out dtype=…, or convert the graph."
+                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto' or 'float32', since the precision is part of the graph. Leave out dtype=…, or convert the graph."
             )
         graph = Path(options.path).expanduser()
         if not graph.is_file():
@@ -101,7 +101,7 @@ class OnnxEncoder(Encoder):
         place = graph.parent / self._facts["tokenizer"]
         if not place.is_file():
             raise FileError(
-                f"Got no tokenizer at {place}; expected a tokenizer.json. Write its path as the entry tokenizer into the description of {graph}."
+                f"Got no tokenizer at {place}; expected a tokenizer.json. Add an entry tokenizer with its path to the description of {graph}."
             )
         text = place.read_text(encoding="utf-8")
         tokenizer = library.Tokenizer.from_str(text)
@@ -120,7 +120,7 @@ class OnnxEncoder(Encoder):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return how many tokens of each text the graph reads."""
+        """Return the number of tokens of each text that the graph processes, after truncation."""
         return [sum(item.attention_mask) for item in self._tokenizer.encode_batch(texts)]
 
     def _embed(self, items: list[Item]) -> np.ndarray:
@@ -140,7 +140,7 @@ class OnnxEncoder(Encoder):
         return self._pool(self._run(feed, len(items)), mask)
 
     def _run(self, feed: dict[str, np.ndarray], n: int) -> np.ndarray:
-        """Run the graph, in pieces if it was exported for batches of one size."""
+        """Run the graph; in padded batches if it was exported with a fixed batch size."""
         fixed = self._inputs[next(iter(feed))].shape[0] if feed else None
         size = fixed if isinstance(fixed, int) and fixed > 0 else n
         out = []
@@ -164,7 +164,7 @@ class OnnxEncoder(Encoder):
         if out.ndim != 3 or pooling is None:
             raise ShapeError(
                 f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, dimensions), "
-                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}. Write another output or pooling into the description."
+                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}. Set another output or pooling in the description."
             )
         weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)
         if pooling == "cls":
@@ -176,7 +176,7 @@ class OnnxEncoder(Encoder):
         return mean if pooling == "mean" else np.concatenate([out[:, 0], mean], axis=1)
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
-        """Resize, crop and standardise one image."""
+        """Resize, crop and standardize one image."""
         pil = require("PIL.Image", extra="images")
         facts = self._facts
         height, width = (facts["size"],) * 2 if isinstance(facts["size"], int) else facts["size"]
@@ -195,7 +195,7 @@ class OnnxEncoder(Encoder):
 
 
 def _description(options: Options, graph: Path) -> dict[str, Any]:
-    """Read and complete a description."""
+    """Return the description, read from a file if necessary, with defaults filled in and choices checked."""
     given = options.description
     if given is None or isinstance(given, (str, os.PathLike)):
         place = graph.with_suffix(".json") if given is None else Path(given)
@@ -208,18 +208,18 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
                 raise FileError(f"Got no description at {place} ({error}); expected JSON. Check the path.") from error
             except ValueError as error:
                 raise CorruptFileError(
-                    f"Got {place}, which is no JSON ({error}); expected one JSON object. Write the description again."
+                    f"Got {place}, which is not JSON ({error}); expected one JSON object. Correct the description."
                 ) from error
     modality = given.get("modality") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or not isinstance(modality, str) or modality not in DEFAULTS:
         raise ParameterError(
             f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
-            f"{graph.with_suffix('.json').name} beside the graph. Write the entry modality into it."
+            f"{graph.with_suffix('.json').name} next to the graph. Add the entry modality to it."
         )
     known = {"modality": None, **_COMMON, **DEFAULTS[modality]}
     if odd := sorted(set(given) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(odd)} in the description of {options.name!r}; expected some of {', '.join(known)}. Remove the others."
+            f"Got {', '.join(odd)} in the description of {options.name!r}; expected only {', '.join(known)}. Remove the other entries."
         )
     facts = {**known, **given}
     if options.pooling is not None:
@@ -253,7 +253,7 @@ def _choose(name: str | None, found: list[str], what: str, graph: Path) -> str:
 
 
 def _graph_digest(graph: Path) -> str:
-    """Hash the graph and the files of weights that exporters put beside it under its name."""
+    """Return the digest of the graph and of external weight files, which exporters store next to it under its name."""
     digest = hashlib.sha256()
     for file in [
         graph,

@@ -28,40 +28,40 @@ __all__ = ["MapBatch", "store_as"]
 class MapBatch:
     """Maps the vectors of Arrow batches; ids and all other columns pass through.
 
-    It is for ``ray.data.Dataset.map_batches(…, batch_format="pyarrow")``, Spark's ``mapInArrow`` (:meth:`over`), Dask and Daft, and can be pickled. The
-    commands of this library use what it is made of, so that equal blocks give equal numbers, to the bit.
+    Use it with ``ray.data.Dataset.map_batches(…, batch_format="pyarrow")``, Spark's ``mapInArrow`` (:meth:`over`), Dask (:meth:`frame`) or Daft
+    (:meth:`vectors`). It can be pickled. The commands of this library use the same code, so equal blocks give identical results, bit for bit.
 
     Parameters
     ----------
     mapping : Map or path-like
-        Fitted, or the folder of a saved one.
+        A fitted map, or the folder of a saved one.
     schema : pyarrow.Schema
-        Of the batches. What a file's metadata say of the space of its vectors is checked; :attr:`schema` says what comes out.
+        Schema of the batches. If its metadata state the space of the vectors, this is checked against the map. The schema of the output is :attr:`schema`.
     column : str, optional
-        Of the vectors; may be left out when there is only one column of lists.
+        Column of the vectors; may be left out if there is only one column of lists.
     ids : str or False, optional
-        Column of ids, for messages; by default ``id`` or ``ids``, if there is one.
+        Column of the ids, for messages; by default ``id`` or ``ids``, if there is one.
     dim : int, optional
-        Width of the vectors, where the column is of lists of variable length; by default that which the map takes.
+        Width of the vectors, if the column has lists of variable length; by default the width that the map expects.
     space : Space, optional
-        What is known about the vectors; overrides what the schema says.
+        What is known about the vectors; overrides the metadata of the schema.
     column_out : str, optional
-        A new column for the mapped vectors; by default they replace the others.
+        Name of a new column for the mapped vectors; by default they replace the source vectors.
     modality, normalize, dtype, side, check, allow_zero_rows
         As for :func:`congruence.transform_file`.
     device : str, optional
-        "auto" computes products with torch where the worker sees a GPU, "cpu" or "cuda" there; by default NumPy computes them.
+        "cpu" or "cuda": compute matrix products with torch on that device; "auto" does so on a GPU if the worker has one. By default, NumPy computes them.
 
     Attributes
     ----------
     schema : pyarrow.Schema
-        Of what comes out.
+        Schema of the output.
 
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError, ParameterError, ShapeError, DtypeError
-        If arrays have the wrong shape or are not real numbers; vectors belong to another space; vectors belong to the map's target; the
-        modality does not fit; or a parameter has an invalid value.
+        If the vectors belong to another space or to the map's target, the modality does not fit, a parameter has an invalid value, or the column
+        has the wrong shape or type.
 
     Examples
     --------
@@ -130,19 +130,19 @@ class MapBatch:
         Parameters
         ----------
         batch : pyarrow.RecordBatch or Table
-            With the columns of the schema, in any order.
+            Batch with the columns of the schema, in any order.
 
         Returns
         -------
         pyarrow.RecordBatch or Table
-            As many rows, in the same order.
+            The same number of rows, in the same order.
 
         Raises
         ------
         NotFiniteError, ZeroRowError, ShapeError, IdError
-            A vector or id that cannot be used; rows are named by their ids, or counted from the start of the batch.
+            If a vector or an id is invalid; the message names the row by its id, or by its position in the batch.
         DtypeError
-            A number is too large for ``dtype``.
+            If a number is too large for ``dtype``.
         """
         columns = self._source.columns[0].schema
         rows = batch.select(columns.names)
@@ -161,7 +161,7 @@ class MapBatch:
         Parameters
         ----------
         frame : pandas.DataFrame
-            The index stays.
+            Its index is kept.
 
         Returns
         -------
@@ -175,7 +175,7 @@ class MapBatch:
         return out.set_axis(frame.index)
 
     def vectors(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-        """Map a column of vectors alone, as functions of Daft are called.
+        """Map a single column of vectors, as Daft calls its functions.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class MapBatch:
 
 
 def store_as(vectors: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
-    """Return mapped rows in the precision in which they are stored. Raises DtypeError where a number is too large for it."""
+    """Return mapped rows in the data type in which they are stored. Raises DtypeError if a number is too large for it."""
     try:
         with np.errstate(over="raise"):
             return np.ascontiguousarray(vectors, dtype=dtype)

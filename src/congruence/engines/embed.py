@@ -31,13 +31,13 @@ from congruence.stores.layout import TableLayout
 
 __all__ = ["EmbedDataSetReport", "EncoderSpec", "embed_dataset"]
 
-#: Items that are read at a time, rounded up to whole batches.
+#: Number of items read at a time, rounded up to whole batches.
 _READ = 1024
 
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """An encoder by name: what is sent to workers, which open it themselves.
+    """The name and options of an encoder; sent to the workers, which open the encoder themselves.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class EncoderSpec:
     safetensors_only: bool = True
 
     def open(self) -> Encoder:
-        """Open the encoder, once a process."""
+        """Return the encoder, which is loaded once per process."""
         return _open(self)
 
 
@@ -72,11 +72,11 @@ class EmbedDataSetReport(DataSetReport):
     Attributes
     ----------
     output, engine, rows, dim, dtype, fragments, resumed, bad_rows, bad_rows_file, normalized, seconds
-        As of :class:`DataSetReport`.
+        As in :class:`DataSetReport`.
     fingerprint : str
-        Of the encoder that all workers had.
+        Fingerprint of the encoder, which is the same on all workers.
     space : dict
-        Of the vectors.
+        Space of the vectors.
     """
 
     fingerprint: str
@@ -94,10 +94,10 @@ def embed_dataset(
     force: bool = False,
     callback: Callable[[int], object] | None = None,
 ) -> EmbedDataSetReport:
-    """Encode a data set into one of ids and vectors, fragment by fragment; after an interruption the same call resumes.
+    """Encode a data set into a data set of ids and vectors, fragment by fragment; after an interruption, the same call resumes.
 
-    Every fragment of the output has the name of the fragment it was read from, and its rows in their order. The calling process needs neither the
-    model nor its library: a worker says what the encoder is, and every other must have the same.
+    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. The calling process needs neither the
+    model nor its library: one worker reports what the encoder is, and all others must have the same one.
 
     Parameters
     ----------
@@ -105,14 +105,14 @@ def embed_dataset(
     data : ItemSet
         See :func:`congruence.engines.open_itemset`.
     output : str
-        A folder for Parquet, or a ``.lance`` data set; local, or a URL.
+        Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
     engine : Engine
     batch_size : int, default=64
-        Items that go through the model together.
+        Number of items per batch.
     bad_rows : str, optional
-        Parquet file for rows that cannot be encoded; without it the first one stops the job.
+        Parquet file for rows that cannot be encoded; without it, the first such row stops the job.
     force : bool, default=False
-        Replace an output that an engine wrote, and forget the journal of another job.
+        Replace an output that an engine wrote, and discard the journal of another job.
     callback : callable, optional
         Called with the number of rows of each finished fragment.
 
@@ -123,11 +123,11 @@ def embed_dataset(
     Raises
     ------
     ParameterError, ModalityError, OutputExistsError
-        Before anything is written.
+        If an option is invalid, the modality does not fit, or the output exists. Raised before anything is written.
     FileError, CorruptFileError, InputError, StorageError
-        With the name of the fragment: an item cannot be used, ids repeat in a fragment, or no item could be encoded.
+        If an item cannot be used or ids are repeated in a fragment, which the message names; or if no item can be encoded.
     SpaceMismatchError
-        A worker has another model, or another precision, under the same name.
+        If a worker has another model, or another precision, under the same name.
     """
     started = time.perf_counter()
     check_positive(batch_size, "batch_size", integer=True)
@@ -142,7 +142,7 @@ def embed_dataset(
     space, fingerprint = Space.from_dict(facts["space"]), str(facts["fingerprint"])
     if space.modality != data.modality:
         raise ModalityError(
-            f"Got {data.modality}s, {data.place.shown}, for an encoder of {space.modality}s; expected the same. Pass modality={data.modality!r} to the encoder."
+            f"Got {data.modality}s ({data.place.shown}) for an encoder of {space.modality}s; expected items of the encoder's modality. Pass modality={data.modality!r} to the encoder."
         )
     assert space.dim is not None
     layout = TableLayout(
@@ -178,7 +178,7 @@ def embed_dataset(
             collect_bad(out, journal, quarantine, quarantine_schema(data.schema))
         if quarantine is not None and not journal.rows:
             raise CorruptFileError(
-                f"Got {journal.bad} items of {data.place.shown}, none of which can be encoded; expected some that can. Look at the reasons in {quarantine.shown}, and pass "
+                f"Got {journal.bad} items in {data.place.shown}, none of which can be encoded; expected at least one that can. See the reasons in {quarantine.shown}, and pass "
                 "other items or another encoder."
             )
         out.publish(journal, layout.schema)
@@ -200,7 +200,7 @@ def embed_dataset(
 
 
 def _first_rows(data: ItemSet) -> dict[str, int]:
-    """Return the number that each fragment's first row has in the data set, where such numbers are the ids."""
+    """Return the row number of each fragment's first row in the data set; empty if the ids are not row numbers."""
     if not data.counts_rows:
         return {}
     ends = np.cumsum([one.rows for one in data.fragments]).tolist()
@@ -209,34 +209,34 @@ def _first_rows(data: ItemSet) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _DescribeWork:
-    """Says what the encoder is, as a worker opens it."""
+    """Reports the encoder that a worker opens."""
 
     encoder: EncoderSpec
 
     def __call__(self, fragment: Fragment) -> dict[str, object]:
-        """Return space and fingerprint; the fragment is not read."""
+        """Return the encoder's space and fingerprint; the fragment is not read."""
         found = self.encoder.open()
         return {"space": found.space.to_dict(), "fingerprint": found.fingerprint}
 
 
 @dataclass(frozen=True)
 class _EmbedWork:
-    """Encodes one fragment: what is sent to the workers.
+    """Encodes one fragment; sent to the workers.
 
     Attributes
     ----------
     encoder : EncoderSpec
     fingerprint : str
-        That the encoder must have.
+        Fingerprint that the encoder must have.
     data : ItemSet
-        Without its fragments.
+        The data set without its fragments.
     first_rows : dict of str to int
-        By the fragment's name, where ids are numbers of rows.
+        Row number of each fragment's first row by the name of the fragment; empty if the ids are not row numbers.
     layout : TableLayout
     output : Output
     batch_size : int
     quarantine : bool
-        Put bad rows aside rather than stop.
+        Set bad rows aside instead of stopping.
     """
 
     encoder: EncoderSpec
@@ -253,8 +253,8 @@ class _EmbedWork:
         encoder = self.encoder.open()
         if encoder.fingerprint != self.fingerprint:
             raise SpaceMismatchError(
-                f"Got {self.encoder.name!r} with the fingerprint {encoder.fingerprint[:12]} on a worker; expected {self.fingerprint[:12]}, as on the first. Install the same "
-                "weights on every machine, and pass device=… and dtype=… where not all have a GPU."
+                f"Got {self.encoder.name!r} with the fingerprint {encoder.fingerprint[:12]} on a worker; expected {self.fingerprint[:12]}, as on the first worker. Install the same "
+                "weights on every machine. If not all machines have a GPU, pass device=… and dtype=…."
             )
         ids = self.data.ids(fragment, self.first_rows.get(fragment.name, 0))
         aside: list[pa.RecordBatch] = []

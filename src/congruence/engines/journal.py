@@ -1,7 +1,8 @@
-"""Which fragments are finished: written beside the output, so that a killed driver resumes and no row is written twice.
+"""The journal of a job: which fragments are finished, so that a job resumes after its driver was killed and no row is written twice.
 
-A job is a plan, sealed when it begins, and receipts of finished fragments, gathered by the driver and put down in sealed segments of many. A fragment
-counts once, however often it was done: its output has a name of its own, which a second attempt replaces, and its first receipt is kept.
+The journal is written next to the output. It holds a plan, which is sealed with a digest when the job begins, and receipts of finished fragments,
+which the driver collects and writes in sealed segments. A fragment counts once, however often it was done: a second attempt replaces the output file
+of the first, and only the first receipt is kept.
 """
 
 from __future__ import annotations
@@ -24,28 +25,29 @@ __all__ = ["Journal", "Plan", "Receipt"]
 
 FORMAT, FORMAT_VERSION = "congruence-fragments", 1
 
-#: Receipts, and seconds, after which a segment is written: what a killed driver does again. An object store bills each.
+#: Number of receipts, and of seconds, after which a segment is written: the work that a killed driver repeats. Object stores charge for each segment.
 MOST_RECEIPTS = 256
 SECONDS, _SECONDS_LOCAL = 20.0, 1.0
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """Receipt that a fragment's output is in place.
+    """Record that a fragment's output is in place.
 
     Attributes
     ----------
     fragment : str
+        Name of the fragment.
     rows : int
-        Written.
+        Number of rows written.
     bad : int
-        Left out, and written to the quarantine.
+        Number of rows left out, and written to the quarantine.
     size : int
-        Bytes of the output's file.
+        Size of the output file in bytes.
     path : str
-        Of the output's file in its folder; empty where the format keeps its own list.
+        Path of the output file in its folder; empty if no file was written, or if the format keeps its own list of files (Lance).
     lance : list
-        Metadata of fragments of a Lance data set, to be committed.
+        Metadata of the fragments of a Lance data set, to be committed.
     """
 
     fragment: str
@@ -56,20 +58,20 @@ class Receipt:
     lance: list[Any] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain data."""
+        """Return the receipt as plain data."""
         return {**vars(self), "lance": list(self.lance)}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Description of a job, by which a later run recognizes it.
+    """Description of a job, which a later run compares with its own to recognize the job.
 
     Attributes
     ----------
     kind : str
         "transform", "embed", …
     identity : mapping
-        Plain data: digests and options of all on which the output depends.
+        The digests and options on which the output depends, as plain data.
     fragments : tuple of Fragment
     """
 
@@ -78,7 +80,7 @@ class Plan:
     fragments: tuple[Fragment, ...]
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain data."""
+        """Return the plan as plain data."""
         return {
             "kind": self.kind,
             "identity": dict(self.identity),
@@ -103,13 +105,13 @@ class Journal:
     Attributes
     ----------
     finished : dict of str to Receipt
-        By the fragment's name.
+        Receipts by the name of the fragment.
     resumed : int
-        Fragments that an earlier run had finished.
+        Number of fragments that an earlier run had finished.
     again : int
-        Attempts whose receipt came after another of the same fragment.
+        Number of receipts that were ignored: of fragments that already had one, or that are not in the plan.
     damaged : int
-        Segments whose seal was broken; their fragments are done again.
+        Number of segments that were damaged or belong to another plan; their fragments are done again.
     """
 
     def __init__(self, place: Place, plan: Plan) -> None:
@@ -128,14 +130,14 @@ class Journal:
         Parameters
         ----------
         restart : bool, default=False
-            Forget another job's journal that stands here.
+            Discard a journal here that is damaged or belongs to another job.
 
         Raises
         ------
         OutputExistsError
-            The journal is of another job: other fragments, another map or other options.
+            If the journal belongs to another job: with other fragments, another map or encoder, or other options.
         CorruptFileError, VersionError
-            If a file is damaged, or a file was written by a newer version.
+            If the plan is damaged, or a file was written by a newer version.
         """
         content = self.place.child("plan.json").read()
         if content is not None:
@@ -146,11 +148,11 @@ class Journal:
             if not restart:
                 if stored is None:
                     raise CorruptFileError(
-                        f"Got a journal whose plan is damaged, {self.place.shown}; expected an intact one. Remove the folder, or pass force=True to begin anew."
+                        f"Got a journal whose plan is damaged, {self.place.shown}; expected an intact one. Remove the folder, or pass force=True to start over."
                     )
                 raise OutputExistsError(
-                    f"Got the journal of another job at {self.place.shown}; expected that of this one: the fragments, the map or encoder, or the options differ. "
-                    "Pass force=True to begin anew, or another output."
+                    f"Got the journal of another job at {self.place.shown}, whose fragments, map or encoder, or options differ; expected the journal of this job. "
+                    "Pass force=True to start over, or pass another output."
                 )
             self.place.remove()
         self.place.child("plan.json").write(_seal({"digest": self._digest, "plan": self.plan.to_dict()}))
@@ -162,7 +164,7 @@ class Journal:
         Parameters
         ----------
         sizes : mapping of str to int
-            Of the files of the output, by path.
+            Sizes of the output files by path.
         """
         for name, one in list(self.finished.items()):
             if one.path and sizes.get(one.path) != one.size:
@@ -224,7 +226,7 @@ class Journal:
         self.resumed = len(self.finished)
 
     def _unseal(self, content: bytes, name: str) -> dict[str, object] | None:
-        """Return what a sealed file holds, or None where the seal is broken. Raises VersionError."""
+        """Return the content of a sealed file, or None if the file is damaged. Raises VersionError."""
         try:
             whole = json.loads(content)
             facts, seal, version = whole["facts"], whole["seal"], whole["format_version"]
@@ -238,7 +240,7 @@ class Journal:
 
 
 def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
-    """Return the receipts of a segment; None where they are not what was written."""
+    """Return the receipts of a segment, or None if they are malformed."""
     kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
     rows = facts.get("receipts")
     if not isinstance(rows, list):

@@ -1,4 +1,4 @@
-"""The passes of a migration on an engine: workers read sections of a data set, map them, and write their new vectors."""
+"""The passes of a migration on an engine: workers read ranges of rows, map them, and write the new vectors."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ from congruence.upgrade.migrate.passes import (
 
 __all__ = ["EngineWalks"]
 
-#: Bytes of old vectors from which a file is divided.
+#: Bytes of old vectors per range of rows, the unit of work of one task.
 STRETCH_BYTES = 256 * 2**20
 
 
 class EngineWalks:
-    """Walks over Parquet or Arrow files, or a LanceDB table, that lie where all workers can read and write them.
+    """The passes of a migration over Parquet or Arrow files, or a LanceDB table, that all workers can read and write.
 
-    Rows never pass the driver. Of files a worker writes the new vectors of its stretch by the number of their row, then the marks that they are there, so that a
-    stretch may be done twice, and what a killed run had not marked is done again. The complete new files are written one a task. Of a Lance table a worker writes
-    complete files of the new column, and the driver commits them, at least every few seconds; what others have changed meanwhile is left to the next walk.
+    Rows never pass through the driver. For files, a worker writes the new vectors of its range at their row numbers, and then marks them as written. A range may
+    therefore be processed twice, and rows that a killed run has not marked are processed again. Each complete new file is written by one task. For a Lance table, a
+    worker writes complete files of the new column, and the driver commits them every few seconds; rows that others have changed in the meantime are left to the next
+    pass.
 
     Parameters
     ----------
     engine : Engine
-        :class:`RayEngine`, or :class:`LocalEngine` to try it.
+        :class:`RayEngine`, or :class:`LocalEngine` to run the passes in this process.
     stretch_bytes : int
-        Bytes of old vectors from which a file is divided, between row groups; smaller fragments of a Lance table share a task up to it.
+        Bytes of old vectors per range. Larger files are divided at row-group boundaries; smaller fragments of a Lance table are combined into one task up to this size.
 
     Examples
     --------
@@ -58,7 +59,7 @@ class EngineWalks:
         self.engine, self.stretch_bytes = engine, stretch_bytes
 
     def begin(self, database: Database) -> None:
-        """Have a data set's new files written by the engine too. Raises ParameterError for other databases than those that :class:`EngineWalks` names."""
+        """Let the engine also write the new files of a data set. Raises ParameterError if workers cannot share the database."""
         files = _shared(database)
         if not isinstance(files, Tables):
             return
@@ -87,7 +88,7 @@ class EngineWalks:
         Raises
         ------
         NotFiniteError, ZeroRowError, ModalityError, ShapeError, CorruptFileError, StorageError
-            With the name of the stretch.
+            If rows cannot be read, mapped or written; the message names their range.
         """
         _refuse_native(mapper)
         rows = _shared(database)
@@ -111,7 +112,7 @@ class EngineWalks:
                     take()
                     journal.write(folder)
                     written = time.monotonic()
-        finally:  # also when it is stopped: what was written need not be written again
+        finally:  # also after an interruption, so that vectors already written need not be written again
             take()
             journal.sample = [one for _, one in kept]
             journal.write(folder)
@@ -124,12 +125,12 @@ class EngineWalks:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Compare every new vector with what the map gives, write those that differ, and sum up the old ones.
+        """Compare every new vector with the result of the map, rewrite those that differ, and compute the checksum of the old vectors.
 
         Raises
         ------
         NotFiniteError, ZeroRowError, ModalityError, ShapeError, CorruptFileError, StorageError
-            With the name of the stretch.
+            If rows cannot be read, mapped or written; the message names their range.
         """
         _refuse_native(mapper)
         return self._walk(_shared(database), mapper, dim, retry, callback)[1]
@@ -154,7 +155,9 @@ class EngineWalks:
             files += told["files"]
             if callback is not None:
                 callback(told["rows"])
-        retry(rows, lambda: rows.take(files))  # files that no longer fit count as written, so that another walk follows
+        retry(
+            rows, lambda: rows.take(files)
+        )  # files that can no longer be committed count as written, so that another pass follows
         return old, {"rows": old.rows, "written": written, "removed": 0, "old": str(old)}
 
     def _ranges(self, rows: Partitioned, dim: int) -> list[Fragment]:
@@ -163,10 +166,10 @@ class EngineWalks:
 
 
 def _shared(database: Database) -> Partitioned:
-    """Return the database as one that workers can share. Raises ParameterError."""
+    """Return the database if workers can share it. Raises ParameterError."""
     if not isinstance(database, Partitioned):
         raise ParameterError(
-            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose rows several machines can read and write at a time. "
+            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose rows several machines can read and write at the same time. "
             "Migrate it with engine='local'."
         )
     return database
@@ -175,14 +178,14 @@ def _shared(database: Database) -> Partitioned:
 def _refuse_native(mapper: RowMapper) -> None:
     if mapper.native is not None:
         raise MigrationError(
-            "Got a migration in which rows were re-embedded, for an engine; expected one that only maps: workers do not have the re-embedded vectors. "
-            "Go on with engine='local'."
+            "Got a migration with re-embedded rows for an engine; expected one that only maps, because workers do not have the re-embedded vectors. "
+            "Continue with engine='local'."
         )
 
 
 @dataclass(frozen=True)
 class _Fills:
-    """Maps the rows of a stretch that have no new vector yet; returns how many rows it has, a sample of their ids, and files that wait."""
+    """Maps the rows of a range that have no new vector yet; returns the number of rows, a sample of their ids, and the files to commit."""
 
     rows: Partitioned
     mapper: RowMapper
@@ -198,7 +201,7 @@ class _Fills:
             missing = ~block.has_new
             if not missing.any():
                 return None
-            # Whole blocks: products of other sizes may differ in the last digits.
+            # Map whole blocks, because matrix products of other sizes may differ in the last digits.
             vectors = self.mapper.new.encode(self.mapper(block.ids, block.old, block.modalities))
             return missing, vectors if missing.all() else vectors[missing]
 
@@ -208,7 +211,7 @@ class _Fills:
 
 @dataclass(frozen=True)
 class _Compares:
-    """Sums up the old vectors of a stretch and, with a map, writes new ones that are missing or wrong."""
+    """Computes the checksum of the old vectors of a range and, if there is a map, rewrites new vectors that are missing or wrong."""
 
     rows: Partitioned
     mapper: RowMapper | None
@@ -231,7 +234,7 @@ class _Compares:
 
 @dataclass(frozen=True)
 class _Writes:
-    """Writes the new file of one of the data set's files."""
+    """Writes the new version of one of the data set's files."""
 
     files: Tables
 
@@ -241,7 +244,11 @@ class _Writes:
 
 
 class _Sample:
-    """The ids with the smallest of random keys that belong to their rows: of all ranges together a uniform sample, however they are cut into blocks or done again."""
+    """Keeps the ids with the smallest random keys of a range.
+
+    A row's key depends only on its range and its position in it. The smallest keys of all ranges are therefore a uniform sample, however the ranges are divided into
+    blocks, and however often a range is processed.
+    """
 
     def __init__(self, start: int) -> None:
         self.kept: list[tuple[float, int | str]] = []

@@ -21,21 +21,21 @@ from congruence.stores.layout import TableLayout, parquet_options
 
 __all__ = ["MANIFEST", "Output", "map_digest", "write_fragment", "write_parquet"]
 
-#: Names the files of a finished output; what reads a folder of Parquet passes over names with an underscore.
+#: Lists the files of a finished output. Readers of Parquet folders skip names that begin with an underscore.
 MANIFEST = "_manifest.json"
 
 FORMAT, FORMAT_VERSION = "congruence-dataset", 1
 
-#: Rows, and bytes of vectors, of a row group.
+#: Number of rows, and of bytes, at which a row group is written.
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Output:
-    """The place a job writes to.
+    """The output of a job.
 
-    A local output stands in ``<out>.partial`` until it is whole, and is then renamed. An object store cannot rename: there fragments are
-    written in place, and the manifest, or for Lance the commit of the data set, says that they are all there.
+    A local output is written to ``<out>.partial``, and renamed when it is complete. Object stores cannot rename: there, fragments are written
+    in place, and the output is complete when the manifest is written (for Lance, when the data set is committed).
 
     Attributes
     ----------
@@ -49,18 +49,18 @@ class Output:
 
     @classmethod
     def of(cls, path: str) -> Output:
-        """Return the output that a path names: a data set of Lance by its suffix, else a folder of Parquet. Raises ParameterError."""
+        """Return the output at a path: a Lance data set if the path ends in ``.lance``, otherwise a folder of Parquet files. Raises ParameterError."""
         place = Place.of(path)
         suffix = place.name.rpartition(".")[2].lower() if "." in place.name else ""
         if suffix in ("npy", "npz", "safetensors", "arrow", "feather", "csv", "jsonl", "h5", "hdf5"):
             raise ParameterError(
-                f"Got {place.shown} for the output of an engine; expected a folder of Parquet, or a .lance data set. Pass a path without .{suffix}."
+                f"Got {place.shown} for the output of an engine; expected a folder of Parquet files or a .lance data set. Pass a path without .{suffix}."
             )
         return cls(place, "lance" if suffix == "lance" else "parquet")
 
     @property
     def working(self) -> Place:
-        """Folder of the journal and, on a local disk, of the output until it is whole."""
+        """Folder of the journal and, on a local disk, of the output until it is complete."""
         return self.place.beside(".partial")
 
     @property
@@ -70,28 +70,28 @@ class Output:
 
     @property
     def quarantine(self) -> Place:
-        """Folder of the rows that were left out, until they are put together."""
+        """Folder of the rows that were left out, until they are merged into one file."""
         return self.working.child("bad")
 
     @property
     def stage(self) -> Place:
-        """Where fragments are written."""
+        """Folder that fragments are written to."""
         return self.working.child("data") if self.place.local else self.place
 
     def prepare(self, source: Place, *, force: bool) -> None:
-        """Refuse an output that must not be written; with ``force`` one of ours may be replaced.
+        """Check that the output may be written; with ``force``, an output that an engine wrote may be replaced.
 
         Raises
         ------
         ParameterError
-            The output is what is read, or lies in it, or around it.
+            If the output and the source are the same, or one is inside the other.
         OutputExistsError
             If the output already exists.
         """
         ours, theirs = f"{self.place.shown}/", f"{source.shown}/"
         if ours.startswith(theirs) or theirs.startswith(ours):
             raise ParameterError(
-                f"Got an output that is what is read, or lies in or around it: {self.place.shown} and {source.shown}; expected another place. Choose another name."
+                f"Got the output {self.place.shown} and the input {source.shown}, which are the same or one inside the other; expected separate paths. Pass another output."
             )
         if self.place.local and not self.place.exists():
             return
@@ -99,23 +99,23 @@ class Output:
             if self.working.child("journal").child("plan.json").exists() or not self.place.exists():
                 return
             raise OutputExistsError(
-                f"Got objects at {self.place.shown} that no job of this library wrote; expected none. Pass another output, or move them away."
+                f"Got objects at {self.place.shown} that congruence did not write; expected none. Pass another output, or move the objects away."
             )
         if not self.is_finished():
             raise OutputExistsError(
-                f"Got a folder at {self.place.shown} that no engine wrote; expected a free path. Pass another path, or move the folder away."
+                f"Got a file or folder at {self.place.shown} that congruence did not write; expected a free path. Pass another path, or move it away."
             )
         if self.place.local and not self.stage.exists():
-            self.working.remove()  # of a run that was killed after its last step
+            self.working.remove()  # left by a run that was killed after the output was published
         if not force:
             raise OutputExistsError(
                 f"Got an output path that exists, {self.place.shown}; expected a new one. Pass force=True to replace it."
             )
-        if not self.place.local and self.kind == "parquet":  # fragments of other names would stay
+        if not self.place.local and self.kind == "parquet":  # fragments with other names would remain
             self.place.remove()
 
     def is_finished(self) -> bool:
-        """Return whether there is a complete output of this kind."""
+        """Return whether a complete output of this kind exists."""
         if self.kind == "lance":
             return bool(self.place.child("_versions").exists())
         content = self.place.child(MANIFEST).read() if self.place.exists() else None
@@ -126,22 +126,22 @@ class Output:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep a local output for this run; an object store knows no locks, and there two runs write the same names with the same content.
+        """Lock a local output for this run. Object stores have no locks: there, two runs write the same names with the same content.
 
         Raises
         ------
         FileError
-            Another run is at work.
+            If another run is writing the output.
         """
         if not self.place.local:
             yield
             return
         folder = Path(self.working.uri)
         folder.mkdir(parents=True, exist_ok=True)
-        message = f"Got an output that another run writes, {self.place.shown}; expected one run. Wait for it, or pass another path."
+        message = f"Got {self.place.shown}, which another run is writing; expected one run at a time. Wait for it to finish, or pass another path."
         with locked(folder, message):
             yield
-        with suppress(OSError):  # of a run that has not begun
+        with suppress(OSError):  # succeeds only if nothing was written
             folder.rmdir()
 
     def sizes(self) -> dict[str, int]:
@@ -149,19 +149,19 @@ class Output:
         return self.stage.files() if self.kind == "parquet" else {}
 
     def publish(self, journal: Journal, schema: pa.Schema) -> None:
-        """Put the output into its place.
+        """Write the manifest or commit the data set, and move a local output to its path.
 
         Raises
         ------
         StorageError
-            A fragment is missing; or the disk refuses.
+            If a fragment is missing or was changed, or the output cannot be written.
         """
         receipts, sizes = journal.receipts(), self.sizes()
         gone = [one.path for one in receipts if one.path and sizes.get(one.path) != one.size]
         if gone or journal.pending():
             raise StorageError(
-                f"Got {len(receipts) - len(gone)} of {len(journal.plan.fragments)} fragments in {self.stage.shown}; expected all of them: others were removed or changed "
-                "meanwhile. Run this again, with nothing else at work there."
+                f"Got {len(receipts) - len(gone)} of {len(journal.plan.fragments)} fragments in {self.stage.shown}; expected all of them, but the others were removed or changed "
+                "during the run. Run this again, and make sure that no other program writes there."
             )
         if self.kind == "lance":
             self._commit(receipts, schema)
@@ -170,7 +170,7 @@ class Output:
             for path in sizes:
                 if (
                     path.endswith(".parquet") and path not in known
-                ):  # of another plan, or of a fragment that was all bad
+                ):  # left by another plan, or by a fragment without usable rows
                     self.stage.child(path).remove()
             files = [{"path": one.path, "rows": one.rows, "size": one.size} for one in receipts if one.rows]
             facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": journal.rows, "files": files}
@@ -192,7 +192,7 @@ class Output:
         fragments = [FragmentMetadata.from_json(json.dumps(one)) for receipt in receipts for one in receipt.lance]
         lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(schema, fragments), storage_options=options)
         known = {f"data/{file['path']}" for receipt in receipts for one in receipt.lance for file in one["files"]}
-        if self.place.local:  # what attempts left that were killed, or done twice
+        if self.place.local:  # remove the files of attempts that were killed or repeated
             for path in self.stage.files():
                 if path.startswith("data/") and path not in known:
                     self.stage.child(path).remove()
@@ -201,7 +201,7 @@ class Output:
 def write_fragment(
     output: Output, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch], *, kept: bool
 ) -> Receipt:
-    """Write the fragment of a job's output that a task has made; a second attempt replaces what the first has written.
+    """Write one fragment of a job's output; a second attempt replaces the file of the first.
 
     Parameters
     ----------
@@ -209,14 +209,14 @@ def write_fragment(
     name : str
     layout : TableLayout
     batches : iterator of pyarrow.RecordBatch
-        What it raises leaves nothing in place.
+        If it raises an error, no file is left in place.
     kept : bool
-        Columns of a source are in it.
+        Whether the batches also contain other columns of the source.
 
     Returns
     -------
     Receipt
-        Without the rows that were left out.
+        Without the number of rows left out, which the caller adds.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def _write_lance(output: Output, name: str, layout: TableLayout, batches: Iterat
             for batch in batches:
                 rows += len(batch)
                 yield batch
-        except BaseException as error:  # Arrow's stream would hand it on as text
+        except BaseException as error:  # Arrow's stream would pass on only its text
             raised.append(error)
             raise
 
@@ -294,7 +294,7 @@ def _write_lance(output: Output, name: str, layout: TableLayout, batches: Iterat
 
 
 def map_digest(arrays: dict[str, Any]) -> str:
-    """Return the SHA-256 of a map's arrays, by which a job knows its map."""
+    """Return the SHA-256 of a map's arrays, which identifies the map in the plan of a job."""
     found = hashlib.sha256()
     for key in sorted(arrays):
         array = arrays[key]

@@ -1,4 +1,4 @@
-"""Estimate what mapping very many rows takes, from rates measured on this machine."""
+"""Estimate the time, cost and bottlenecks of mapping a very large number of rows, from rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ __all__ = ["Check", "DataPlan", "Machines", "Rates", "measure_rates", "plan_rows
 #: Bytes of source vectors on which rates are measured.
 _MEASURED_BYTES = 64 * 2**20
 
-#: Bytes of a part of an upload by Arrow.
+#: Size in bytes of one part of an upload by Arrow.
 PART_BYTES = 10 * 2**20
 
-#: Requests a second that S3 answers for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3 performance").
+#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3 performance").
 _GETS, _PUTS = 5500, 3500
 
-#: Bytes that the driver keeps for a fragment: its part of the plan, of Ray's table of tasks and its receipt. An estimate, above what tests/engines measures of the plan and the receipts.
+#: Bytes that the driver keeps per fragment: its entries in the plan and in Ray's task table, and its receipt. An estimate, above what tests/engines measures for the plan and the receipts.
 DRIVER_BYTES = 8192
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Rows a second that one core reads, multiplies and writes, by its processor time.
+    """Rows that one core reads, multiplies and writes per second of processor time.
 
     Attributes
     ----------
     read, product, write : float
     place : str
-        Where was read and written.
+        Folder or URL that was read from and written to.
     wait : float
-        Seconds waited for a second of processor time: 0 where the disk is faster than the core.
+        Seconds of waiting for reads and writes per second of processor time: 0 if the storage is faster than the core.
     """
 
     read: float
@@ -57,28 +57,28 @@ class Rates:
 
     @property
     def rows(self) -> float:
-        """Rows a second of one core that does all three."""
+        """Rows per second of one core that does all three."""
         return 1 / (1 / self.read + 1 / self.product + 1 / self.write)
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What the work runs on, and what it costs.
+    """The machines that a job runs on, and their prices.
 
     Attributes
     ----------
     count, cores : int
-        Machines, and cores of each.
+        Number of machines, and of cores per machine.
     memory, network : float
-        GB of each, and Gbit a second of each.
+        Memory in GB and network bandwidth in Gbit per second, each per machine.
     price : float
-        Of one for an hour.
+        Price of one machine per hour.
     get_price, put_price : float
-        Of 1,000 requests to the object store.
+        Price of 1,000 reads from and of 1,000 writes to the object store.
     driver_memory : float
-        GB that the driver may use.
+        Memory that the driver may use, in GB.
     lost : float
-        Share of the work that is done again after deaths and preemption.
+        Share of the work that is repeated after failures and preemption.
     """
 
     count: int = 16
@@ -94,15 +94,16 @@ class Machines:
 
 @dataclass(frozen=True)
 class Check:
-    """How close a limit is: the load and the limit.
+    """A limit, and the load of a job on it.
 
     Attributes
     ----------
     name : str
     load, limit : float
     unit : str
+        Unit of both.
     advice : str
-        What to do where the load is larger.
+        What to do if the load exceeds the limit.
     """
 
     name: str
@@ -113,13 +114,13 @@ class Check:
 
     @property
     def share(self) -> float:
-        """Load over limit; above 1 it breaks."""
+        """Load divided by limit; above 1, the limit is exceeded."""
         return self.load / self.limit
 
 
 @dataclass(frozen=True)
 class DataPlan:
-    """What mapping N rows takes.
+    """Estimate of the work, time and cost of mapping N rows.
 
     Attributes
     ----------
@@ -127,14 +128,14 @@ class DataPlan:
     bytes_read, bytes_written : float
     fragments : int
     core_hours, hours : float
-        Of all cores, and by the clock: the longer of the cores' work and the network's.
+        Hours of work of all cores together, and elapsed hours: the larger of the cores' time and the network's.
     bound : str
-        "cores" or "network".
+        What limits the speed: "cores" or "network".
     gets, puts, lists : int
-        Requests to an object store, the journal's included.
+        Number of requests to an object store, including those of the journal.
     cost_machines, cost_requests : float
     checks : list of Check
-        Those nearest to their limit first.
+        Limits, the one with the largest share of its limit first.
     rates : Rates
     machines : Machines
     """
@@ -169,7 +170,7 @@ class DataPlan:
 def measure_rates(
     dim: int, dim_out: int, *, dtype: str = "float32", where: str | None = None, repeats: int = 3, random_state: int = 0
 ) -> Rates:
-    """Read, multiply and write some rows on one core, as a task does.
+    """Measure how fast one core reads, multiplies and writes rows, as a task does.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def measure_rates(
     where : str, optional
         Folder or URL to read from and write to; a temporary folder by default.
     repeats : int, default=3
-        The fastest counts.
+        Number of repetitions; the fastest one counts.
     random_state : int, default=0
 
     Returns
@@ -224,7 +225,7 @@ def _some_map(dim: int, dim_out: int, rng: np.random.Generator) -> OrthogonalMap
 
 
 def _time(run: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Return the least processor time and the least time by the clock."""
+    """Return the smallest processor time and the smallest elapsed time."""
     best = [math.inf, math.inf]
     for _ in range(repeats):
         clock, processor = time.perf_counter(), time.process_time()
@@ -268,7 +269,7 @@ def plan_rows(
     columns: int = 2,
     fragment_bytes: int = FRAGMENT_BYTES,
 ) -> DataPlan:
-    """Estimate what mapping this many rows takes.
+    """Estimate the work, time and cost of mapping a number of rows.
 
     Parameters
     ----------
@@ -278,9 +279,11 @@ def plan_rows(
     machines : Machines
     dtype : str, default="float32"
     payload : float, default=8
-        Bytes of a row beside its vector.
+        Bytes per row in addition to its vector.
     columns : int, default=2
+        Number of columns, including that of the vectors.
     fragment_bytes : int, default=268_435_456
+        Size of a fragment before it is mapped.
 
     Returns
     -------
@@ -288,9 +291,12 @@ def plan_rows(
 
     Notes
     -----
-    Work: N / rate · (1 + lost) core-hours, spread evenly; stragglers add at most the time of one fragment at the end. Requests: of each fragment two for
-    the footer, one for each 16 MB of a column, one for each 10 MB of what is written and two to begin and end the upload; of the journal one for the plan
-    and one for each 256 receipts or 20 s; a listing for each 1,000 files. The index is a graph of 32 float32 links a row beside its vectors, in memory.
+    Work: N / rate · (1 + lost) core-hours, distributed evenly; stragglers add at most the time of one fragment at the end.
+
+    Requests: for each fragment, two reads for the footer, one for each 16 MB of the vectors and one for each other column; one write for each 10 MB of
+    output, and two to begin and end the upload. For the journal, one write for each 256 receipts or 20 s, and two more. Two listings for each 1,000 files.
+
+    Index: a graph with 32 links of 4 bytes per row, in memory together with the float32 vectors.
     """
     item = np.dtype(dtype).itemsize
     bytes_in, bytes_out = rows * (dim * item + payload), rows * (dim_out * item + payload)
@@ -311,8 +317,8 @@ def plan_rows(
     checks = [
         Check("reads of an object store, per prefix", gets / seconds, _GETS, "requests/s", "Spread the files over several prefixes."),
         Check("writes to an object store, per prefix", (puts + lists) / seconds, _PUTS, "requests/s", "Make fragments larger, or write under several prefixes."),
-        Check("memory of the driver", (0.5e9 + fragments * DRIVER_BYTES) / 1e9, machines.driver_memory, "GB", "Make fragments larger, or cut the data set into several jobs."),
-        Check("memory of a machine", machines.cores * (per_out + 3e8) / 1e9, machines.memory, "GB", "Make fragments smaller, or run fewer tasks a machine (--workers)."),
+        Check("memory of the driver", (0.5e9 + fragments * DRIVER_BYTES) / 1e9, machines.driver_memory, "GB", "Make fragments larger, or split the data set into several jobs."),
+        Check("memory of a machine", machines.cores * (per_out + 3e8) / 1e9, machines.memory, "GB", "Make fragments smaller, or run fewer tasks per machine (--workers)."),
         Check("memory of the machines for a rebuilt graph index", index / 1e9, machines.count * machines.memory, "GB", "Quantize the index, shard it over more machines, or keep the old one with a bridge."),
     ]  # fmt: skip
     return DataPlan(

@@ -215,7 +215,7 @@ def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
     kept = np.array([name in labels for name in prompts.ids.tolist()])
     if not kept.any():
         raise InputError(
-            "Got prompts none of which has a class; expected the class of each prompt by its id. Pass prompt_labels=… whose keys are the ids of the texts."
+            "Got prompts without classes; expected the class of each prompt, by id. Pass prompt_labels=… whose keys are the ids of the texts."
         )
     prompts = prompts.take(kept)
     vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[name] for name in prompts.ids.tolist()]))

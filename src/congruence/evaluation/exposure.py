@@ -1,4 +1,4 @@
-"""How many stored vectors an outsider can match to their texts, with a few known pairs and another model."""
+"""Measure how many stored vectors an outsider can match to their texts, with a few known pairs and another model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Exposure", "measure_exposure"]
 
-#: Queries by which the cost to search is measured, where there are more.
+#: Largest number of queries for measuring the loss in search quality.
 _QUERIES = 1000
 
-#: Resamples of draws and vectors behind an interval.
+#: Number of bootstrap resamples for an interval.
 _RESAMPLES = 1000
 
 
@@ -55,7 +55,6 @@ class Exposure:
         ``found`` by draw.
     search : float
         Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are still found.
-        What the protection leaves of the owner's own search: the share of the true k nearest stored vectors that are still found.
     """
 
     protection: str
@@ -164,11 +163,11 @@ def measure_exposure(
     for p in pairs:
         if check_positive(p, "pairs", integer=True, zero=True) == 1:
             raise ParameterError(
-                f"Got pairs={p}; expected none, or 2 at least to fit a rotation on. Pass pairs=10, for example."
+                f"Got pairs={p}; expected 0, or at least 2 to fit a rotation. Pass pairs=10, for example."
             )
         if p >= len(X):
             raise TooFewAnchorsError(
-                f"Got pairs={p} of {len(X)} vectors; expected some left to be read. Pass a smaller pairs=…."
+                f"Got pairs={p} of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to be matched. Pass a smaller pairs=…."
             )
     if len(X) < k + 2:
         raise TooFewAnchorsError(
@@ -184,18 +183,18 @@ def measure_exposure(
         recalls = []
         found: dict[int, list[tuple[np.ndarray, list[np.ndarray]]]] = {p: [] for p in pairs}
         for draw in range(draws):
-            # The same pairs under every protection; noise and rotations of their own.
+            # The pairs are the same under every protection; noise and rotations use their own random stream.
             order = np.random.default_rng([random_state, draw]).permutation(len(X))
             rng = np.random.default_rng([random_state, draw, 1])
             protected = protect(X, spec, rng)
             recalls.append(_search_kept(X, protected.rows, protected.query, asked, k, rng))
             for p in pairs:
                 known = order[:p]
-                # A vector whose text is among the pairs is read by comparison with these; what others give away is the subject.
+                # Leave out vectors whose text is among the pairs: these can be matched by comparison with the pairs.
                 others = np.flatnonzero(~np.isin(own, own[known]))
                 if not len(others):
                     raise TooFewAnchorsError(
-                        f"Got pairs={p} among which are the texts of all {len(X)} vectors; expected other texts to be read. Pass a smaller pairs=…."
+                        f"Got pairs={p} that include the texts of all {len(X)} vectors; expected vectors with other texts, which remain to be matched. Pass a smaller pairs=…."
                     )
                 by_the_pairs, refined = link(protected.rows, Y, own, known, rounds, random_state + draw)
                 hits = [by_the_pairs.hits(1), refined.hits(1), refined.hits(k)]
@@ -213,16 +212,16 @@ def measure_exposure(
 
 
 def _single(vectors: np.ndarray) -> np.ndarray:
-    """Return rows in the precision they are compared in: float32, as stores have it."""
+    """Return unit rows in float32, the usual precision of stores."""
     return normalize_rows(np.asarray(vectors, dtype=np.float64)).astype(np.float32)
 
 
 def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray:
-    """Return the row of each stored vector's text."""
+    """Return the row in ``texts`` of each stored vector's text."""
     if labels is None and not (store.has_ids and texts.has_ids):
         if len(store) != len(texts):
             raise ShapeError(
-                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected a text a vector. Pass ids=… for both, or labels=…."
+                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected one text per vector. Pass ids=… for both, or labels=…."
             )
         return np.arange(len(store))
     names = id_texts(store.ids)
@@ -236,7 +235,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():
         raise IdError(
-            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates ({names[own < 0][0]!r}, …); expected the texts of all. Add them to texts=…."
+            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates ({names[own < 0][0]!r}, …); expected the texts of all vectors. Add them to texts=…."
         )
     return own
 
@@ -249,7 +248,7 @@ def _search_kept(
     k: int,
     rng: np.random.Generator,
 ) -> float:
-    """Share of the true nearest stored vectors that the owner still finds."""
+    """Return the share of the true nearest stored vectors that the owner's search still finds."""
     left_out = None
     if asked is None:
         left_out = rng.choice(len(X), min(_QUERIES, len(X)), replace=False)
@@ -263,7 +262,7 @@ def _search_kept(
 
 
 def _interval(n: int, draws: list[tuple[np.ndarray, np.ndarray]], random_state: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share that was measured on the same vectors in several draws."""
+    """Return the 95 % confidence interval of a share measured on the same vectors in several draws."""
     hits, there = np.zeros((len(draws), n)), np.zeros((len(draws), n))
     for place, (others, found) in enumerate(draws):
         hits[place, others], there[place, others] = found, 1.0

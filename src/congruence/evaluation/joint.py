@@ -19,24 +19,24 @@ from congruence.metrics import Hubness, ensemble_prompts, recall_at_k, zero_shot
 
 __all__ = ["evaluate_joint"]
 
-#: Numbers of neighbors looked at.
+#: Values of k for recall at k.
 RECALLS = (1, 5, 10)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Vectors and what each is matched by: rows of two sides with equal keys belong together."""
+    """Vectors and their keys: rows of two sides match if their keys are equal."""
 
     vectors: np.ndarray
     keys: np.ndarray
 
 
-#: Both sides of a comparison by the column of :class:`Score` it fills: "after", and those of the others that exist.
+#: Query and gallery rows by the column of :class:`Score` for which they are compared: "after", and "before", "source" and "target" if available.
 _Cases = dict[str, tuple[_Rows, _Rows]]
 
 
 class _Keys:
-    """What rows are matched by: items within a modality, classes (or the ids they stand for) across."""
+    """Keys by which rows are matched: ids within a modality; classes across modalities, or ids if there are no labels."""
 
     def __init__(self, labels: Mapping[str, str] | None, prompt_labels: Mapping[str, str] | None) -> None:
         self.labels, self.prompt_labels = labels, prompt_labels
@@ -50,7 +50,7 @@ class _Keys:
         return items.ids
 
     def both(self, modalities: tuple[str, str], items: tuple[Embeddings, Embeddings]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of the rows of two sides, as numbers."""
+        """Return the keys of the rows of two sides as integers."""
         across = modalities[0] != modalities[1]
         if across and not (self.labels is None and self.prompt_labels is None):
             ours, theirs = shared_codes(self.of(modalities[0], items[0]), self.of(modalities[1], items[1]))
@@ -84,7 +84,7 @@ def evaluate_joint(
     InputError
         If nothing can be measured.
     SpaceMismatchError, DirectionError, ShapeError
-        If arrays have the wrong shape; vectors belong to another space; or vectors belong to the map's target.
+        If arrays have the wrong shape, or vectors belong to another space or to the other side of the map.
     """
     sides: dict[str, dict[str, Embeddings]] = {"source": dict(source), "target": dict(target)}
     notes: list[str] = []
@@ -113,14 +113,14 @@ def evaluate_joint(
                 scores += [_zero_shot(*sided, way) for way in ways if _has_means(way, cases)]
     if not scores:
         raise InputError(
-            "Got embeddings between which nothing can be measured; expected rows of the source and of the target that have an id "
+            "Got source and target embeddings without common ids or classes, so nothing can be measured; expected rows that have an id "
             "or a class in common. Pass the same ids on both sides, or labels=… of the images and prompt_labels=… of the texts."
         )
     return Scores(retrieval_first(scores), {}, notes + ways[-1].notes)
 
 
 def _led(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
-    """Return the modalities a head is for: its own if the map joins two different ones, otherwise all."""
+    """Return the modalities that a head maps: its own if the map joins two different ones, otherwise all."""
     own, other = mapping.source_space_.modality, mapping.target_space_.modality
     if own == other:
         return list(sides[side])
@@ -132,7 +132,7 @@ def _labelled(texts: Embeddings, prompt_labels: Mapping[str, str], notes: list[s
     kept = np.array([i in prompt_labels for i in texts.ids.tolist()])
     if not kept.any():
         raise InputError(
-            "Got prompts none of which has a class; expected the class of each prompt by its id. Pass prompt_labels=… whose keys are the ids of the texts."
+            "Got prompts without classes; expected the class of each prompt, by id. Pass prompt_labels=… whose keys are the ids of the texts."
         )
     if not kept.all():
         notes.append(f"{np.count_nonzero(~kept)} texts without a class were left out.")
@@ -145,7 +145,7 @@ def _cases(
     mapped: tuple[np.ndarray, np.ndarray],
     keys: _Keys,
 ) -> _Cases:
-    """Gather the rows mapped, the same unmapped, and either model by itself, where widths and keys allow."""
+    """Return the mapped rows, the same rows unmapped, and the rows of each model alone, as far as widths and keys allow."""
     ours, theirs = modalities
     raw = (sides["source"][ours], sides["target"][theirs])
     matched_by = keys.both(modalities, raw)
@@ -157,7 +157,7 @@ def _cases(
             continue
         try:
             own = keys.both(modalities, (items[ours], items[theirs]))
-        except ShapeError:  # rows without ids that do not pair by position either
+        except ShapeError:  # rows without ids, and of different number
             continue
         cases[side] = (_Rows(items[ours].vectors, own[0]), _Rows(items[theirs].vectors, own[1]))
     return {name: both for name, both in cases.items() if np.isin(both[0].keys, both[1].keys).any()}
@@ -177,7 +177,7 @@ def _score(
     chance: float | None = None,
     controls: Controls | None = None,
 ) -> Score:
-    """Fill a line: every case whose gallery has the k rows that are looked at, and what stands beside them."""
+    """Return one score, computed for every case whose gallery has at least k rows, together with its controls."""
     values = {name: fn(*both) for name, both in cases.items() if len(both[1].keys) >= k}
     return Score(
         metric,
@@ -194,7 +194,7 @@ def _score(
 
 
 def _matched(names: tuple[str, str], cases: _Cases, ways: Sequence[Ranking]) -> list[Score]:
-    """Compare rows that belong together: retrieval both ways, and cosine."""
+    """Return the scores of matching rows: their mean cosine, and retrieval in both directions."""
     a, b = cases["after"]
     _, ours, theirs = _counts(a.keys, b.keys)
     controls = control_rows_of(a.vectors, b.vectors).score(lambda rows: _mean_cosine(_Rows(rows, a.keys), b))
@@ -206,7 +206,7 @@ def _matched(names: tuple[str, str], cases: _Cases, ways: Sequence[Ranking]) -> 
 
 
 def _has_means(ranking: Ranking, cases: _Cases) -> bool:
-    """Say whether rows are left to compare once the mean is subtracted: a row less itself has no direction."""
+    """Return whether the rows can be centered: with a single key, centering leaves nothing to compare."""
     return not ranking.center or all(
         len(np.unique(rows.keys[np.isin(rows.keys, other.keys)])) > 1
         for a, b in cases.values()
@@ -215,7 +215,7 @@ def _has_means(ranking: Ranking, cases: _Cases) -> bool:
 
 
 def _recalls(names: tuple[str, str], cases: _Cases, ranking: Ranking, k: int) -> list[Score]:
-    """Measure retrieval both ways, and at 1 their mean."""
+    """Return recall at k in both directions and, for k = 1, also their mean."""
     scores = []
     for way, both in ((names, cases), ((names[1], names[0]), _turned(cases))):
         queries, gallery = both["after"]
@@ -247,7 +247,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _counts(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the keys both sides have, and how many rows of each side bear each."""
+    """Return the keys that both sides have, and the number of rows of each side per key."""
     common = np.intersect1d(ours, theirs)
     both = [
         np.bincount(np.searchsorted(common, keys[np.isin(keys, common)]), minlength=len(common))
@@ -257,7 +257,7 @@ def _counts(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _mean_cosine(a: _Rows, b: _Rows) -> float:
-    """Mean cosine over all matching pairs, from one sum of unit rows a key: n·m pairs cost n + m."""
+    """Return the mean cosine over all matching pairs, from the sums of unit rows per key: the cost is n + m for n·m pairs."""
     common, ours, theirs = _counts(a.keys, b.keys)
     sums = []
     for rows in (a, b):
@@ -271,7 +271,7 @@ def _mean_cosine(a: _Rows, b: _Rows) -> float:
 
 
 def _recall(queries: _Rows, gallery: _Rows, k: int, ranking: Ranking) -> float:
-    """Share of queries with a match that find one among the k nearest of the whole gallery."""
+    """Return the share of queries that find a match among their k nearest gallery rows; queries without a match are left out."""
     asked = np.flatnonzero(np.isin(queries.keys, gallery.keys))
     order = np.argsort(gallery.keys, kind="stable")
     ordered = gallery.keys[order]
@@ -282,7 +282,7 @@ def _recall(queries: _Rows, gallery: _Rows, k: int, ranking: Ranking) -> float:
 
 
 def _zero_shot(names: tuple[str, str], cases: _Cases, ranking: Ranking) -> Score:
-    """Classify images by prompts, ensembled where they are compared."""
+    """Return the accuracy of classifying images by prompts, which are averaged per class in the space in which they are compared."""
 
     def accuracy(images: _Rows, texts: _Rows) -> float:
         prototypes, classes = ensemble_prompts(texts.vectors, texts.keys)

@@ -1,4 +1,4 @@
-"""FAISS (extra ``faiss``): an affine map as a ``LinearTransform`` in front of a new or existing index."""
+"""FAISS (extra ``faiss``): export an affine map as a ``LinearTransform``, alone or in front of an index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["export_faiss", "to_faiss", "to_faiss_index"]
 
-#: Names of files that hold an index, and with it several transforms.
+#: File suffixes for an index, which can hold several transforms.
 INDEX_SUFFIXES = (".index", ".faiss")
 
 
@@ -34,35 +34,35 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     Parameters
     ----------
     mapping : AffineMap or Bridge
-        Orthogonal or linear, fitted.
+        A fitted affine map, e.g. orthogonal or linear.
     modality : str, optional
         Modality whose means are used; by default the modality the map was fitted on.
 
     Returns
     -------
     faiss.LinearTransform
-        With ``have_bias``; ``apply`` gives what ``mapping.transform`` gives, in float32: no unit rows, for which see
-        :func:`to_faiss_index`.
+        Transform with ``have_bias``; ``apply`` returns the same as ``mapping.transform``, in float32. It does not scale rows to unit
+        norm; for this see :func:`to_faiss_index`.
 
     Raises
     ------
     ParameterError
-        The map is not affine.
+        If the map is not affine.
     ModalityError
-        The map has no means for the modality.
+        If the map has no means for the modality.
     MissingExtraError
-        Without the ``faiss`` extra.
+        If the ``faiss`` extra is not installed.
     """
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
-            f"Got {type(mapping).__name__}; expected an affine map, since FAISS has no others. Use OrthogonalMap or "
+            f"Got {type(mapping).__name__}; expected an affine map, the only kind that FAISS supports. Use OrthogonalMap or "
             "LinearMap, or map the vectors first (mapping.transform)."
         )
     faiss = require("faiss", extra="faiss")
     matrix = mapping.matrix
     transform = faiss.LinearTransform(matrix.shape[0], matrix.shape[1], True)
-    # FAISS multiplies columns: A is (d_out, d_in), row-major.
+    # FAISS maps column vectors: A has shape (d_out, d_in), row-major.
     faiss.copy_array_to_vector(np.ascontiguousarray(matrix.T, dtype=np.float32).ravel(), transform.A)
     faiss.copy_array_to_vector(np.ascontiguousarray(mapping.offset, dtype=np.float32), transform.b)
 
@@ -80,13 +80,13 @@ def to_faiss_index(
 ) -> faiss.IndexPreTransform:
     """Return a FAISS index that maps its input: the map's transform, followed by L2 normalization if rows should have unit norm.
 
-    Around an index of the target model's vectors it takes the source model's queries. Nothing in that index is read or changed by it.
+    In front of an index of the target model's vectors, it accepts the source model's queries. The index itself is not changed.
 
     Parameters
     ----------
     mapping : AffineMap or Bridge
     index : faiss.Index, optional
-        Of the target's width, of any kind; an empty ``IndexFlatIP`` by default.
+        An index of any kind with the target's width; by default an empty ``IndexFlatIP``.
     modality : str, optional
         Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
@@ -95,20 +95,20 @@ def to_faiss_index(
     Returns
     -------
     faiss.IndexPreTransform
-        Both ``add`` and ``search`` map their rows: new items are added as vectors of the source model too. It holds a reference to ``index``.
+        Both ``add`` and ``search`` map their rows, so new items must also be vectors of the source model. It holds a reference to ``index``.
 
     Raises
     ------
     ParameterError, ModalityError, MissingExtraError
         If a parameter has an invalid value; the modality does not fit; or an optional dependency is not installed.
     ShapeError
-        The index has another width than the map's output.
+        If the width of the index differs from that of the map's output.
 
     Warns
     -----
     NormWarning
-        "auto", and the map does not know of its target's rows; or mapped rows are unit rows and those of an L2 index are not, so that its
-        order would not be that of raw queries.
+        If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; or if mapped rows have unit norm but those of an
+        L2 index do not, which would change the ranking.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     transform = to_faiss(mapping)
@@ -116,7 +116,7 @@ def to_faiss_index(
     width = mapping.d_out
     index = faiss.IndexFlatIP(width) if index is None else index
     if index.d != width:
-        way = " Or use the inverse map, which leads to this width." if index.d == mapping.n_features_in_ else ""
+        way = " Or use the inverse map, whose output has this width." if index.d == mapping.n_features_in_ else ""
         raise ShapeError(
             f"Got an index of width {index.d}; expected {width}, the map's output. Use the target's index.{way}"
         )
@@ -137,26 +137,26 @@ def export_faiss(
     normalize: bool | str = "auto",
     force: bool = False,
 ) -> Path:
-    """Write the map for FAISS.
+    """Write a map to a file that FAISS can read.
 
-    A file of one vector transform holds the affine map alone, since FAISS keeps the L2 norm as a transform of its own. An index file
+    A file with one vector transform holds only the affine map, since L2 normalization is a separate transform in FAISS. An index file
     holds both.
 
     Parameters
     ----------
     mapping : AffineMap or Bridge
     path : path-like
-        ``.index`` or ``.faiss``, and any name with ``index``: the index with the map, and the norm, in front (``faiss.read_index`` reads it; see
-        :func:`to_faiss_index`). Any other name: the affine map (``faiss.read_VectorTransform``).
+        If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization in front, for
+        ``faiss.read_index`` (see :func:`to_faiss_index`). Otherwise only the affine map, for ``faiss.read_VectorTransform``.
     index : path-like or faiss.Index, optional
-        An index of the target model's vectors, of any kind, to put the map in front of; its bytes end the new file as they are. An empty
-        ``IndexFlatIP`` by default. A file is mapped into memory, not read (FAISS 1.11 and later).
+        An index of any kind of the target model's vectors, to put the map in front of; it is copied unchanged into the new file. By default
+        an empty ``IndexFlatIP``. A file is memory-mapped, not read (FAISS 1.11 and later).
     modality : str, optional
         Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
         Scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     force : bool, default=False
-        Replace an existing file; never that of the index.
+        Replace an existing file, but never that of ``index``.
 
     Returns
     -------
@@ -165,25 +165,25 @@ def export_faiss(
     Raises
     ------
     ParameterError
-        The map is not affine, or ``normalize=True`` for a file that cannot hold the norm.
+        If the map is not affine, or ``normalize=True`` for a file that cannot hold the normalization.
     ShapeError
-        The index has another width than the map's output.
+        If the width of the index differs from that of the map's output.
     FileError, CorruptFileError
-        No file of an index, or one that FAISS cannot read.
+        If the file of the index does not exist, or FAISS cannot read it.
     ModalityError, MissingExtraError, OutputExistsError, StorageError
         If the modality does not fit; an optional dependency is not installed; the output already exists; or the output cannot be written.
 
     Warns
     -----
     NormWarning
-        The file holds the affine map alone, and mapped rows are to be unit rows; or as of :func:`to_faiss_index`.
+        If the file holds only the affine map although mapped rows should have unit norm; or as for :func:`to_faiss_index`.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     check_output(path, force=force)
     if isinstance(index, (str, Path)):
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(
-                f"Got {path} as the output, which is the index itself; expected another path: the index stays as it is. Choose another name."
+                f"Got {path} as the output, which is also the index to read; expected another path, since the index must not be replaced. Choose another name."
             )
         index = _read_index(index)
     whole = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
@@ -200,36 +200,36 @@ def export_faiss(
             )
         if mapping.gives_unit_rows(normalize):
             warnings.warn(
-                f"Got a map to unit rows for {path}; expected a file that holds the norm, which a FAISS vector transform cannot. "
-                f"Put {step} after it, or choose a name that ends in .index.",
+                f"Got a map to unit-norm rows for {path}; expected an index file, since a FAISS vector transform cannot hold the normalization. "
+                f"Add {step} after it, or choose a name that ends in .index.",
                 NormWarning,
                 stacklevel=2,
             )
     faiss = require("faiss", extra="faiss")
     with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
-        # FAISS tells of a full disk by a RuntimeError without its number; Python's own write raises what it is.
+        # For a full disk, FAISS raises a RuntimeError without an errno; Python's write raises an OSError.
         (faiss.write_index if whole else faiss.write_VectorTransform)(exported, faiss.PyCallbackIOWriter(file.write))
     return Path(path)
 
 
 def _read_index(path: str | Path) -> faiss.Index:
-    """Open the file of an index, where FAISS can without reading it."""
+    """Open the file of an index, memory-mapped if FAISS supports it."""
     faiss = require("faiss", extra="faiss")
     if not Path(path).is_file():
         raise FileError(
-            f"Got no file at {path}; expected a FAISS index. Pass index=… as the file that faiss.write_index wrote."
+            f"Got no file at {path}; expected a FAISS index. Pass index=… with the path of a file written by faiss.write_index."
         )
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
         raise CorruptFileError(
-            f"Got {path}, which FAISS does not read as an index of float vectors ({short(str(error), 300)}); expected an intact one. "
+            f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)}); expected an intact one. "
             "Write it again with faiss.write_index."
         ) from error
 
 
 def _check_norms(index: faiss.Index) -> None:
-    """Warn if unit queries will meet an L2 index of rows that are none; an inner product orders them alike whatever the query's norm."""
+    """Warn if the rows of an L2 index do not have unit norm, as queries will; with inner products the query's norm does not affect the ranking."""
     faiss = require("faiss", extra="faiss")
     rows = _stored_rows(index) if index.metric_type == faiss.METRIC_L2 else None
     if rows is None or not len(rows):
@@ -237,16 +237,16 @@ def _check_norms(index: faiss.Index) -> None:
     norms = np.linalg.norm(rows.astype(np.float64), axis=1)
     if np.abs(norms - 1).max() > UNIT_TOLERANCE:
         warnings.warn(
-            f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map to unit rows; expected unit rows in both, as "
-            "the map's target had at the fit, or distances depend on norms that mapped queries have lost. Fit the map to vectors as they "
-            "are in the index, or use an index of unit rows.",
+            f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map to unit-norm rows; expected unit norm in both, "
+            "since distances depend on norms, which mapped queries have lost. Fit the map to the vectors as they are stored "
+            "in the index, or use an index of unit-norm rows.",
             NormWarning,
             stacklevel=4,
         )
 
 
 def _stored_rows(index: faiss.Index, most: int = 256) -> np.ndarray | None:
-    """Return some rows of an index that keeps them as floats; None of one that keeps codes or transforms them."""
+    """Return some rows of an index that stores floats; None for an index that stores codes or transforms its rows."""
     faiss = require("faiss", extra="faiss")
     index = faiss.downcast_index(index)
     if isinstance(index, (faiss.IndexIDMap, faiss.IndexIDMap2)):

@@ -18,36 +18,36 @@ __all__ = ["CongruenceEmbeddingFunction"]
 
 @register("congruence")
 class CongruenceEmbeddingFunction(TextEmbeddingFunction):
-    """LanceDB's embedding function: texts through an encoder and a bridge.
+    """LanceDB embedding function that maps texts through an encoder and a bridge.
 
-    Made by ``CongruenceEmbeddingFunction.create(encoder=…, bridge=…)``, as all of LanceDB's are: a table keeps these names, and a process
-    that opens it has to import this module first.
+    Create it with ``CongruenceEmbeddingFunction.create(encoder=…, bridge=…)``, like all LanceDB embedding functions. The table stores these
+    arguments, and a process that opens the table must import this module first.
 
     Parameters
     ----------
     encoder : str
         ``"sentence-transformers:<name or path>"`` and the like.
     bridge : str, optional
-        Folder of a saved bridge or map, from the encoder's space to that of the vectors in the table. Without one, vectors are the
-        encoder's own.
+        Folder of a saved bridge or map, from the encoder's space to that of the vectors in the table. Without one, the encoder's
+        vectors are used.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
-        Texts that the encoder reads at a time.
+        Number of texts that the encoder processes at a time.
     check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
 
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
-        With the first text, or width: the encoder's vectors are not those of the bridge's source.
+        If the encoder's vectors do not belong to the bridge's source space; raised at the first text, or when the width is requested.
     ParameterError, FileError, MissingExtraError
         If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----
-    LanceDB tries a function that failed seven times more, with growing pauses, since most call services. This one computes, and fails at
-    once.
+    By default, LanceDB retries a failed function seven times with increasing delays, since most functions call remote services. This function
+    runs locally, so errors are raised at once.
 
     References
     ----------
@@ -78,7 +78,7 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         Parameters
         ----------
         texts : list or array of str
-            None, where the column has nothing, gives None.
+            Texts; None for a missing value, which results in None.
 
         Returns
         -------
@@ -88,9 +88,9 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         return [None if text is None else next(rows) for text in texts]
 
     def compute_query_embeddings_with_retry(self, *args: object, **kwargs: object) -> list[np.ndarray | None]:
-        """Return the vector of a query in a list; errors are raised as they are."""
+        """Return a list with the vector of a query, without retries."""
         return list(self.compute_query_embeddings(*args, **kwargs))
 
     def compute_source_embeddings_with_retry(self, *args: object, **kwargs: object) -> list[np.ndarray | None]:
-        """Return the vectors of texts; errors are raised as they are."""
+        """Return the vectors of texts, without retries."""
         return list(self.compute_source_embeddings(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""The folder of an exported sentence-transformers model: how it is marked, and what may be replaced."""
+"""The folder of an exported sentence-transformers model, with a marker so that only such folders are replaced."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from congruence._utils.atomic import atomic_path, check_output, has_marker
 
 __all__ = ["check_model_output", "model_folder"]
 
-#: Names the kind of folder in :data:`MARKER`, which lists what is in it.
+#: Format name, and the marker file that contains it and lists the entries of the folder.
 FORMAT, MARKER = "congruence-sentence-transformers", "congruence.json"
 
 
 def check_model_output(path: str | Path, *, force: bool = False) -> None:
-    """Refuse a path at which there is something that an exported model must not replace.
+    """Raise an error if something at a path must not be replaced by an exported model.
 
     Parameters
     ----------
     path : path-like
     force : bool, default=False
-        Replace an exported model that is there.
+        Replace an existing exported model.
 
     Raises
     ------
     OutputExistsError, FileError, StorageError
-        If the output already exists; a file cannot be read; or the output cannot be written.
+        If the output exists, its parent folder is missing, or it cannot be written.
     """
     check_output(path, force=force, directory=True, foreign=_why_no_export)
 
@@ -43,7 +43,7 @@ def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     ----------
     path : path-like
     force : bool, default=False
-        Replace an exported model that is there.
+        Replace an existing exported model.
 
     Yields
     ------
@@ -52,13 +52,13 @@ def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     Raises
     ------
     OutputExistsError, FileError, StorageError
-        If the output already exists; a file cannot be read; or the output cannot be written.
+        If the output exists, its parent folder is missing, or it cannot be written.
     """
     with atomic_path(path, force=force, directory=True, foreign=_why_no_export) as folder:
         try:
             yield folder
         except Exception as error:
-            # Libraries in Rust, which write weights and tokenizers, tell of a full disk by errors of their own.
+            # The Rust libraries that write weights and tokenizers raise their own exceptions for a full disk.
             number = re.search(r"\(os error (\d+)\)", str(error))
             if number is None or isinstance(error, OSError):
                 raise
@@ -73,10 +73,10 @@ def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def _why_no_export(folder: Path) -> str | None:
-    """Say why a folder is not, or not only, an exported model."""
+    """Return why a folder is not, or not only, an exported model; None if it is."""
     if not has_marker(folder / MARKER, FORMAT):
-        return f"holds no {MARKER} that says that congruence exported it"
+        return f"contains no {MARKER} that identifies it as an exported model"
     entries = json.loads((folder / MARKER).read_bytes()).get("entries")
     known = {MARKER, *(entries if isinstance(entries, list) else ())}
     others = sorted(entry.name for entry in folder.iterdir() if entry.name not in known)
-    return f"holds other things than the exported model ({', '.join(others[:3])})" if others else None
+    return f"contains files that do not belong to the exported model ({', '.join(others[:3])})" if others else None

@@ -1,4 +1,4 @@
-"""A rotation that can be updated: with more pairs, with other shards, or with more rows for its means."""
+"""Rotations that can be updated with more pairs, with other shards, or with more rows for their means."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ContinuedMap(RotationMap):
             )
         first = not self.__dict__.get("moments_")
         if first and "rotation_" in vars(self):
-            raise ParameterError("Got a composed map to continue; expected a map fitted on pairs. Fit a new one.")
+            raise ParameterError("Got a composed map in partial_fit; expected a map fitted on pairs. Fit a new map.")
         if first:
             self._start()
         before = self.moments_
@@ -112,7 +112,7 @@ class ContinuedMap(RotationMap):
         Parameters
         ----------
         other : OrthogonalMap
-            Fitted with the same parameters on other pairs of the same two models, e.g. on another shard.
+            Map fitted with the same parameters on other pairs of the same two models, e.g. on another shard.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class ContinuedMap(RotationMap):
         Raises
         ------
         ParameterError, ShapeError
-            If arrays have the wrong shape, or a parameter has an invalid value.
+            If the maps differ in parameters or widths, were not fitted on pairs, or ``shrinkage="cv"``.
         """
         check_same_kind(self, other, "merge")
         if self.get_params() != other.get_params():
@@ -167,7 +167,7 @@ class ContinuedMap(RotationMap):
         Returns
         -------
         OrthogonalMap
-            With forgetting = 1, the map that :meth:`recenter` gives for all rows together, up to rounding.
+            With forgetting = 1, the same map as :meth:`recenter` with all rows together, up to rounding.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class ContinuedMap(RotationMap):
         self._check_fitted()
         if modality not in self.given_means_:
             raise ModalityError(
-                f"Got modality={modality!r}; expected one whose means recenter was given rows of ({', '.join(self.given_means_) or 'none'}). "
+                f"Got modality={modality!r}; expected a modality whose rows were passed to recenter ({', '.join(self.given_means_) or 'none'}). "
                 "Call recenter(…, modality=…) first."
             )
         known = self.given_means_[modality]
@@ -194,8 +194,8 @@ class ContinuedMap(RotationMap):
                 continue
             if seen is None:
                 raise ParameterError(
-                    f"Got rows for a {name} mean of which the map does not know how many rows it is of; expected a mean that recenter "
-                    f"computed. Pass all rows to recenter(…, modality={modality!r})."
+                    f"Got rows for a {name} mean that was given as a vector, so its number of rows is unknown; expected a mean that recenter "
+                    f"computed from rows. Pass all rows to recenter(…, modality={modality!r})."
                 )
             new = count_rows(rows)
             if new is None:
@@ -220,7 +220,7 @@ class ContinuedMap(RotationMap):
             return
         if not np.array_equal(self.source_mean_, self.moments_[min(self.moments_)].source_mean):
             raise ParameterError(
-                "Got a map that was recentered without naming the modality; expected to know which means to keep. Pass modality=… to recenter."
+                "Got a map that was recentered without modality=…; expected the modality, which determines the means to keep. Pass modality=… to recenter."
             )
 
     def _keep_given_means(self) -> None:

@@ -41,12 +41,12 @@ class DisplayMixin(BaseEstimator):
     def _shown(self) -> dict[str, str]:
         """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
         facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
-        pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "pairs that are not on record"
+        pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "an unknown number of pairs"
         pairs += self._found()
         if "is_isometry" in self.facts_:
             form = "isometry" if self.facts_["is_isometry"] else f"mean gain {self.facts_['mean_gain']:.2f}"
             form += ", a projection" if self.facts_["is_projection"] else ""
-            pairs += f", {self.facts_['rank']} of {self.facts_['directions']} directions probed, {form}"
+            pairs += f", {self.facts_['rank']} of {self.facts_['directions']} directions covered, {form}"
         facts["fitted on"] = pairs
         shown = {
             "held_out_retrieval_at_1": "retrieval@1",

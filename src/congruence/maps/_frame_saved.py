@@ -53,7 +53,7 @@ class SavedFrame(BaseEstimator, ABC):
         Raises
         ------
         NotFittedMapError, OutputExistsError, StorageError
-            If the map is not fitted; the output already exists; or the output cannot be written.
+            If the frame is not fitted, the output already exists, or the output cannot be written.
         """
         self._check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
@@ -71,7 +71,7 @@ class SavedFrame(BaseEstimator, ABC):
                 }
             )
         for q, found in self.consensus_.items():
-            # Ids in the arrays and not in JSON, which is read with a limit: texts one after another, and where each ends.
+            # Ids are stored as arrays, because the size of the JSON file is limited: the concatenated texts, and the end of each.
             texts = [text.encode("utf-8") for text in found.ids.tolist()]
             arrays[f"ids.{q}"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
             arrays[f"ends.{q}"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
@@ -153,18 +153,18 @@ class SavedFrame(BaseEstimator, ABC):
                 or vectors.dtype != np.float32
                 or type(one["has_ids"]) is not bool
             ):
-                raise TypeError("items of another type")
+                raise TypeError("items of the wrong type")
             if (
                 len(ends) != len(vectors)
                 or (np.diff(ends, prepend=0) < 0).any()
                 or (len(ends) and ends[-1] != len(text))
             ):
-                raise ValueError("ids that are not those of the items")
+                raise ValueError("ids that do not match the items")
             raw = text.tobytes()
             ids = np.empty(len(ends), dtype=object)
             ids[:] = [raw[a:b].decode("utf-8") for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
             if len(set(ids.tolist())) < len(ids):
-                raise ValueError("ids that repeat")
+                raise ValueError("repeated ids")
             frame.consensus_[q] = Consensus(ids, vectors, one["has_ids"], _finite(center, 1))
         widths = {found.vectors.shape[1] for found in frame.consensus_.values()}
         widths |= {len(found.center) for found in frame.consensus_.values()}
@@ -192,9 +192,9 @@ class SavedFrame(BaseEstimator, ABC):
                 space, rotation, means, means_from, k, count(one, "n_anchors"), rank
             )
         if set(arrays) != expected or len(frame.models_) < 2 or type(frame.converged_) is not bool:
-            raise ValueError("arrays missing or of no use, or fewer than two models")
+            raise ValueError("missing or unexpected arrays, or fewer than two models")
         if len(_finite(frame.objective_, 1)) != frame.n_iter_ + 1:
-            raise ValueError("an objective of another number of sweeps")
+            raise ValueError("an objective that does not match the number of sweeps")
         return frame
 
 
@@ -213,7 +213,7 @@ def _card(frame: SavedFrame) -> str:
         "mapping = frame.map(source, target)",
         "```",
         "",
-        "| model | space | anchors | directions probed |",
+        "| model | space | anchors | directions that the anchors cover |",
         "| --- | --- | --- | --- |",
     ]
     for name, model in frame.models_.items():
@@ -224,11 +224,11 @@ def _card(frame: SavedFrame) -> str:
 
 def _modality(name: object) -> str:
     if name != "" and name not in MODALITIES:
-        raise ValueError("a modality that is none")
+        raise ValueError("an unknown modality")
     return str(name)
 
 
 def _finite(array: np.ndarray, axes: int) -> np.ndarray:
     if array.dtype != np.float64 or array.ndim != axes or not array.size or not np.isfinite(array).all():
-        raise ValueError("an array of another type or shape, or with NaN")
+        raise ValueError("an array of the wrong type or shape, or with NaN")
     return array

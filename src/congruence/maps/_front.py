@@ -1,6 +1,6 @@
 """The front matter of a model card for the Hugging Face Hub: library, tags, and scores on held-out pairs as results.
 
-Names and numbers are written as JSON, which is valid YAML, so that nothing in them can add a line of its own.
+Names and numbers are written as JSON, which is valid YAML, so that a value cannot add lines to the front matter.
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ from congruence._space import MODALITIES
 if TYPE_CHECKING:
     from congruence.maps._base import Map
 
-#: How far an isometry may be from one, a direction: gains within 1e-5 of 1 count as 1 at the fit.
+#: Tolerance of the checks of an isometry, per direction. When fitting, gains within 1e-5 of 1 count as 1.
 TOLERANCE = 1e-4
 
-#: Number of rows that claims and whole maps are tried on.
+#: Number of random rows on which facts and whole maps are tested.
 _TRIED = 8
 
 
 def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
-    """Refuse parameters, facts, scores and spaces whose types differ from those a map writes.
+    """Check the types of the parameters, facts, scores and spaces in the configuration of a saved map.
 
     Raises
     ------
@@ -36,22 +36,22 @@ def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
     """
     for key in ("parameters", "facts", "scores", "source_space", "target_space"):
         if not isinstance(config.get(key), dict):
-            raise TypeError(f"{key} that is no mapping")
+            raise TypeError(f"{key} is not a mapping")
     check_parameters(kind, config["parameters"])
     for side in ("source_space", "target_space"):
         space = config[side]
         for key, types in {"model": str, "revision": str, "modality": str, "dim": int, "normalized": bool}.items():
             value = space.get(key)
             if value is not None and type(value) is not types:
-                raise TypeError(f"{key} of {side} of type {type(value).__name__}")
+                raise TypeError(f"{key} of {side} has type {type(value).__name__}")
     count(config["facts"], "n_pairs", missing=0)
     if kind.kind != "orthogonal" and "is_isometry" in config["facts"]:
-        raise ValueError("a claim of isometry for a map of another kind")
+        raise ValueError("is_isometry is given for a map that is not orthogonal")
     _check_scores(config["scores"])
 
 
 def check_parameters(kind: type, given: Mapping[str, object]) -> None:
-    """Check the type of each parameter against its default: JSON distinguishes numbers, text and flags, and a file must too.
+    """Check the type of each parameter against its default: numbers, text and booleans must not be exchanged.
 
     Raises
     ------
@@ -68,24 +68,24 @@ def check_parameters(kind: type, given: Mapping[str, object]) -> None:
         default = usual[name]
         if isinstance(default, bool):
             good = isinstance(value, bool)
-        elif isinstance(default, str):  # a word, or what it stands for: ridge="cv" or a number
+        elif isinstance(default, str):  # a string or a number, such as ridge="cv" or 0.1
             good = isinstance(value, str) or is_number(value)
         else:
             good = value is None or is_number(value)
         if not good:
-            raise TypeError(f"parameter {name} of type {type(value).__name__}")
+            raise TypeError(f"parameter {name} has type {type(value).__name__}")
 
 
 def _check_scores(scores: Mapping[str, object]) -> None:
     heldout = {key: value for key, value in scores.items() if key.startswith("held_out_")}
     for key, value in heldout.items():
         if value is not None and not is_number(value):
-            raise TypeError(f"score {key} of type {type(value).__name__}")
+            raise TypeError(f"score {key} has type {type(value).__name__}")
     pairing = scores.get("pairing")
     if pairing is not None and not (
         isinstance(pairing, dict) and isinstance(pairing.get("suspects"), list) and "looks_paired" in pairing
     ):
-        raise TypeError("scores of the pairing that are none")
+        raise TypeError("scores of the pairing are not in the expected form")
 
 
 def is_number(value: object) -> bool:
@@ -103,7 +103,7 @@ def number(facts: Mapping[str, Any], name: str) -> float:
     TypeError
     """
     if not is_number(facts.get(name)):
-        raise TypeError(f"{name} that is no number")
+        raise TypeError(f"{name} is not a finite number")
     return float(facts[name])
 
 
@@ -118,9 +118,9 @@ def count(facts: Mapping[str, object], name: str, *, missing: int | None = None,
     if value is None and missing is not None:
         value = missing
     if type(value) is not int:
-        raise TypeError(f"{name} that is no whole number")
+        raise TypeError(f"{name} is not a whole number")
     if not 0 <= value <= most:
-        raise ValueError(f"{name} out of range")
+        raise ValueError(f"{name} is out of range")
     return value
 
 
@@ -142,19 +142,19 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *,
     """
     if set(arrays) != set(shapes):
         odd = sorted(set(arrays) ^ set(shapes))
-        raise ValueError(f"arrays missing or of no use: {', '.join(odd[:3])}")
+        raise ValueError(f"missing or unexpected arrays: {', '.join(odd[:3])}")
     lengths: dict[str, int] = {}
     for name, letters in shapes.items():
         array = arrays[name]
         if array.dtype not in (np.float32, np.float64):
-            raise ValueError(f"{name} of dtype {array.dtype}")
+            raise ValueError(f"{name} has dtype {array.dtype}")
         if array.ndim != len(letters) or (not array.size and name not in free):
-            raise ValueError(f"{name} of shapes {array.shape}, not of {len(letters)} axes or empty")
+            raise ValueError(f"{name} has shape {array.shape}, which is empty or does not have {len(letters)} axes")
         for letter, length in zip(letters, array.shape, strict=True):
             if lengths.setdefault(letter, length) != length:
-                raise ValueError(f"{name} whose shapes {array.shape} do not fit those of the other arrays")
+                raise ValueError(f"{name} has shape {array.shape}, which does not fit the other arrays")
         if name not in free and not np.isfinite(array).all():
-            raise ValueError(f"{name} with NaN or infinity")
+            raise ValueError(f"{name} contains NaN or infinity")
 
 
 def check_orthonormal(frame: np.ndarray, name: str) -> None:
@@ -172,7 +172,7 @@ def check_orthonormal(frame: np.ndarray, name: str) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         error = float(np.linalg.norm((rows @ tall.T) @ tall - rows)) / math.sqrt(rows.size)
     if not error <= TOLERANCE:
-        raise ValueError(f"{name} that is said to be orthonormal and is not")
+        raise ValueError(f"{name} is not orthonormal")
 
 
 def check_rotation(
@@ -189,7 +189,7 @@ def check_rotation(
         All arrays of the map.
     facts : mapping
     moments, means : mapping of str to mapping
-        The arrays that belong to a modality, by its name and their own.
+        Arrays of each modality, by the name of the modality and of the array.
 
     Raises
     ------
@@ -206,11 +206,11 @@ def check_rotation(
     if strange := (set(means) - set(MODALITIES)) | (set(moments) - {*MODALITIES, ""}):
         raise ValueError(f"arrays of unknown modalities: {', '.join(sorted(strange))}")
     for parts in moments.values():
-        # Weight, rows and the scatter of both sides; a modality whose every weight is 0 has none of them.
+        # Total weight, number of rows, and the scatter of both sides; all are 0 for a modality whose weights are all 0.
         if parts["totals"].shape != (4,) or (parts["totals"] < 0).any() or parts["totals"][1] % 1:
-            raise ValueError("moments whose totals are no sums")
+            raise ValueError("the totals of the moments are not valid sums")
     if moments and not sum(float(parts["totals"][0]) for parts in moments.values()) > 0:
-        raise ValueError("moments of no weight")
+        raise ValueError("the moments have no weight")
     _check_claims(arrays["rotation"], arrays["gains"], arrays["singular_values"], facts)
 
 
@@ -229,12 +229,12 @@ def given_rows(
     if told is None:
         return {name: (None, None) for name in means if name not in moments}
     if not isinstance(told, dict) or not set(told) <= set(means):
-        raise ValueError("rows of means that the map does not have")
+        raise ValueError("mean_rows names means that the map does not have")
     for counts in told.values():
         if not isinstance(counts, list) or len(counts) != 2 or any(n is not None and not is_number(n) for n in counts):
-            raise TypeError("rows of means that are no numbers")
+            raise TypeError("mean_rows contains values that are not pairs of numbers")
         if any(n is not None and n < 0 for n in counts):
-            raise ValueError("rows of means below 0")
+            raise ValueError("mean_rows contains a negative number")
     return {name: (counts[0], counts[1]) for name, counts in told.items()}
 
 
@@ -242,9 +242,9 @@ def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray,
     d_source, d_target = rotation.shape
     directions = min(rotation.shape)
     if len(gains) != directions or (singular < 0).any():
-        raise ValueError("gains or singular values that are not those of the rotation")
+        raise ValueError("gains or singular values do not match the rotation")
     if (gains < 0).any() or (gains > 1 + TOLERANCE).any():
-        raise ValueError("gains outside 0 to 1")
+        raise ValueError("gains are not between 0 and 1")
     extra = count(facts, "mean_directions", most=directions)
     count(facts, "n_pairs")
     count(facts, "rank", most=directions)
@@ -256,22 +256,22 @@ def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray,
     }
     for name, value in claims.items():
         if facts.get(name) != value or type(facts.get(name)) is not type(value):
-            raise ValueError(f"{name}={facts.get(name)!r} where the arrays say {value}")
+            raise ValueError(f"{name} is {facts.get(name)!r}, but {value} according to the arrays")
     if abs(number(facts, "mean_gain") - float(gains.mean())) > TOLERANCE:
-        raise ValueError("a mean gain that is not that of the gains")
+        raise ValueError("mean_gain does not match the gains")
     modality = facts.get("modality")
     if modality is not None and modality not in MODALITIES:
-        raise ValueError("a modality that is none")
+        raise ValueError("the modality is unknown")
     if whole:
-        check_orthonormal(rotation, "a rotation")
-    # Its singular values are the gains, and 1 for the directions of the means: their squares add up to its squared norm.
+        check_orthonormal(rotation, "the rotation")
+    # The singular values of the rotation are the gains, and 1 for the directions of the means; their squares sum to its squared norm.
     energy = float(np.square(rotation).sum())
     if not abs(energy - float(np.square(gains).sum()) - extra) <= TOLERANCE * directions:
-        raise ValueError("gains that are not those of the rotation")
+        raise ValueError("gains do not match the rotation")
 
 
 def check_restored(mapping: Map) -> None:
-    """Refuse a map whose spaces have other widths than its arrays, or which maps ordinary rows to NaN or infinity.
+    """Check that the widths of a map's spaces match its arrays, and that it does not map ordinary rows to NaN or infinity.
 
     Raises
     ------
@@ -284,9 +284,9 @@ def check_restored(mapping: Map) -> None:
     )
     for side, said, width, transform in sides:
         if said is not None and said != width:
-            raise ValueError(f"a {side} space of {said} dimensions and arrays of {width}")
-        # Finite arrays can still overflow: one after another, or where float64 numbers meet float32 rows.
+            raise ValueError(f"the {side} space has {said} dimensions, but the arrays have {width}")
+        # Finite arrays can still overflow, in products or when float64 values are multiplied with float32 rows.
         with np.errstate(all="ignore"):
             out = transform(rng.standard_normal((_TRIED, width)).astype(np.float32))
         if not np.isfinite(out).all():
-            raise ValueError(f"numbers so large that rows of the {side} become NaN or infinity")
+            raise ValueError(f"the arrays contain numbers so large that rows of the {side} become NaN or infinity")

@@ -30,9 +30,9 @@ MOST_ROWS = 5000
 
 
 class Dissimilarities:
-    """The upper triangle of a representational dissimilarity matrix, row after row, a block at a time.
+    """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks.
 
-    All are squared distances: 1 − cos is half the squared distance of unit vectors, and no comparison depends on the factor.
+    Dissimilarities are squared distances: 1 − cos is half the squared distance of unit vectors, and the comparisons do not depend on the factor.
     """
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:
@@ -45,7 +45,7 @@ class Dissimilarities:
             if len(flat):
                 raise ZeroRowError(
                     f"Got a row of equal entries in {name} (row {int(flat[0])}); expected entries that differ, since a "
-                    "correlation needs variance. Drop such rows, or pass rdm='euclidean'."
+                    "correlation needs variance. Remove such rows, or pass rdm='euclidean'."
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
@@ -63,17 +63,17 @@ class Dissimilarities:
         self.tie = self.eps * self.top
 
     def rounding(self, values: Array) -> Array:
-        """Return by how much equal dissimilarities of about this size may differ; for smaller ones the bound is tighter."""
-        # A product is as exact as the rows are long, but stands only where that is at most 1 / _CLOSE times the value;
-        # of smaller values, differences of the rows, there remains the rounding of the entries: also between copies of
-        # a row, which torch need not sum alike.
+        """Return a bound on the rounding error of dissimilarities of about this size; it is tighter for smaller ones."""
+        # The error of a product is proportional to the squared lengths of the rows, and products are used only where these are at most
+        # 1 / _CLOSE times the value. Smaller values are computed from differences of rows and retain the rounding of the entries, even
+        # for copies of a row, which torch may sum in different orders.
         values = self.xp.clip(values, 0.0, None)
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
     def blocks(self, *, root: bool) -> Iterator[tuple[slice, Array]]:
         """Yield positions in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
         n, start = len(self.A), 0
-        for part in blocks(n, 96 * n):  # ranks take a dozen temporaries of a block's size
+        for part in blocks(n, 96 * n):  # computing ranks takes a dozen temporary arrays of the size of a block
             rows = self.A[part]
             gaps = rows @ self.A[part.start :].T
             columns = self.xp.arange(n - part.start, device=device(rows))
@@ -89,7 +89,7 @@ class Dissimilarities:
             start += len(values)
 
     def _mend(self, gaps: Array, part: slice, wanted: Array) -> None:
-        """Compute the distances of close pairs from differences, because the product loses their digits."""
+        """Recompute the distances of close pairs from differences, because of cancellation in the product."""
         lengths = self.squares[part, None] + self.squares[part.start :]
         near = wanted & (gaps < _CLOSE * lengths)
         i, j = self.xp.nonzero(near)
@@ -139,7 +139,7 @@ def _spread(low: Array, high: Array, tie: float, name: str) -> None:
     if float(high - low) <= tie:
         raise InputError(
             f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
-            "needs variance. Pass compare='cosine', or look at the encoder's outputs."
+            "needs variance. Pass compare='cosine', or check the encoder's outputs."
         )
 
 
@@ -173,7 +173,7 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
             raise InputError(
-                f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine needs a direction. Drop repeated items, or look at the encoder's outputs."
+                f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine needs a direction. Remove duplicate items, or check the encoder's outputs."
             )
     return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
@@ -252,7 +252,7 @@ def rsa(
     if max_rows is None:
         if n > MOST_ROWS:
             raise ShapeError(
-                f"Got {n} rows; expected {MOST_ROWS} at most, since memory grows with the pairs. "
+                f"Got {n} rows; expected at most {MOST_ROWS}, since memory grows with the number of pairs. "
                 f"Pass max_rows={MOST_ROWS} to compare a sample, or max_rows={n} for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB."
             )
     else:

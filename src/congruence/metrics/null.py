@@ -24,7 +24,7 @@ from congruence.metrics.search import neighbor_table
 __all__ = ["BIASED_CKA", "PERMUTATION_STATISTICS", "Chance", "PermutationStatistic", "chance", "compare_first", "entry"]
 
 
-#: What a metric computes from one side alone: a basis, a Gram matrix, or a table of neighbors.
+#: The part of a metric that depends on one side only: a basis, a Gram matrix, or a table of neighbors.
 SideT = TypeVar("SideT")
 
 
@@ -53,12 +53,12 @@ class PermutationStatistic(Generic[SideT]):
 
 
 def entry(name: str) -> PermutationStatistic[Any]:
-    """Return an entry of :data:`PERMUTATION_STATISTICS`; the error for an unknown name lists all names.
+    """Return an entry of :data:`PERMUTATION_STATISTICS` by name.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If the name is unknown; the message lists all names.
     """
     if name not in PERMUTATION_STATISTICS:
         raise ParameterError(
@@ -125,7 +125,7 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
     alone = (null >= values - tolerance).sum(axis=0)
     every = np.concatenate([values[None], null])
     center, spread = every.mean(axis=0), every.std(axis=0)
-    # A constant score (PWCCA with n ≤ d) carries no information: neither the value nor any re-pairing stands out.
+    # A constant score (PWCCA with n ≤ d) carries no information: neither the value nor any re-pairing is extreme.
     width = np.where(spread <= 1e-9 * np.maximum(1, np.abs(center)), np.inf, spread)
     slack = tolerance / width
     best = ((null - center) / width + slack).reshape(draws, -1).max(axis=1)
@@ -151,7 +151,7 @@ def _varying(size: float, name: str) -> float:
     """Return the size of a side, by which it is divided; raise an error if it is zero."""
     if not size > 0:
         raise InputError(
-            f"Got rows of {name} that are all equal, or equally far from each other; expected rows that differ. Drop repeated items, or look at the encoder's outputs."
+            f"Got rows of {name} that are all equal, or all equally far from each other; expected rows that differ. Remove duplicate items, or check the encoder's outputs."
         )
     return size
 
@@ -165,7 +165,7 @@ def _scaled(A: np.ndarray, name: str) -> np.ndarray:
 def _whole(A: np.ndarray, metric: str) -> None:
     if len(A) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(A)} rows for the null of {metric}; expected {MOST_ROWS} at most, since it keeps whole matrices. "
+            f"Got {len(A)} rows for the null of {metric}; expected at most {MOST_ROWS}, since it stores full n × n matrices. "
             "Pass a sample of the rows."
         )
 

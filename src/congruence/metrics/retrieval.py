@@ -45,7 +45,7 @@ def _similarities(
     correction = as_hubness(hubness)
     if bank is not None and correction is None and not center:
         raise ParameterError(
-            'Got a bank of queries that nothing asks for; expected one with hubness or center. Pass hubness="csls" or center=True, or leave out bank=….'
+            'Got a bank of queries without hubness or center, which use it; expected one of these. Pass hubness="csls" or center=True, or leave out bank=….'
         )
     Q = as_matrix(queries, "queries", allow_zero_rows=True)
     G = as_matrix(gallery, "gallery", allow_zero_rows=True)
@@ -121,8 +121,8 @@ def top1_scores(
     offered = codes(gallery_labels, n, "gallery_labels")
     if exclude_self and (m != n or n < 2):
         raise ShapeError(
-            f"Got {m} queries and {n} gallery rows; expected equally many, and two at least, to leave each "
-            "query's own row out. Pass paired rows or exclude_self=False."
+            f"Got {m} queries and {n} gallery rows; expected equally many, and at least two, to exclude each "
+            "query's own row. Pass paired rows or exclude_self=False."
         )
     out = np.empty(m)
     for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank, exclude_self):
@@ -256,7 +256,9 @@ def zero_shot_scores(
     names = np.arange(k) if classes is None else codes(classes, k, "classes")
     wanted = codes(labels, len(images), "labels")
     if len(np.unique(names)) < k:
-        raise InputError("Got a class with two prototypes; expected one each. Average the prompts of each class first.")
+        raise InputError(
+            "Got a class with two prototypes; expected one per class. Average the prompts of each class first."
+        )
     unknown = ~np.isin(wanted, names)
     if unknown.any():
         raise InputError(
@@ -338,7 +340,7 @@ def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarr
     if wrong.any():
         i = int(np.argmax(wrong))
         raise IdError(
-            f"Got relevant rows {np.unique(given[i]).tolist()} for query {i}; expected one at least, each from 0 to {n - 1}. Give this query such rows."
+            f"Got relevant rows {np.unique(given[i]).tolist()} for query {i}; expected at least one, each from 0 to {n - 1}. Pass such rows for this query."
         )
     return np.divmod(np.unique(asked * n + wanted), n)
 
@@ -385,7 +387,7 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.
         if array.ndim != 3 or 0 in array.shape:
             raise ShapeError(
                 f"Got prompts of shape {array.shape}; expected (classes, templates, dimensions). "
-                "Pass classes= for a flat list of prompts."
+                "Pass classes=… for a flat list of prompts."
             )
         k, t, d = array.shape
         flat = unit(as_matrix(array.reshape(k * t, d), "embeddings"), "embeddings")

@@ -47,7 +47,7 @@ def nearest(
     n_neighbors : int
         Between 1 and the number of rows that can be found: n, or n − 1 if one is excluded.
     gallery : array_like, shape (n, d), optional
-        By default X; a row does not find itself then.
+        By default X; a row is then not its own neighbor.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         Largest inner product, largest cosine or smallest Euclidean distance.
     exact : bool, default=True
@@ -94,7 +94,7 @@ def nearest(
         there = len(B) - (own is not None)
         if n_neighbors > there:
             raise ParameterError(
-                f"Got n_neighbors={n_neighbors} for {there} rows that may be found; expected n_neighbors ≤ {there}. Pass n_neighbors={there} or less, or a larger gallery."
+                f"Got n_neighbors={n_neighbors} for {there} gallery rows to choose from; expected n_neighbors ≤ {there}. Pass n_neighbors={there} or less, or a larger gallery."
             )
         if A.dtype != B.dtype:
             wider = np.result_type(A, B)
@@ -129,7 +129,7 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``n_neighbors`` is not between 1 and n − 1.
     """
     check_positive(n_neighbors, "n_neighbors", integer=True)
     if n_neighbors >= n:
@@ -185,7 +185,7 @@ def neighbor_table(
     Raises
     ------
     ParameterError, ZeroRowError
-        If arrays have a row of zeros, or a parameter has an invalid value.
+        If ``k`` is not between 1 and n − 1, or a row is all zeros and ``metric="cosine"``.
     """
     check_n_neighbors(k, len(A))
     return _search(A, A, k, metric, np.arange(len(A)), True, blocked, (name, name), place)

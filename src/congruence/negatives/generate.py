@@ -44,15 +44,15 @@ RULES: dict[str, Callable[[Caption], Spots]] = {
 #: SugarCrepe's kinds of wrong captions.
 KINDS = tuple(RULES)
 
-#: How often a generator is asked again when it returns nothing new.
+#: Number of calls of a generator per requested negative, before giving up.
 _TRIES = 10
 
 
 class Generator(Protocol):
-    """Any object that makes a wrong caption of one kind, or returns ``None`` if it cannot."""
+    """A callable that makes a wrong caption of one kind, or returns ``None`` if it cannot."""
 
     def __call__(self, caption: str, kind: str, rng: np.random.Generator) -> str | None:
-        """Return the wrong caption; all chance comes from ``rng``."""
+        """Return the wrong caption; all random numbers must come from ``rng``."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class Negative:
     kind : str
         One of :data:`KINDS`, or ``"sibling"``.
     changed : (str, str)
-        The shortest run of words outside of which the two agree, in the one and in the other.
+        The shortest span of words outside of which the two captions agree, in ``caption`` and in ``negative``.
     row : int
-        Of the caption among those given.
+        Index of the caption in the input.
     """
 
     caption: str
@@ -83,7 +83,7 @@ def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
     Parameters
     ----------
     caption : str
-        In English.
+        A caption in English.
     kind : str
         One of :data:`KINDS`.
     rng : numpy.random.Generator
@@ -91,7 +91,7 @@ def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
     Returns
     -------
     str or None
-        ``None`` if there is no sound edit of this kind.
+        ``None`` if there is no valid edit of this kind.
     """
     looked = look_at(caption, (), lexicon())
     found = _edited(looked, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
@@ -103,24 +103,26 @@ GENERATORS: dict[str, Generator] = {"rules": by_rules}
 
 
 def register(name: str, generator: Generator) -> None:
-    """Give a generator a name that :func:`generate` knows it by.
+    """Register a generator under a name, for use in :func:`generate`.
 
     Parameters
     ----------
     name : str
-        Not taken yet.
+        A name that is not in use.
     generator : callable
         ``(caption, kind, rng)`` to a wrong caption or ``None``.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If the name is empty or in use, or the generator is not callable.
     """
     if not isinstance(name, str) or not name or name in GENERATORS:
-        raise ParameterError(f"Got name={name!r}; expected one that is not taken. Pass another name=….")
+        raise ParameterError(f"Got name={name!r}; expected a name that is not in use. Pass another name=….")
     if not callable(generator):
-        raise ParameterError(f"Got {generator!r} for a generator; expected a callable. Pass a function of a caption.")
+        raise ParameterError(
+            f"Got {generator!r} for a generator; expected a callable. Pass a function (caption, kind, rng)."
+        )
     GENERATORS[name] = generator
 
 
@@ -134,43 +136,43 @@ def generate(
     groups: Sequence[object] | None = None,
     on_refused: str = "skip",
 ) -> list[Negative]:
-    """Make wrong captions: a word replaced, two words exchanged, or a thing added.
+    """Make wrong captions by replacing a word, swapping two words, or adding an object or attribute.
 
     Parameters
     ----------
     captions : sequence of str, length n
-        In English, for the rules.
+        Captions; the rules expect English.
     kinds : sequence of str
-        Of :data:`KINDS`; of one's own as well, with a generator of one's own.
+        Some of :data:`KINDS`; with your own generator, any names.
     per_caption : int, default=1
-        Of each kind for each caption, at most: different ones.
+        Largest number of different negatives of each kind per caption.
     random_state : int, default=0
-        What a caption gets depends on the seed, its row and the captions, not on the other kinds.
+        The negatives of a caption depend on this seed, its row and the captions, but not on which other kinds are requested.
     generator : str or callable, optional
         A key of :data:`GENERATORS` or ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default.
     groups : sequence, length n, optional
-        The item, an image for example, that each caption describes. No negative is then another caption of its item,
-        and the rules bring in nothing that these mention.
+        The item, such as an image, that each caption describes. A negative is then never another caption of the same item,
+        and the rules do not introduce anything that these captions mention.
     on_refused : {"skip", "error"}
-        What to do when a generator returns something that is no negative: no text, or the words of a caption of the item.
+        What to do if a generator returns something that is not a negative: no text, or the words of a caption of the same item.
 
     Returns
     -------
     list of Negative
-        By caption, then in the order of ``kinds``. A caption that has no sound edit of a kind has none of it here;
-        :func:`count` says how many these are.
+        Ordered by caption, then as in ``kinds``. A caption without a valid edit of a kind has no negatives of that kind;
+        :func:`count` returns the number of such captions.
 
     Raises
     ------
     DtypeError, ShapeError
-        Captions that are no texts, are blank, or none at all; another number of groups.
+        If captions are not strings or are blank, there are none, or the number of groups differs.
     ParameterError
-        An unknown kind or generator, other parameters out of range, or a refused output with ``on_refused="error"``.
+        If the kind or generator is unknown, another parameter is out of range, or an output is refused with ``on_refused="error"``.
 
     Notes
     -----
-    Of the words that may replace another, one that ``captions`` have k times is k + 1 times as likely as one that they do not
-    have. If all were as likely, rare words would give the negatives away without a look at the image.
+    Among the possible replacements of a word, one that occurs k times in ``captions`` is drawn k + 1 times as often as one that does not
+    occur. With equal probabilities, negatives could be recognized by their rare words, without the image.
 
     Examples
     --------
@@ -213,19 +215,19 @@ def generate(
 
 
 def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -> dict[str, dict[str, int]]:
-    """Count negatives, and the captions that have none, by kind.
+    """Count negatives, and captions without any, by kind.
 
     Parameters
     ----------
     negatives : iterable of Negative
     n : int
-        Captions they were made of.
+        Number of captions that the negatives were made from.
     kinds : sequence of str
 
     Returns
     -------
     dict of str to dict
-        For each kind ``negatives``, ``captions`` that have one, and those ``without``.
+        For each kind, the number of ``negatives``, of ``captions`` with at least one, and of captions ``without``.
     """
     rows: dict[str, list[int]] = {kind: [] for kind in kinds}
     for one in negatives:
@@ -237,7 +239,7 @@ def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -
 
 
 def check_captions(captions: Iterable[str]) -> list[str]:
-    """Return captions as a list of texts, none of them blank.
+    """Return captions as a list of str, after checking that none is blank.
 
     Parameters
     ----------
@@ -250,7 +252,7 @@ def check_captions(captions: Iterable[str]) -> list[str]:
     Raises
     ------
     DtypeError, ShapeError
-        If arrays have the wrong shape or are not real numbers.
+        If captions are not strings, one is blank, or there are none.
     """
     if isinstance(captions, (str, bytes)):
         raise DtypeError("Got one text for captions; expected a list of texts. Pass [text].")
@@ -278,7 +280,7 @@ def _kinds(kinds: object, generator: object) -> list[str]:
 
 
 def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str, ...]]:
-    """Return the other captions of each one's item."""
+    """Return, for each caption, the other captions of the same item."""
     if groups is None:
         return [()] * len(texts)
     items = list(groups)
@@ -290,7 +292,7 @@ def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str
 
 
 def _frequencies(texts: Iterable[str]) -> Counter[Words]:
-    """Count what may replace something in the captions as they are."""
+    """Count how often each possible replacement occurs in the captions."""
     incoming = lexicon().incoming
     longest = max(map(len, incoming))
     found: Counter[Words] = Counter()
@@ -310,7 +312,7 @@ def _edited(
     rng: np.random.Generator,
     common: Mapping[Words, int],
 ) -> list[str]:
-    """Draw places, then an edit of each, until there are enough."""
+    """Draw positions, then an edit at each, until there are enough."""
     spots = [list(edits) for edits in RULES[kind](looked) if edits]
     found: list[str] = []
     while spots and len(found) < limit:
@@ -345,7 +347,7 @@ def _asked(
                 found.append(text)
         elif on_refused == "error":
             raise ParameterError(
-                f"Got {text!r} from the generator for {caption!r} ({kind}); expected another text, or None where there is none. Change the generator, or pass on_refused='skip'."
+                f"Got {text!r} from the generator for {caption!r} ({kind}); expected a text that differs from all captions of this item, or None if there is none. Change the generator, or pass on_refused='skip'."
             )
         if len(found) == limit:
             break

@@ -1,4 +1,4 @@
-"""Write wrong captions to a table."""
+"""Write wrong captions to a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUFFIXES = (".csv", ".jsonl", ".parquet")
 def write_negatives(
     negatives: Sequence[Negative], path: str | Path, ids: Sequence[str] | None = None, *, force: bool = False
 ) -> None:
-    """Write wrong captions, whole or not at all.
+    """Write wrong captions to a table, atomically.
 
     Parameters
     ----------
@@ -34,23 +34,23 @@ def write_negatives(
     path : path-like
         ``.csv``, ``.jsonl`` or ``.parquet``, with the columns ``id``, ``caption``, ``negative`` and ``kind``.
     ids : sequence of str, optional
-        Of the captions that they were made of; row numbers by default.
+        Ids of the original captions; row numbers by default.
     force : bool, default=False
         Replace existing output.
 
     Raises
     ------
     ParameterError
-        Another suffix.
+        If the suffix is not supported.
     ShapeError
-        No negatives, or ids of fewer captions than they are of.
+        If there are no negatives, or fewer ids than captions.
     OutputExistsError, FileError, StorageError
-        If the output already exists; a file cannot be read; or the output cannot be written.
+        If the output exists, its parent folder is missing, or it cannot be written.
 
     Warns
     -----
     CongruenceWarning
-        A ``.csv`` whose ids or captions a spreadsheet would run as formulas. They are written as they are, to be read back.
+        If a spreadsheet would evaluate ids or captions in a ``.csv`` as formulas. They are written unchanged, so that they can be read back.
     """
     suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
     if not negatives:
@@ -64,7 +64,7 @@ def write_negatives(
     risky = sum(any(map(is_formula, row)) for row in rows)
     if suffix == ".csv" and risky:
         warnings.warn(
-            f"Got {risky} of {len(rows)} rows with a cell that begins with =, +, - or @; expected words, since a spreadsheet runs such "
+            f"Got {risky} of {len(rows)} rows with a cell that begins with =, +, - or @; expected words, since a spreadsheet evaluates such "
             "cells as formulas. Write .jsonl or .parquet, or import the .csv as text.",
             CongruenceWarning,
             stacklevel=2,

@@ -1,4 +1,4 @@
-"""Experiments as written down: one YAML file a figure or table, checked before anything runs."""
+"""Configurations of experiments: one YAML file per figure or table, validated before anything runs."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ __all__ = ["config_names", "experiment_models", "load_config", "parse_config", "
 
 
 def parse_config(text: str, name: str) -> Config:
-    """Read and check one experiment.
+    """Parse and validate the configuration of one experiment.
 
     Parameters
     ----------
     text : str
-        YAML.
+        Contents of the YAML file.
     name : str
-        Of the file without its ending; the ``name`` inside must agree.
+        File name without its extension; the ``name`` in the file must be the same.
 
     Returns
     -------
     Config
-        With every parameter of its kind filled in.
+        Configuration with all parameters of its kind, given or default.
 
     Raises
     ------
     CorruptFileError
-        Not YAML as :func:`congruence._utils.yaml.parse_yaml` takes it, or not a mapping.
+        If the text is not valid YAML (:func:`congruence._utils.yaml.parse_yaml`), or not a mapping.
     ParameterError
-        An unknown or missing key, a wrong type, an unknown choice.
+        If a key is unknown or missing, a value has the wrong type, or a choice is unknown.
     """
     where = Where(f"{name}.yaml", text)
     data = deepcopy(_parsed(text, where.name))
@@ -55,14 +55,14 @@ def parse_config(text: str, name: str) -> Config:
     study = studies.get(kind) if isinstance(kind, str) else None
     names = (tuple(study.sample_data), tuple(study.metrics)) if study else None
     validate(_experiment(tuple(studies), names), data, where)
-    assert study is not None  # else its kind was refused
+    assert study is not None  # validation fails for an unknown kind
     if data["name"] != name:
         raise ParameterError(
-            f"Got name {data['name']!r} in {where.at('name')}; expected {name!r}, as the file is called. Rename the file or change the key name."
+            f"Got name {data['name']!r} in {where.at('name')}; expected {name!r}, the name of the file. Rename the file, or change the key name."
         )
     validate(_Paper, data["paper"], where.below("paper", group="paper"))
     for k, rule in enumerate(data["paper"].get("rules") or []):
-        # The line of a rule is looked up for a message only: that takes longer than to parse the file.
+        # The line number of a rule is looked up only for an error message, since this takes longer than parsing the file.
         parse_rule(rule, partial(where.at, "paper", "rules", k), data.get("metrics", []))
     given = data.get("parameters") or {}
     inside = where.below("parameters", group=f"parameters of kind {kind}")
@@ -70,9 +70,9 @@ def parse_config(text: str, name: str) -> Config:
     return Config(**{**data, "parameters": {**study.kinds[data["kind"]].parameters, **given}})
 
 
-@lru_cache(maxsize=256)  # all of the papers' files, which a listing reads whole each time
+@lru_cache(maxsize=256)  # holds the files of all papers, which every listing reads
 def _parsed(text: str, where: str) -> object:
-    """Return the plain data of a configuration; parsing takes ten times as long as copying what was parsed."""
+    """Parse a configuration into plain data; cached, since parsing takes ten times as long as copying the result."""
     return parse_yaml(text, where)
 
 
@@ -80,7 +80,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class _Paper(BaseModel):
-    """What the paper says of a figure."""
+    """The paper's claim about a figure."""
 
     model_config = _STRICT
     claim: str
@@ -90,7 +90,7 @@ class _Paper(BaseModel):
 
 @cache
 def _experiment(known: tuple[str, ...], names: tuple[tuple[str, ...], tuple[str, ...]] | None) -> type[BaseModel]:
-    """Return the schema of the experiments of a study with this sample data and these metrics, or of one whose kind is not ``known``."""
+    """Return the schema of an experiment of one of the ``known`` kinds; ``names`` are the study's sample data and metrics, None if the study is unknown."""
     sample_data, metrics = (_among(some) for some in names) if names else (str, str)
     entries: dict[str, Any] = {
         "name": (str, ...),
@@ -112,21 +112,21 @@ def _experiment(known: tuple[str, ...], names: tuple[tuple[str, ...], tuple[str,
 def experiment_models(
     named: tuple[str, ...],
 ) -> tuple[type[BaseModel], type[BaseModel], dict[str, type[BaseModel]]]:
-    """Return the models that experiments of some kinds are checked with.
+    """Return the pydantic models that validate experiments of some kinds.
 
     Parameters
     ----------
     named : tuple of str
-        Kinds.
+        Kinds of experiments.
 
     Returns
     -------
     type of BaseModel
-        Of the whole experiment, whatever its study.
+        Model of the experiment as a whole, for all studies.
     type of BaseModel
-        Of what it says of the paper.
+        Model of its ``paper`` entry.
     dict of str to type of BaseModel
-        Of the parameters of each kind.
+        Models of the parameters, by kind.
     """
     studies = kinds()
     return _experiment(named, None), _Paper, {kind: _schema(studies[kind], kind) for kind in named}
@@ -134,14 +134,14 @@ def experiment_models(
 
 @cache
 def _schema(study: Study[Any], kind: str) -> type[BaseModel]:
-    """Return the schema of a kind's parameters; a study is the same for as long as it is registered."""
+    """Return the schema of a kind's parameters."""
     defaults = study.kinds[kind].parameters
     entries: dict[str, Any] = {key: (_type(study, key, value), value) for key, value in defaults.items()}
     return create_model(kind, __config__=_STRICT, **entries)
 
 
 def _type(study: Study[Any], key: str, default: object) -> Any:
-    """Return the type of a parameter: what the study says of it, or that of its default; counts are positive, and 2 or more in lists."""
+    """Return the type of a parameter: as declared by the study, or else that of its default. Integers must be positive, and at least 2 in lists."""
     if key in study.types:
         return study.types[key]
     choices = study.baselines if key == "methods" else study.choices.get(key)
@@ -157,7 +157,7 @@ def _among(choices: Iterable[str]) -> Any:
 
 
 def config_names(paper: str | None = None) -> tuple[str, ...]:
-    """Return the name of every experiment, paper by paper; figures in the paper's order, then tables.
+    """Return the names of all experiments, by paper; for each paper figures in order, then tables.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def _names(folder: Path) -> tuple[str, ...]:
 
 
 def place(name: str) -> tuple[str, str, int]:
-    """Return what the names of a paper are sorted by: their beginning, figure or table, number."""
+    """Return the sort key of an experiment's name: prefix, figure or table, number."""
     prefix, kind, number = re.match(r"(?:([a-z]+)-)?([a-z]+)(\d*)", name).groups()  # type: ignore[union-attr]
     return prefix or "", kind, int(number or 0)
 
@@ -197,7 +197,7 @@ def load_config(name: str) -> Config:
     Raises
     ------
     ParameterError
-        The name is unknown (the message lists all), or the file does not say what it must.
+        If the name is unknown (the message lists all names), or the file is not a valid configuration.
     FileError, CorruptFileError
         If a file cannot be read, or a file is damaged.
 
@@ -216,18 +216,18 @@ def load_config(name: str) -> Config:
         )
     config = parse_config(read_yaml(path, "an experiment"), path.stem)
     captions = config.parameters.get("captions")
-    if captions:  # a path in a file is meant from where the file lies
+    if captions:  # a path in a file is relative to the folder of the file
         config = replace(config, parameters={**config.parameters, "captions": str(path.parent / captions)})
     return config
 
 
 def with_parameters(config: Config, **given: Any) -> Config:
-    """Return a configuration with some of its parameters replaced; None leaves one as it is.
+    """Return a configuration with some of its parameters replaced; parameters that are None stay unchanged.
 
     Raises
     ------
     ParameterError
-        Its kind has no such parameter, or the value is none of the choices.
+        If its kind has no such parameter, or the value is invalid.
     """
     given = {key: value for key, value in given.items() if value is not None}
     for key in given:

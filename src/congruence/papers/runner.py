@@ -1,4 +1,4 @@
-"""Run a figure or table of a paper on the data at hand."""
+"""Run a figure or table of a paper on available data."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "run", "title_of", "versions"]
 
-#: Version of the form of ``results.json``.
+#: Version of the format of ``results.json``.
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave.
+    """Result of :func:`run`.
 
     Attributes
     ----------
     results : dict
-        Plain data: every number with its mean, standard deviation and values, what was resampled, seeds, versions,
-        wall time, the configuration and the data; ``title``, with the data that were run on and what stands for the paper's models; the paper's
+        Plain data: every quantity with its mean, standard deviation and values, what was resampled, seeds, versions,
+        wall time, the configuration and the data; the ``title``, which names the data and what replaces the paper's models; the paper's
         ``claim`` and whether it ``held``.
     pictures : dict of str to bytes
         Thumbnails of the examples, by id.
@@ -51,12 +51,12 @@ class Outcome:
 
     @property
     def claim(self) -> str:
-        """What the paper says of its figure."""
+        """The paper's claim about the figure."""
         return str(self.results["claim"])
 
     @property
     def held(self) -> ClaimCheck:
-        """Whether that held on the numbers measured, see :func:`congruence.papers.check_claim`."""
+        """Whether the claim holds for the measured numbers; see :func:`congruence.papers.check_claim`."""
         return {**self.results["held"]}
 
     def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
@@ -67,7 +67,7 @@ class Outcome:
         ax : matplotlib.axes.Axes, optional
             Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         panel : int, default=0
-            Place of the panel in :func:`congruence.papers.panels`: 0 is (a).
+            Index of the panel in :func:`congruence.papers.panels`: 0 is (a).
         annotate : bool, default=True
             Add the title and labels that identify what is drawn.
 
@@ -78,14 +78,14 @@ class Outcome:
         Raises
         ------
         ParameterError
-            The figure has no such panel.
+            If the figure has no such panel.
         """
         from congruence.plotting import draw_panel
 
         shown = panels(self.results)
         if not 0 <= panel < len(shown):
             raise ParameterError(
-                f"Got panel={panel}; expected 0 to {len(shown) - 1}. Pass the place of one of the {len(shown)} panels."
+                f"Got panel={panel}; expected 0 to {len(shown) - 1}. Pass the index of one of the {len(shown)} panels."
             )
         return draw_panel(shown[panel], ax, annotate=annotate)
 
@@ -117,30 +117,30 @@ def run(
     models : str, optional
         Sample data of the configuration, by default its first: ``"sample"``, ``"lvis"`` or ``"caltech101"``
         (:func:`congruence.papers.canonical.open_sample`), ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``
-        (:func:`congruence.papers.sotalign.open_sample`), for JAM these and ``"sugarcrepe"`` (:func:`congruence.papers.jam.open_sample`). Or
-        ``"paper"`` for the models of the configuration; or models by name (:func:`congruence.papers.canonical.resolve_models`; for JAM an image and
-        a text encoder by their folders, joined by ``/``, :func:`congruence.papers.jam.open_features`).
+        (:func:`congruence.papers.sotalign.open_sample`), for JAM these and ``"sugarcrepe"`` (:func:`congruence.papers.jam.open_sample`).
+        Otherwise ``"paper"`` for the models of the configuration, or models by name (:func:`congruence.papers.canonical.resolve_models`; for JAM an image and
+        a text encoder, given as their folders joined by ``/``, :func:`congruence.papers.jam.open_features`).
     data : sequence of str, optional
         Data sets for models by name; by default the configuration's.
     file : path-like, optional
-        For ``"lvis"``, ``"caltech101"``, ``"imagenet1000"`` and ``"sugarcrepe"``; for JAM's models the folder of their embeddings.
+        File or folder of ``"lvis"``, ``"caltech101"``, ``"imagenet1000"`` or ``"sugarcrepe"``; for JAM's models the folder of their embeddings.
     root : path-like, optional
         Folder of the data sets, for models by name; for JAM the folder of SugarCrepe's JSON files.
     cache : path-like, optional
-        Folder for embeddings, for models by name, ``root/embeddings`` by default; and for ``"sugarcrepe"``, by default none.
+        Folder in which embeddings are cached: for models by name, by default ``root/embeddings``; for ``"sugarcrepe"``, by default none.
     seeds : int, optional
         Number of draws; by default the configuration's.
     quick : bool, default=False
-        Fewer draws, anchors and steps: to see that everything works.
+        Use fewer draws, anchors and steps, to test that everything works.
     captions : path-like, optional
         For figures 55 and 56 with models by name: captions of images or classes, see :func:`congruence.datasets.read_captions`; by default the
         configuration's ``captions``.
     edits : mapping of str to str, optional
         Classes to be replaced in the captions (``{"Birman": "Russian Blue"}``); by default the configuration's ``edits``.
     evaluation_templates : {"all", "single"}, optional
-        Measure texts by the mean of all templates of a class, or by the first; by default the configuration's.
+        Represent a class by the mean of all its templates, or by the first; by default the configuration's.
     collections : sequence of Data, optional
-        Embeddings of your own, in place of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, as the paper asks.
+        Embeddings of your own, in place of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, depending on the paper.
     callback : callable, optional
         Called with 1 after each draw.
     log : callable, optional
@@ -155,13 +155,13 @@ def run(
     Raises
     ------
     ParameterError
-        An unknown experiment, models it cannot run on, or an option that its kind does not have.
+        If the experiment is unknown, cannot run on these models, or its kind does not have an option.
     InputError
-        No data, data of another paper, or data on which none of its metrics can be measured.
+        If there are no data, they belong to another paper, or none of the metrics can be measured on them.
     FileError, CorruptFileError
-        A file is missing, or is not what its name says.
+        If a file is missing, or is damaged.
     MissingExtraError
-        An encoder or method needs a package that is not installed.
+        If an encoder or method needs a package that is not installed.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def run(
         raise InputError("Got no data; expected at least one collection. Pass models=…, or collections=….")
     if not all(isinstance(own, study.data_type) for own in opened):
         raise InputError(
-            f"Got data of other encoders than {config.name} is about; expected {study.data_type.__name__}. Pass collections=… of this type."
+            f"Got collections of another type for {config.name}; expected {study.data_type.__name__}. Pass collections=… of this type."
         )
     opened = [study.configure(config, own) for own in opened]
     job = Job(config, opened, study.seeds(draws), quick, callback=callback)
@@ -218,7 +218,7 @@ def run(
 
 
 def title_of(config: Config, data: Sequence[Data]) -> str:
-    """Return what was shown, on which data, and what stands for the paper's models.
+    """Return a title that names the experiment, the data, and what replaces the paper's models.
 
     Parameters
     ----------
@@ -240,11 +240,11 @@ def _open(study: Study[DataT], config: Config, models: str, request: Request) ->
         return study.open_models(config, models, request)
     if config.parameters.get("captions"):
         raise ParameterError(
-            f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass models=… by name, or leave out captions=…."
+            f"Got captions for {models}, whose encoders are not available to embed them; expected models by name. Pass models=… by name, or leave out captions=…."
         )
     if request.data:
         raise ParameterError(
-            f"Got data {', '.join(request.data)} for {models}, which brings its own; expected none. Leave out data=…."
+            f"Got data {', '.join(request.data)} for {models}, which contains its own data; expected none. Leave out data=…."
         )
     if models not in config.sample_data:
         raise ParameterError(
@@ -266,11 +266,11 @@ def _pictures(job: Job[DataT]) -> dict[str, bytes]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that numbers may depend on."""
+    """Return the versions of the packages that results may depend on."""
     return {**_installed()}
 
 
-@cache  # of one process: every look goes through the folders of all packages
+@cache  # cached, since each lookup searches the folders of all packages
 def _installed() -> dict[str, str]:
     out = {"congruence": __version__, "python": platform.python_version()}
     for package in ("numpy", "scipy", "scikit-learn", "torch", "open_clip_torch", "transformers"):

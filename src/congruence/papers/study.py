@@ -1,4 +1,4 @@
-"""What a paper's folder brings: one study, with its data, metrics, baselines and kinds of figure."""
+"""Interface of a study: the data, metrics, baselines and kinds of figures of one paper."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["Kind", "Request", "Study"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of figure or table: what runs it, and what a configuration may say of it.
+    """One kind of figure or table: the function that runs it, and its parameters.
 
     Attributes
     ----------
     run : callable
-        Takes a :class:`Job` and adds numbers to its results.
+        Takes a :class:`Job` and adds scores to its results.
     resampled : str
-        What its draws resample; ``{share}`` is replaced by the parameter of that name.
+        Description of what is resampled in each draw; ``{share}`` is replaced by the parameter of that name.
     parameters : dict
-        The parameters it has, with the value of each where a configuration leaves it out; the value's type is the type it must have.
+        Parameters and their defaults; a value must have the type of its default.
     """
 
     run: Callable[[Job[Any]], None]
@@ -35,7 +35,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Request:
-    """Where a run is to take its data from, as the caller of :func:`congruence.papers.run` said.
+    """Where to read the data of a run, from the arguments of :func:`congruence.papers.run`.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Request:
     log : callable, optional
         Called with a description of what is being embedded.
     options : dict
-        Of the encoders.
+        Options of the encoders.
     """
 
     data: Sequence[str] | None = None
@@ -57,34 +57,34 @@ class Request:
 
 
 class Study(Protocol[DataT]):
-    """One paper: its data, metrics, baselines and figures. A subclass sets the attributes and opens data.
+    """The data, metrics, baselines and figures of one paper. A subclass sets the attributes and implements the methods that open data.
 
     Attributes
     ----------
     name : str
         Key of :data:`congruence.papers.STUDIES`.
     title : str
-        The paper within a sentence: ``"the Canonical paper"``.
+        Name of the paper for use in a sentence: ``"the Canonical paper"``.
     configs : Path
-        Folder of its configurations, one YAML file a figure or table.
+        Folder of its configurations, one YAML file per figure or table.
     data_type : type
-        What it opens, a subclass of :class:`Data`.
+        Type of the data that it opens, a subclass of :class:`Data`.
     sample_data : tuple of str
-        Names of the data it runs on without the paper's own models.
+        Names of the data on which it runs without the paper's models.
     metrics : dict of str to str
-        Every metric, with the words of a figure's axis.
+        All metrics, with their axis labels.
     baselines : mapping
-        The paper's method and what it is compared with, by the names that ``methods`` of a configuration uses.
+        The paper's method and the methods it is compared with, by their names in the ``methods`` of a configuration.
     kinds : dict of str to Kind
-        Kinds of figures and tables. A kind belongs to one study.
+        Kinds of figures and tables. Each kind belongs to one study.
     choices : dict of str to tuple of str
-        Values that parameters may take, where these are words.
+        Allowed values of parameters that are strings.
     types : dict of str to type
-        Types of parameters as pydantic takes them, where they are not those of their defaults; a description and an example are for messages.
+        Pydantic types of parameters, if they differ from the types of the defaults; descriptions and examples appear in error messages.
     meanings : dict of str to str
-        What each parameter says, in words: for ``congruence reproduce --schema``.
+        Descriptions of the parameters, for ``congruence reproduce --schema``.
     drawings : dict of str to (str, str)
-        Figures and tables without numbers: why, and the section.
+        Figures and tables without numbers: the reason, and the section.
     """
 
     name: str
@@ -101,18 +101,18 @@ class Study(Protocol[DataT]):
     drawings: Mapping[str, tuple[str, str]] = {}
 
     def __hash__(self) -> int:
-        """Return a number of this object: a study is the same for as long as it is registered."""
+        """Return a hash by identity, so that functions of a study can be cached."""
         return object.__hash__(self)
 
     def open_sample(self, name: str, variant: str | None, request: Request) -> DataT:
-        """Open data on which the paper's experiments run without its own models.
+        """Open data on which the paper's experiments run without the paper's models.
 
         Parameters
         ----------
         name : str
-            Among :attr:`sample_data`.
+            One of :attr:`sample_data`.
         variant : str or None
-            Of the configuration.
+            Variant that the configuration requests.
         request : Request
 
         Returns
@@ -122,13 +122,13 @@ class Study(Protocol[DataT]):
         ...
 
     def open_models(self, config: Config, models: str, request: Request) -> list[DataT]:
-        """Open embeddings by the paper's own models, or by others.
+        """Open embeddings by the paper's models, or by others.
 
         Parameters
         ----------
         config : Config
         models : str
-            ``"paper"`` for those of the configuration, or names; see :meth:`Config.models_named`.
+            ``"paper"`` for the models of the configuration, or names; see :meth:`Config.models_named`.
         request : Request
 
         Returns
@@ -138,15 +138,15 @@ class Study(Protocol[DataT]):
         Raises
         ------
         ParameterError
-            Always, unless a study replaces this: nothing but its sample data can be opened by name.
+            Always, unless a study overrides this method: by default only sample data can be opened by name.
         """
         raise ParameterError(
-            f"Got {models} for {config.name}; expected one of {', '.join(config.sample_data)}: the paper's encoders and "
-            f"collections are not fetched from here. Embed them yourself, and pass file=…, their folder, or collections=[{self.data_type.__name__}(…)]."
+            f"Got {models} for {config.name}; expected one of {', '.join(config.sample_data)}, since the paper's encoders and "
+            f"collections cannot be downloaded here. Embed the collections yourself, and pass file=… with their folder, or collections=[{self.data_type.__name__}(…)]."
         )
 
     def configure(self, config: Config, data: DataT) -> DataT:
-        """Return data as a configuration wants them; they are left as they are by default."""
+        """Return the data adapted to a configuration; by default unchanged."""
         return data
 
     def seeds(self, draws: int) -> list[int]:
@@ -154,12 +154,12 @@ class Study(Protocol[DataT]):
         return list(range(draws))
 
     def count(self, facts: Mapping[str, object]) -> str:
-        """Return numbers of rows, and the split, in words.
+        """Return a description of the numbers of rows and of the split.
 
         Parameters
         ----------
         facts : mapping
-            What :meth:`Data.facts` returned.
+            Result of :meth:`Data.facts`.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What stands below every table and figure: the data, the draws, and the paper's claim with what came of it."""
+"""Text below every table and figure: the data, the draws, and the paper's claim and whether it held."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def claim_lines(results: ExperimentResults) -> list[str]:
         "partly": "partly",
         "not checked": f"not checked: {held.get('why')}",
     }
-    lines = [f"The paper, of its own models and data: {results['claim']}", f"Held here: {words[held['verdict']]}."]
+    lines = [
+        f"The paper's claim, for its own models and data: {results['claim']}",
+        f"Held here: {words[held['verdict']]}.",
+    ]
     for rule in held["rules"]:
         count = f"{rule['held']} of {rule['of']}" if rule["of"] else "not measured"
         lines.append(f"  {count}: {rule['rule']}")
@@ -35,7 +38,7 @@ def claim_lines(results: ExperimentResults) -> list[str]:
 
 
 def data_lines(results: ExperimentResults) -> list[str]:
-    """Return what was run on: names, numbers of rows, split and seeds.
+    """Return a description of the data as lines of text: names, numbers of rows, split and seeds.
 
     Parameters
     ----------
@@ -55,12 +58,12 @@ def data_lines(results: ExperimentResults) -> list[str]:
     lines.append(f"Seeds: {seeds}. Resampled: {results['resampled']}.")
     if results["stands_for"]:
         models = "; ".join(results["stands_for"]["models"])
-        lines.append(f"Stands for {models} on {', '.join(results['stands_for']['data'])}, which have not been run.")
+        lines.append(f"Stand-in for {models} on {', '.join(results['stands_for']['data'])}, which have not been run.")
     return lines
 
 
 def note_lines(results: ExperimentResults) -> list[str]:
-    """Return what a reader of the numbers must know: of the run, and of each of its data.
+    """Return the notes needed to interpret the results: those of the run, and those of each of its data.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Heat map of layers against layers, with the value in every cell."""
+"""Heat map of similarities between the layers of two models, with the value in every cell."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["MIDDLE", "STRONG", "draw_layers", "layer_notes", "layers_size"]
 
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
 
-#: Letters of a layer's name beside the cells.
+#: Maximum length of a layer's name beside the cells.
 _NAME = 40
 
-#: Strengths from which words turn to white in light, and to black in dark: on both sides of them the contrast is at least 4.5.
+#: Color strengths above which text switches to white in light mode and to black in dark mode. The contrast is at least 4.5 on both sides.
 STRONG = 0.86
 MIDDLE = 0.62
 
 
 def layer_notes(data: dict[str, Any]) -> list[str]:
-    """Return the notes a reader needs to interpret the plot, line by line."""
+    """Return the lines of the note that explains the plot."""
     return [
         f"{data['metric']}, {data['n']} items. Stronger color: more standard deviations closer than chance.",
         f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and {words(data['best'][1])}, {data['best_value']:.3f}.",
@@ -36,28 +36,28 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
 def layers_size(data: dict[str, Any], title: str = "") -> tuple[float, float]:
     """Return the size in points that :func:`draw_layers` needs with its title and notes."""
     rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
-    slope = _LETTER * max(map(len, columns)) * 0.71  # names of columns stand at 45 degrees
+    slope = _LETTER * max(map(len, columns)) * 0.71  # column names are rotated by 45 degrees
     width = 24 + _LETTER * max(map(len, rows)) + _CELL_WIDTH * len(columns) + slope
     notes = 16 + 5.9 * max(map(len, [*layer_notes(data), title]))
     return max(width, notes), 104 + slope + _CELL_HEIGHT * len(rows)
 
 
 def draw_layers(
-    data: dict[str, Any], ax: Axes | None = None, *, title: str = "Layers against layers", annotate: bool = True
+    data: dict[str, Any], ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True
 ) -> Axes:
-    """Draw scores of layers against layers.
+    """Draw the scores of all pairs of layers as a heat map.
 
-    The stronger its color, the further a cell is above chance. The best score has a frame.
+    The color of a cell shows how far its score is above chance. The best score has a frame.
 
     Parameters
     ----------
     data : dict
-        Of :meth:`congruence.compare.layers.LayerComparison.to_dict`, and ``strength``, how strong the color of each cell is, from 0 to 1.
+        Result of :meth:`congruence.compare.layers.LayerComparison.to_dict`, plus ``strength``, the color strength of each cell from 0 to 1.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    title : str, default="Layers against layers"
+    title : str, default="Similarity of layers"
     annotate : bool, default=True
-        Add the title, and below what the best would be by chance.
+        Add the title, and the notes below the plot.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def draw_layers(
     """
     with canvas(ax, layers_size(data, title)) as ax:
         strength, values = np.asarray(data["strength"]), data["values"]
-        # A cell without any color would not be there to be pointed at.
+        # A fully transparent cell would not react to the pointer.
         fade = LinearSegmentedColormap.from_list("strength", [to_rgba(COLOR["after"], a) for a in (0.002, 1)], N=1001)
         mesh = ax.pcolormesh(
             strength, cmap=fade, norm=Normalize(0, 1), edgecolors=COLOR["paper"], linewidth=1, gid="cells"

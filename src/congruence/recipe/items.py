@@ -1,4 +1,4 @@
-"""The items in a recipe's files: pairs with their groups and wrong captions, split such that each group is in one part only."""
+"""Read the items of a recipe, pairs with their groups and wrong captions, and split them so that each group is in one part only."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ from congruence.train.rows import Rows
 
 __all__ = ["Items", "group", "hold_out", "keep_some", "read_items", "read_unpaired"]
 
-#: Bytes of a file of unpaired rows above which it is not read into memory but streamed.
+#: Size in bytes above which a file of unpaired rows is streamed instead of read into memory.
 MEMORY = 2**30
 
-#: Unpaired rows of one side, file by file.
+#: Unpaired rows of one side, one entry per file.
 Unpaired: TypeAlias = list[Embeddings | Rows] | None
 
 
 @dataclass(frozen=True)
 class Items:
-    """Pairs and what is known of each.
+    """Pairs with their groups, wrong captions and tasks.
 
     Attributes
     ----------
     pairs : Pairs
     groups : ndarray, shape (n,)
-        Equal labels stay together, and count as belonging together in retrieval.
+        Pairs with equal labels stay in the same part of a split, and count as hits for each other in retrieval.
     negatives : ndarray, shape (n, k, d_target), float32, or None
+        Wrong captions of each pair.
     tasks : ndarray of str, shape (n,), or None
+        Kind of each wrong caption.
     by_id : bool
-        Were both sides paired by ids of their own, not by position?
+        Whether the rows were paired by the ids of both files, and not by position.
     """
 
     pairs: Pairs
@@ -52,25 +54,25 @@ class Items:
         return len(self.pairs)
 
     def take(self, which: np.ndarray) -> Items:
-        """Return some of the items, by mask or number."""
+        """Return some of the items, selected by a mask or by row numbers."""
         negatives, tasks = (None if part is None else part[which] for part in (self.negatives, self.tasks))
         return Items(self.pairs.take(which), self.groups[which], negatives, tasks, self.by_id)
 
     def sides(self) -> tuple[Embeddings, Embeddings]:
-        """Return both sides as the files have them, without ids where they have none."""
+        """Return both sides, without ids if the rows were paired by position."""
         if self.by_id:
             return self.pairs.source, self.pairs.target
         source, target = (Embeddings(side.vectors, space=side.space) for side in (self.pairs.source, self.pairs.target))
         return source, target
 
     def captions(self) -> Captions:
-        """Return the vectors alone, float32."""
+        """Return the vectors as float32, without ids."""
         X, Y = (np.asarray(side, np.float32) for side in self.pairs)
         return Captions(X, Y, self.negatives, self.groups)
 
 
 def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
-    """Read the pairs of a recipe and what it says of them. Raises FileError, CorruptFileError, InputError, IdError, ShapeError."""
+    """Read the pairs of a recipe, their groups, tasks and wrong captions. Raises FileError, CorruptFileError, InputError, IdError, ShapeError."""
     sides, by_id = _read_sides(recipe.pairs, spaces)
     pairs = Pairs.join(*sides)
     order = id_rows(sides[1].ids, pairs.target.ids)
@@ -91,16 +93,16 @@ def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
 
 
 def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
-    """Label pairs by their vectors, or each for itself, as the recipe says."""
+    """Return a label for each pair: the same for pairs with identical vectors, or, if the recipe has ``groups="none"``, one for each pair."""
     return np.arange(len(pairs)) if recipe.groups == "none" else duplicate_groups(pairs.source, pairs.target)
 
 
 def hold_out(
     recipe: Recipe, name: str, items: Items, total: int, seed: int
 ) -> tuple[Items | None, Items, Split | None]:
-    """Return items held out for validation or test, what is left, and the rule that divides them.
+    """Return the items held out for validation or test, the remaining items, and the rule of the split.
 
-    Those of other files are read; there is no rule then. A share is of ``total`` pairs.
+    If the recipe names other files, the held-out items are read from them, and there is no rule. A share refers to ``total`` pairs.
     """
     what = getattr(recipe, name)
     if isinstance(what, tuple):
@@ -119,11 +121,11 @@ def keep_some(
 ) -> tuple[Items, list[Unpaired]]:
     """Keep some pairs, and remove the partners of the others, with each side in its own random order.
 
-    ``overlap`` is the share of these items of which both sides stand there; by default an item gives one side only.
+    ``overlap`` is the share of the items in each pool that are in the other pool too; by default only one side of each item is used.
     """
     if keep > len(items):
         raise ParameterError(
-            f"Got keep_pairs={keep} of {len(items)} pairs left to train on; expected fewer. Pass keep_pairs={len(items) // 2}, for example."
+            f"Got keep_pairs={keep} with {len(items)} pairs left to train on; expected at most {len(items)}. Pass keep_pairs={len(items) // 2}, for example."
         )
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
@@ -131,7 +133,7 @@ def keep_some(
     left = order[keep:]
     pools = [left, left]
     if overlap < 1 and len(left):
-        # By group: another caption of an image is a partner too.
+        # Split by group, because another caption of an image is also a partner of it.
         pools = [
             left[pool]
             for pool in unpaired_pools(items.groups[left], items.groups[left], overlap, random_state=[seed, 3])
@@ -142,7 +144,7 @@ def keep_some(
 
 
 def read_unpaired(files: Sequence[str]) -> Unpaired:
-    """Open unpaired rows: with their ids where they fit in memory, so that pairs among them are noticed."""
+    """Open unpaired rows. Files that fit in memory are read with their ids, so that pairs among them can be detected."""
     opened: list[Embeddings | Rows] = []
     for file in files:
         source = open_source(file)
@@ -152,14 +154,14 @@ def read_unpaired(files: Sequence[str]) -> Unpaired:
 
 
 def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[list[Embeddings], bool]:
-    """Return both sides, with ids, and whether these are the files' own."""
+    """Return both sides with ids, and whether the ids come from the files."""
     sides = [read_embeddings(file, space=space) for file, space in zip(files, spaces, strict=True)]
     if all(side.has_ids for side in sides):
         return sides, True
     if len(sides[0]) != len(sides[1]):
         raise InputError(
-            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected as many, or ids in both. Give both files a column id."
+            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected the same number, or ids in both. Add a column named id to both files."
         )
-    # Without ids on both sides position says what belongs together, and gives the names that a split needs.
+    # Without ids on both sides, rows are paired by position, which also provides the ids that a split needs.
     names = [str(i) for i in range(len(sides[0]))]
     return [Embeddings(side.vectors, ids=names, space=side.space) for side in sides], False

@@ -21,11 +21,11 @@ from congruence.train import METHODS, make_method
 
 __all__ = ["Recipe", "make_recipe", "read_recipe"]
 
-#: Share of the pairs to choose by and share to test on where a recipe says nothing, and those of methods whose paper has others.
+#: Default shares of the pairs for validation and for the test, and those of methods whose papers use other shares.
 _SHARES = (0.1, 0.0)
 _OTHER_SHARES = {"jam": (0.15, 0.15)}
 
-#: What an entry of a recipe is to a method's ``fit``.
+#: Parameter of a method's ``fit`` that each entry of a recipe requires.
 _TAKEN_AS = {
     "unpaired_source": "unpaired",
     "unpaired_target": "unpaired",
@@ -45,34 +45,34 @@ class Recipe:
     method : str
         A key of :data:`congruence.train.METHODS`.
     pairs : tuple of two str
-        Files of the paired rows, source and target (``file`` or ``file:key``); by id where both have ids, else by position.
+        Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have ids, otherwise by position.
     unpaired_source, unpaired_target : tuple of str
         Files of rows without a partner.
     validation : float, int or tuple of two str, optional
-        Share of all pairs (below 1) or number of pairs to hold out and choose by, or files of other pairs; 0 for none. By default 0.1, for JAM
-        0.15.
+        Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files of other pairs; 0 for none. By default
+        0.1, for JAM 0.15.
     test : float, int or tuple of two str, optional
-        The same for pairs that nothing is chosen by, on which the map is measured in the end. By default 0, for JAM 0.15.
+        Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By default 0, for JAM 0.15.
     keep_pairs : int, optional
-        Train on so many of the pairs that are left; the others lose their partner and join the unpaired rows. To find out how many are
-        needed.
+        Train on this many of the remaining pairs; the others lose their partner and join the unpaired rows. Use it to find out how many pairs
+        are needed.
     overlap : float, optional
-        With ``keep_pairs``: share of the items of either pool of unpaired rows that the other has too. By default 0: of a pair that is not
-        kept only one side is used, as of data that were never paired; 1 uses both sides of each.
+        With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool too. By default 0: only one side of each
+        pair that is not kept is used, as with data that were never paired; 1 uses both sides of each.
     parameters : mapping
-        Of the method.
+        Parameters of the method.
     grid : mapping of str to list
-        Values to choose among by retrieval on the validation pairs.
+        Values of parameters to choose among, by retrieval on the validation pairs.
     seed : int, optional
-        Of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
+        Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
     groups : str
-        Pairs that go into one part of the split together, and of which each is a hit for the others in retrieval: ``"identical"``, those with
-        identical vectors on either side (:func:`congruence.splits.duplicate_groups`); ``"none"``; or a file with a label, such as the image, a row
-        of the target's file.
+        Which pairs stay in the same part of the split, and count as hits for each other in retrieval: ``"identical"``, those with identical
+        vectors on either side (:func:`congruence.splits.duplicate_groups`); ``"none"``; or a file with one label, such as the image, per row of
+        the target's file.
     negatives : str, optional
-        JAM: a file of wrong captions, a row or several for each of the target's.
+        JAM: file of wrong captions, one or several for each row of the target.
     tasks : str, optional
-        JAM: a file with the kind of each wrong caption, to measure by.
+        JAM: file with the kind of each wrong caption, to report scores by kind.
     """
 
     method: str
@@ -100,7 +100,7 @@ class Recipe:
         self._check_rows()
         if self.grid and self.validation == 0:
             raise ParameterError(
-                "Got a grid and no validation pairs to choose by; expected some. Pass validation=0.1, for example."
+                "Got a grid without validation pairs to choose by; expected both. Pass validation=0.1, for example."
             )
 
     @property
@@ -109,22 +109,22 @@ class Recipe:
         return make_method(self.method).get_params()
 
     def _check_rows(self) -> None:
-        """Refuse rows beside the pairs that the method does not learn from."""
+        """Refuse entries with rows that the method does not learn from."""
         for name, taken in _TAKEN_AS.items():
             if getattr(self, name) and not has_fit_parameter(METHODS[self.method], taken):
                 nothing = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[taken]
                 raise ParameterError(
-                    f"Got {name} for {self.method}, which learns nothing of {nothing}; expected none. Leave out {name}=…."
+                    f"Got {name} for {self.method}, which does not learn from {nothing}; expected none. Leave out {name}=…."
                 )
         if self.overlap is not None and self.keep_pairs is None:
             raise ParameterError(
-                f"Got overlap={self.overlap!r} without keep_pairs; expected both: files of unpaired rows are taken as they are. Pass keep_pairs=…, or leave out overlap."
+                f"Got overlap={self.overlap!r} without keep_pairs; expected both, since files of unpaired rows are used unchanged. Pass keep_pairs=…, or leave out overlap."
             )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")
 
     def to_dict(self) -> dict[str, object]:
-        """Return the recipe as plain data, as :func:`read_recipe` takes it."""
+        """Return the recipe as plain data, in the form that :func:`make_recipe` accepts."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
@@ -135,7 +135,7 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     ----------
     path : path-like
     **changes
-        Entries that stand in for those of the file; ``parameters`` and ``grid`` are merged with it. None leaves an entry as it is.
+        Entries that replace those of the file; ``parameters`` and ``grid`` are merged with the file's. None leaves an entry unchanged.
 
     Returns
     -------
@@ -144,9 +144,9 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     Raises
     ------
     FileError, CorruptFileError
-        No such file, or not YAML.
+        If the file does not exist or is not a YAML mapping.
     ParameterError
-        An entry that is unknown or missing, or has a value it cannot have.
+        If an entry is unknown, missing or has an invalid value.
     """
     text = read_yaml(path, "a recipe")
     given = parse_yaml(text, str(path))
@@ -169,7 +169,7 @@ def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
 
 
 def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) -> Recipe:
-    """Make a recipe of entries at a place, and of others that come first."""
+    """Build a recipe from entries, and from changes that take precedence over them; ``where`` locates errors in a file."""
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:

@@ -24,7 +24,7 @@ from congruence.train.tuning import Tuned, tune
 
 __all__ = ["Run", "run_recipe"]
 
-#: Captions to choose from beside a single wrong one: the paper's 5-way task.
+#: Number of captions to choose from if each pair has one wrong caption: the paper's 5-way task.
 OPTIONS = 5
 
 
@@ -35,14 +35,15 @@ class Run:
     Attributes
     ----------
     map : Method
-        The best, fitted, with what was measured in its ``scores_``.
+        The best map, fitted; its ``scores_`` hold all measurements.
     parameters : dict
-        Those of the grid it was trained with.
+        The point of the grid that the map was trained with.
     score : float
-        On the validation pairs, what it was chosen by; NaN without such pairs.
+        Score on the validation pairs, by which the map was chosen; NaN without such pairs.
     trials : list of (dict, float)
+        The points of the grid and their validation scores.
     items : Items
-        All pairs that were read, those held out included.
+        All pairs that were read, including those held out.
     """
 
     map: Method
@@ -66,9 +67,9 @@ def run_recipe(
     ----------
     recipe : Recipe
     spaces : tuple of two Space, optional
-        What is known of the models; the files' own word where this says nothing.
+        What is known about the models; anything left open is taken from the files.
     checkpoint : path-like, optional
-        Folder for the checkpoints, one for each point of the grid; made if need be. A run that was stopped resumes from them.
+        Folder for the checkpoints, one for each point of the grid; created if necessary. An interrupted run resumes from them.
     verbose : bool, default=True
         Show a progress bar on stderr, if that is a terminal.
     callback : callable, optional
@@ -77,20 +78,20 @@ def run_recipe(
     Returns
     -------
     Run
-        The map's ``scores_`` hold the trials, ``test_…`` and, for SOTAlign, ``teacher_…``: the same of its linear teacher on the same rows.
+        The map's ``scores_`` hold the trials, the test scores (``test_…``) and, for SOTAlign, the scores of its linear teacher on the same rows
+        (``teacher_…``).
 
     Raises
     ------
     FileError, CorruptFileError, InputError, ParameterError, TrainingError
-        If a file cannot be read; a file is damaged; a parameter has an invalid value; training cannot continue; or the input cannot be
-        used otherwise.
+        If a file cannot be read, a file is damaged, the input cannot be used, a parameter has an invalid value, or training cannot continue.
 
     Warns
     -----
     DuplicateWarning
-        Pairs with identical vectors are kept in one part.
+        If there are pairs with identical vectors, which are kept in the same part of the split.
     TeacherWarning
-        The heads retrieve worse than their teacher: on the test pairs if there are some, else on the validation pairs.
+        If the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation pairs.
     """
     whole = items = read_items(recipe, spaces)
     unpaired = [read_unpaired(files) for files in (recipe.unpaired_source, recipe.unpaired_target)]
@@ -129,10 +130,10 @@ def _fit(
     verbose: bool,
     callback: Callable[[dict[str, object], float], None] | None,
 ) -> Tuned:
-    """Fit the method to the pairs and whatever else it learns from, and choose among the grid."""
+    """Fit the method to the pairs and to the other rows that it learns from, and choose among the points of the grid."""
     sides, more = (items.pairs.source, items.pairs.target), _more_rows(method, items, unpaired)
     if heldout is None:
-        more.pop("groups", None)  # JAM would divide the pairs by them once more
+        more.pop("groups", None)  # with groups, JAM would split the pairs again
         fitted = method.fit(*sides, **more, checkpoint=_first(checkpoint), verbose=verbose)
         return Tuned(fitted, {}, float("nan"), [])
     validation = _validation(method, heldout)
@@ -142,18 +143,18 @@ def _fit(
 
 
 def _more_rows(method: Method, items: Items, unpaired: list[Any]) -> dict[str, Any]:
-    """Return what a method's ``fit`` takes beside the pairs."""
+    """Return the arguments of a method's ``fit`` in addition to the pairs."""
     if has_fit_parameter(method, "negatives"):
         return {"negatives": items.negatives, "groups": items.groups}
     return {"unpaired": tuple(unpaired)}
 
 
 def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
-    """Return held-out pairs as a method's ``score`` takes them."""
+    """Return held-out pairs in the form that a method's ``score`` expects."""
     if has_fit_parameter(method, "negatives"):
         rows = heldout.captions()
         return rows.source, rows.target, rows.negatives, rows.groups
-    if len(np.unique(heldout.groups)) < len(heldout):  # a copy of the row that is asked for is no mistake
+    if len(np.unique(heldout.groups)) < len(heldout):  # retrieving an identical row is not an error
         return each_once(heldout.pairs.source.vectors, heldout.pairs.target.vectors, heldout.groups)
     return heldout.pairs.source, heldout.pairs.target
 
@@ -166,7 +167,7 @@ def _first(folder: str | Path | None) -> Path | None:
 
 
 def _scores(done: Tuned, heldout: Items | None, test: Items | None, same: dict[str, int] | None) -> dict[str, Any]:
-    """Measure the chosen map, and beside it the teacher it learned from."""
+    """Score the chosen map and, if it has one, its teacher."""
     scores: dict[str, Any] = {}
     if same:
         scores["identical_rows"], scores["identical_groups"] = same["rows"], same["groups"]
@@ -187,7 +188,7 @@ def _scores(done: Tuned, heldout: Items | None, test: Items | None, same: dict[s
 
 
 def _compare(scores: dict[str, Any], done: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
-    """Say so where the heads retrieve worse than their teacher: on the test pairs, or the validation pairs if there are no others."""
+    """Warn if the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation pairs."""
     if test is not None:
         rows, own, its = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
     elif heldout is not None:
@@ -199,21 +200,21 @@ def _compare(scores: dict[str, Any], done: Tuned, heldout: Items | None, test: I
         return {}
     note = (
         f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {its:.3f}); "
-        'expected them to be better. Use the teacher alone (method "procrustes" or "cca"), begin at it with init="teacher", or add unpaired rows.'
+        'expected better retrieval. Use the teacher alone (method "procrustes" or "cca"), start from it with init="teacher", or add unpaired rows.'
     )
     warnings.warn(note, TeacherWarning, stacklevel=4)
     return {"notes": [note]}
 
 
 def _retrieval(mapping: TwoSidedMap, test: Items) -> dict[str, float]:
-    """Return recall of each side among the other, identical rows of a group once."""
+    """Return recall in both directions, with identical rows of a group counted once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
     X, Y, x_labels, y_labels = each_once(sides[0], sides[1], test.groups)
     return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
 
 
 def _choices(mapping: TwoSidedMap, test: Items) -> dict[str, object]:
-    """Return how often an image is nearer its caption than the wrong ones, and than these and captions of other images."""
+    """Return how often an image is nearer to its caption than to the wrong ones, and than to these and captions of other images."""
     data = test.captions()
     assert data.negatives is not None
     n, k, width = data.negatives.shape

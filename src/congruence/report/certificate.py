@@ -17,7 +17,7 @@ _NAMES = {
     "re-embed": "re-embed",
 }
 
-#: What each row of costs is called.
+#: Names of the strategies in the table of costs.
 _STRATEGIES = {
     "keep": "keep the old model",
     "map": "map the store",
@@ -25,13 +25,13 @@ _STRATEGIES = {
     "re-embed": "re-embed everything",
 }
 
-#: What each verdict has a user type or do.
+#: What to do next, by verdict.
 _NEXT = {
     "map": "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
     "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model back.",
     "progressive": "fit the map ({fit}), and run congruence migrate with it, --progressive and --share {share}.",
-    "collect": "encode more items by both models, and certify again.",
-    "re-embed": "encode the store again by the target model.",
+    "collect": "encode more items with both models, and certify again.",
+    "re-embed": "encode the store again with the target model.",
     "keep": "leave store and queries as they are.",
 }
 
@@ -71,7 +71,7 @@ def render_certificate(certificate: Certificate) -> str:
 
 
 def _charted(certificate: Certificate) -> list[str]:
-    """Return the measures to draw: what the verdict rests on, and the plain overlap of result lists."""
+    """Return the measures to plot: the one that the verdict is based on, and the overlap of result lists."""
     overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
     return list(dict.fromkeys([certificate.task, overlap]))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remembers", "unseen_rows"]
 
-#: Errors of reconstruction this close to each other, as a share, are one: other rows differ by more, other machines by less.
+#: Relative difference up to which two reconstruction errors count as equal: other rows differ by more, other machines by less.
 _SAME = 1e-4
 
 
@@ -39,9 +39,9 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
     Parameters
     ----------
     mapping : TwoSidedMap
-        That remembers its division.
+        A map that stores the split of its training.
     data : Captions
-        All rows, those trained on included.
+        All rows, including those that the map was trained on.
     names : ndarray of str, shape (n,)
         Ids of the rows.
 
@@ -52,7 +52,7 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
     Raises
     ------
     InputError
-        The rows divide otherwise than those of the training.
+        If the rows are split differently than in the training.
     """
     if "holdout" not in mapping.scores_:
         return _by_image(mapping, data)
@@ -65,17 +65,17 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
 
 
 def _by_image(mapping: Map, data: Captions) -> np.ndarray:
-    """Divide as JAM does."""
+    """Return the test rows of the split that JAM makes, after checking that it is the split of the training."""
     facts = mapping.facts_
     settings, wanted = facts["training"], facts["split"]
     try:
         parts = split_by_group(data.groups, random_state=settings["random_state"])
     except TooFewAnchorsError as error:
-        raise InputError(f"Got rows that cannot be divided as in the training ({error}); {_WANTED}.") from error
+        raise InputError(f"Got rows that cannot be split as in the training ({error}); {_WANTED}.") from error
     counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
     if counts != dict(wanted):
-        _refuse(f"{_said(counts)} where it was {_said(wanted)} in the training")
-    # Equal counts do not make an equal division: labels that are others may divide as many rows. Errors tell.
+        _refuse(f"train, validation and test have {_said(counts)} rows instead of {_said(wanted)}")
+    # Equal counts do not imply an equal split, because other labels may lead to the same counts. Reconstruction errors reveal it.
     train, heldout = (data.take(rows) for rows in parts[:2])
     for side, again in (("source", mapping.reconstruct), ("target", mapping.reconstruct_target)):
         rows = getattr(heldout, side)
@@ -85,29 +85,31 @@ def _by_image(mapping: Map, data: Captions) -> np.ndarray:
         remembered = facts["reconstruction_error"][side]
         if abs(now - remembered) > _SAME * max(now, remembered):
             _refuse(
-                f"as many rows in each part, but others: their {side} vectors are reconstructed with an error of {now:.4f}, and "
-                f"those of the training's validation were with {remembered:.4f}"
+                f"the parts have the same sizes but contain other rows: the {side} vectors for validation are reconstructed with an error of {now:.4f} "
+                f"instead of {remembered:.4f}"
             )
     return parts[2]
 
 
 def _check_test(mapping: TwoSidedMap, test: Captions) -> None:
-    """Refuse rows of which those held out are not the ones ``congruence train`` measured on."""
+    """Refuse rows whose held-out part differs from the one that ``congruence train`` measured on."""
     wanted = mapping.scores_["test_pairs"]
     if len(test) != wanted:
-        _refuse(f"{len(test)} to test on where it was {wanted} in the training")
+        _refuse(f"the test has {len(test)} rows instead of {wanted}")
     sides = each_once(test.source, test.target, test.groups)
     for name, score in recalls(mapping.transform(sides[0]), mapping.transform_target(sides[1]), *sides[2:]).items():
         remembered = mapping.scores_.get(f"test_{name}", score)
-        if abs(score - remembered) > 1.5 / len(test):  # rounding may turn a rank
-            _refuse(f"as many rows, but others: {name} is {score:.3f} where it was {remembered:.3f}")
+        if abs(score - remembered) > 1.5 / len(test):  # rounding may change a rank
+            _refuse(
+                f"the test has the same number of rows but other rows: {name} is {score:.3f} instead of {remembered:.3f}"
+            )
 
 
 _WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
 
 
 def _refuse(what: str) -> NoReturn:
-    raise InputError(f"Got rows that are divided differently from those of the training ({what}); {_WANTED}.")
+    raise InputError(f"Got rows that are split differently than in the training ({what}); {_WANTED}.")
 
 
 def _said(counts: Mapping[str, int]) -> str:

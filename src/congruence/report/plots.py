@@ -19,13 +19,13 @@ from congruence.splits import Split, duplicate_groups
 
 __all__ = ["FewAnchorsFigure", "clouds", "few_anchors", "histograms", "kernel", "spectrum"]
 
-#: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
+#: Largest number of rows used for histograms and scatter plots, and of marks drawn; a plot needs no more.
 _ROWS, _MARKS = 5_000, 400
 
-#: Most rows among which each of the many small fits of the few-anchor curve has to find its counterparts.
+#: Largest number of rows among which a fit of the few-anchor curve has to retrieve counterparts.
 _GALLERY = 2_000
 
-#: Curves of the few-anchor figures, in their order, and their names by what stands in for the mapped rows.
+#: Measures of the few-anchor figures in their order, and names of the curves by measure and by what is measured: the mapped rows or a control.
 _MEASURES = ("classified", "retrieval", "cosine")
 _NAMES = {
     ("classified", "mapped"): "images classified by mapped text",
@@ -51,7 +51,7 @@ def histograms(
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
 ) -> list[dict[str, object]]:
-    """Count cosines of the same items in both models, before and after and of the controls, for each modality."""
+    """Return histograms, for each modality, of the cosines of the same items in both models: before and after mapping, and of the controls."""
     out = []
     for modality in source:
         if modality not in target:
@@ -73,7 +73,7 @@ def histograms(
 
 
 def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
-    """Return cosines of the target's rows with those that know nothing but its mean."""
+    """Return cosines of the target's rows with control rows, which use nothing of the target but its mean."""
     X, Y = pairs
     rows, rng = control_rows(mapping, X, Y), np.random.default_rng(RANDOM_STATE)
     constant, drawn = rows.constant(), [rows.rotated(rng) for _ in range(DRAWS)]
@@ -85,7 +85,7 @@ def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
 
 
 def spectrum(mapping: Map) -> dict[str, object] | None:
-    """Return singular values of the anchors' cross-covariance and the gains; None for other maps than orthogonal ones."""
+    """Return the singular values of the anchors' cross-covariance and the gains; None if the map is not orthogonal."""
     if not isinstance(mapping, OrthogonalMap):
         return None
     return {
@@ -101,7 +101,7 @@ def clouds(
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
 ) -> dict[str, object] | None:
-    """Project both models onto two principal directions, before and after (figures 1, 2 and 9)."""
+    """Project the rows of both models onto their first two principal directions, before and after mapping (figures 1, 2 and 9)."""
     shared = [m for m in ("image", "text") if m in source and m in target]
     if not shared:
         return None
@@ -121,7 +121,7 @@ def clouds(
         stacked = stacked.astype(np.float64)
         centered = stacked - stacked.mean(axis=0)
         _, s, vt = np.linalg.svd(centered, full_matrices=False)
-        # Signs of principal directions are arbitrary: fix them, so that equal data give equal pictures.
+        # Signs of principal directions are arbitrary: fix them, so that equal data give equal plots.
         vt = vt[:2] * np.sign(vt[:2][[0, 1], np.abs(vt[:2]).argmax(axis=1)])[:, None]
         flat = centered @ vt.T
         points, start = {}, 0
@@ -176,7 +176,7 @@ def kernel(
 def few_anchors(
     mapping: Map, bundle: Bundle, rule: Mapping[str, object] | None, rng: np.random.Generator, repeats: int
 ) -> FewAnchorsFigure | None:
-    """Refit on fewer and fewer anchors (figure 5)."""
+    """Return the scores of maps fitted on small numbers of anchors (figure 5); None if they cannot be measured."""
     fitted = mapping.source_space_.modality
     if not isinstance(mapping, OrthogonalMap) or fitted not in bundle.source or fitted not in bundle.target:
         return None
@@ -195,7 +195,7 @@ def few_anchors(
         drawn: dict[tuple[str, str, str], list[float]] = {}
         for k in range(repeats):
             anchors = pool.take(rng.choice(len(pool), n, replace=False))
-            # Controls depend on the anchors only through their means: those of one draw are enough.
+            # Controls depend on the anchors only through their means, so the controls of one draw are enough.
             for key, value in _small_fit(mapping, anchors, fitted, unseen, source, target, controls=k == 0).items():
                 drawn.setdefault(key, []).append(value)
         for key, values in drawn.items():
@@ -226,9 +226,9 @@ def _small_fit(
     target: Mapping[str, Embeddings],
     controls: bool,
 ) -> dict[tuple[str, str, str], float]:
-    """Return scores of a fit on few anchors by (measure, items, what stands in for the mapped rows)."""
+    """Return the scores of a fit on few anchors, by (measure, items, "mapped" or the name of a control)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few anchors leave directions unprobed: that is what is being shown
+        warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
         small = OrthogonalMap(**mapping.get_params())
         small.fit(anchors.source.vectors, anchors.target.vectors, modality=fitted)
         for modality, (ours, theirs) in mapping.modality_means_.items():

@@ -1,4 +1,4 @@
-"""Compute the plain data of a report from a map and both models' embeddings."""
+"""Compute the data of a report, as plain data, from a map and both models' embeddings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["summarize"]
 
-#: A mapped query reaches this share of what the target model reaches by itself.
+#: Smallest share of the model's own score that mapped vectors must reach for the levels "passes" and "partial".
 PASSES, PARTLY_PASSES = 0.8, 0.4
 
 
@@ -46,21 +46,21 @@ def summarize(
     Parameters
     ----------
     mapping : Map
-        Fitted.
+        A fitted map.
     bundle : Bundle
-        Embeddings by both models; whatever is missing is left out of the report.
+        Embeddings of both models. Parts of the report whose data are missing are left out.
     held_out : bool, optional
-        Measure only on classes the map was not fitted on. By default, if it knows them.
+        Measure only on classes that the map was not fitted on. By default, if the map records them.
     scores : Scores, optional
-        From :func:`congruence.evaluate`, if they were computed already.
+        From :func:`congruence.evaluate`, if they have already been computed.
     comparison : Comparison, optional
-        From :func:`congruence.compare_maps`, to stand below the scores.
+        From :func:`congruence.compare_maps`, to show below the scores.
     random_state : int, default=0
-        Chooses examples and anchors.
+        Determines the examples and the anchors that are drawn.
     examples : int, default=6
-        Pictures shown in the commuting diagram.
+        Number of pictures in the commuting diagram.
     repeats : int, default=5
-        Draws of anchors for each point of the few-anchor curve.
+        Number of draws of anchors for each point of the few-anchor curve.
 
     Returns
     -------
@@ -72,15 +72,15 @@ def summarize(
     ParameterError
         If the map is a joint-space map.
     InputError
-        ``held_out`` for a map fitted on all pairs, or nothing can be measured.
+        If ``held_out`` is set for a map fitted on all pairs, or nothing can be measured.
     SpaceMismatchError, IdError, ShapeError
-        As :func:`congruence.evaluate`.
+        As in :func:`congruence.evaluate`.
     """
     check_seed(random_state)
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a joint-space map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
-            "draws. Use summarize_training, or evaluate, for such a map."
+            f"Got a joint-space map ({mapping.kind}); expected a map into the target's space. "
+            "Use summarize_training or evaluate for a joint-space map."
         )
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
@@ -124,23 +124,23 @@ def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
     return {i: bundle.classes[kind].get(i, i) for i in ids}
 
 
-#: What to do, and how well the map works, by level.
+#: What to do, and how well the map works, for each level of the verdict.
 _ACTIONS = {
     "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
     "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
-    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit says so), add anchors, or re-embed.",
+    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add anchors, or re-embed.",
     "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",
 }
 _OPENINGS = {
     "passes": "The map works",
-    "partial": "The map works in part",
+    "partial": "The map works partly",
     "fails": "The map does not work",
     "unknown": "Retrieval could not be measured",
 }
 
 
 def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
-    """Say what to do, and in one sentence what the numbers of retrieval say; cosines need their controls beside them."""
+    """Return what to do, and a sentence with the retrieval scores. Cosines are left out, because they mean little without their controls."""
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
         ("zero_shot", "target image", "aligned text")

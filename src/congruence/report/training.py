@@ -1,4 +1,4 @@
-"""Compute the plain data of a joint-space map's page from the map and rows of both models: its training and its retrieval scores."""
+"""Compute the data of a joint-space map's page, its training and its retrieval scores, from the map and rows of both models."""
 
 from __future__ import annotations
 
@@ -54,30 +54,30 @@ def summarize_training(
     Parameters
     ----------
     mapping : TwoSidedMap
-        Fitted: of JAM, SOTAlign, a baseline, or a closed form.
+        A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
-        As in :meth:`congruence.train.JAM.fit`: rows of the source, of the target, wrong rows of the target, and the image of each row; without
-        ``groups``, rows with identical vectors are of one image. For the test rows to be found these are all rows of the training, those
-        trained on included.
+        As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and the image of each row.
+        Without ``groups``, rows with identical vectors belong to the same image. To measure on the test rows of the training, pass all rows
+        that it was given, including those it was trained on.
     tasks : sequence of str, shape (n,), optional
         Kind of each wrong caption.
     texts : tuple, optional
-        Captions, shape (n,), and wrong captions, shape (n,) or (n, k), in words.
+        The texts of the captions, shape (n,), and of the wrong captions, shape (n,) or (n, k).
     items : SugarCrepe, optional
-        The items the rows are of, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order of ``captions``.
+        The items that the rows belong to, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order of ``captions``.
     pictures : path-like or mapping, optional
-        Folder in which images have the names in ``groups``, or paths, bytes or ``PIL.Image`` by name. Only those shown are opened (extra
-        ``images``).
+        Folder of images named as in ``groups``, or a mapping from these names to paths, bytes or ``PIL.Image``. Only the images shown are
+        opened, which needs the extra ``images``.
     held_out : bool, optional
-        Measure only on the rows the map's training held out to test on. By default, if it remembers a division.
+        Measure only on the rows that the map's training held out for testing. By default, if the map records the split.
     note : str, optional
-        A sentence to stand under the title.
+        A sentence to show below the title.
     options : int, default=5
-        Captions to choose from in the second of the two recalls by task.
+        Number of captions to choose from in the second of the two recalls by task.
     random_state : int, default=0
-        Draws the captions of other images among these.
+        Determines which captions of other images are among these.
     examples : int, default=3
-        Worked examples of each kind.
+        Number of worked examples of each kind.
 
     Returns
     -------
@@ -87,13 +87,13 @@ def summarize_training(
     Raises
     ------
     ParameterError
-        If the map is no joint-space map, or an argument is given without another one that it needs.
+        If the map is not a joint-space map, or an argument is given without another one that it needs.
     InputError
-        ``held_out`` for a map that remembers no division, or rows that divide otherwise than in its training.
+        If ``held_out`` is set for a map that does not record a split, or the rows are split differently than in the training.
     SpaceMismatchError, DirectionError
-        Embeddings of other models, or a map whose source and target are exchanged.
+        If the embeddings belong to other models, or source and target are exchanged.
     FileError, CorruptFileError, MissingExtraError
-        A picture is missing, cannot be decoded, or Pillow is not installed.
+        If a picture is missing or cannot be decoded, or Pillow is not installed.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
         If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or ids are missing, repeated
         or without a partner.
@@ -120,20 +120,20 @@ def summarize_training(
     if items is not None:
         if len(items) != given[0]:
             raise ShapeError(
-                f"Got {len(items)} items for {given[0]} captions; expected one each. Pass items=… with one item a caption."
+                f"Got {len(items)} items for {given[0]} captions; expected one item per caption. Pass items=… with one item per caption."
             )
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
     labels = shown if groups is None else _column(groups, given[0], "groups")
-    if groups is None:  # divided as the training did: by identical vectors, or each row for itself
+    if groups is None:  # grouped as in the training: by identical vectors, or each row on its own
         alone = isinstance(recipe := mapping.scores_.get("recipe"), Mapping) and recipe.get("groups") == "none"
         data = replace(data, groups=(np.arange(len(data)) if alone else _identical(mapping, data)).astype(str))
     else:
         data = replace(data, groups=labels[order])
     if held_out and not remembers(mapping):
         raise InputError(
-            "Got held_out=True for a map that remembers no division of its rows; expected one trained with some held out to test on. "
-            "Leave out held_out=True, and pass rows it was not trained on."
+            "Got held_out=True for a map that does not record how its rows were split; expected a map trained with held-out test rows. "
+            "Leave out held_out=True, and pass rows that the map was not trained on."
         )
     heldout = remembers(mapping) and held_out is not False
     if heldout:
@@ -190,26 +190,30 @@ def _check_options(
         for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} beside items, which have their own; expected one of the two. Leave out {name}=…."
+                    f"Got {name} together with items, which have their own; expected one of the two. Leave out {name}=…."
                 )
     if negatives is None:
         for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} without wrong captions; expected both, since {name} are shown with these. Pass negatives=…."
+                    f"Got {name} without wrong captions; expected both, since {name} are only used with wrong captions. Pass negatives=…."
                 )
     if pictures is not None:
         if groups is None and items is None:
-            raise ParameterError("Got pictures without names of images; expected names. Pass groups=… or items=….")
+            raise ParameterError(
+                "Got pictures without the names of the images; expected both. Pass groups=… or items=… with the names."
+            )
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
-            raise FileError(f"Got no folder {pictures} of pictures; expected a folder. Check pictures=….")
+            raise FileError(
+                f"Got pictures={str(pictures)!r}, which is not a folder; expected a folder of images. Check the path."
+            )
 
 
 def _column(values: object, n: int, name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (n,):
         raise ShapeError(
-            f"Got {name} of shape {column.shape}; expected ({n},), one a caption. Pass {name}=… of that shape."
+            f"Got {name} of shape {column.shape}; expected ({n},), one entry per caption. Pass {name}=… of that shape."
         )
     return column.astype(str)
 
@@ -224,9 +228,9 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
         wrong = wrong[:, None]
     if wrong.shape != (n, k):
         raise ShapeError(
-            f"Got wrong captions in words of shape {wrong.shape}; expected ({n}, {k}), as their vectors. Pass texts=… whose second part has that shape."
+            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}), one text per wrong caption. Pass texts=… whose second part has that shape."
         )
-    return _column(texts[0], n, "captions in words")[order], wrong.astype(str)[order]
+    return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
 
 
 def _identical(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
@@ -244,7 +248,7 @@ def _title(mapping: TwoSidedMap) -> str:
 
 
 def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
-    """Name a row of each side."""
+    """Return a noun for a row of each side."""
     sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
     if sides["source"] == sides["target"]:
         return {side: f"{side} {modality or 'row'}" for side, modality in sides.items()}
@@ -252,7 +256,7 @@ def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
 
 
 def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
-    """Measure recall of each side among the other, each row of a side once: a vector that is there twice would fill two of k places."""
+    """Measure recall in both directions, with each row of a side counted once: a repeated vector would fill two of the k places."""
     sides = [once(rows, data.groups) for rows in (data.source, data.target)]
     mine, theirs = (data.groups[rows] for rows in sides)
     scores = recalls(V[sides[0]], T[sides[1]], mine, theirs)
@@ -269,16 +273,16 @@ def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
 
 def _where(heldout: bool, known: bool) -> str:
     if heldout:
-        return "Measured on the rows that the map’s training held out to test on: none of them was trained on or chosen by."
+        return "Measured on the rows that the map’s training held out for testing: they were not used to train it or to choose parameters."
     if known:
-        return "Measured on all rows given; those the map was trained on are among them, if any."
-    return "Measured on the rows given; whether the map was trained on some of them is not known."
+        return "Measured on all rows given, which may include rows that the map was trained on."
+    return "Measured on the rows given; it is not known whether the map was trained on some of them."
 
 
 def _verdict(
     by_task: dict[str, Any] | None, between: dict[str, Any], n: int, heldout: bool, nouns: dict[str, str]
 ) -> dict[str, object]:
-    """Say in words what the numbers say."""
+    """Return the level of the verdict, and a sentence with the scores."""
     unseen = "held out from training" if heldout else "given"
     first = between["rows"][0]
     if by_task is None:
@@ -299,7 +303,7 @@ def _verdict(
         level = "passes" if low > chance["binary"] else "fails" if high < chance["binary"] else "partial"
         told = f"; 95 % interval {low:.1%} to {high:.1%}"
     if level == "partial":
-        told += ", so that it cannot be told from chance"
+        told += ", which includes chance"
     among = ""
     if whole["choice"] is not None:
         among = f", and {whole['choice']:.1%} among {by_task['options']} captions (chance {chance['choice']:.1%})"

@@ -1,4 +1,4 @@
-"""The interface of every source of vectors, and helpers that the formats share."""
+"""The interface of all sources of vectors, and helpers shared by the formats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from congruence.errors import (
 from congruence.stores._columns import Columns, Rows
 from congruence.stores._ids import id_array, id_type_of
 
-#: Rows a scan hands out at a time unless told otherwise.
+#: Default number of rows per block of a scan.
 BATCH = 4096
 
 
@@ -41,7 +41,7 @@ class Source(ABC):
     Attributes
     ----------
     path : str
-        Used in messages.
+        Name of the source in messages.
     n, dim : int
         Number of rows and columns.
     dtype : numpy.dtype
@@ -56,7 +56,7 @@ class Source(ABC):
     columns : list of Columns
         Columns of a table other than its vectors, for each part of a folder; empty if the file is not a table.
     files : tuple of Path
-        What is read: the file or folder, and the file of the ids if it is another one.
+        Paths that are read: the file or folder, and the file of the ids if it is a separate one.
     """
 
     path: str
@@ -115,7 +115,7 @@ class Source(ABC):
             yield ids, block, None
 
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Read rows by number, in any order; every section of the file that contains some of them is scanned once.
+        """Read rows by number, in any order; each range of the file that contains requested rows is scanned once.
 
         Parameters
         ----------
@@ -130,9 +130,9 @@ class Source(ABC):
         Raises
         ------
         ParameterError
-            If a number is not that of a row.
+            If a row number is out of range.
         CorruptFileError, FileError
-            If a file is damaged, or a file cannot be read.
+            If the file is damaged, or cannot be read.
         """
         rows = as_row_numbers(rows, self.n, self.path)
         order = np.argsort(rows, kind="stable")
@@ -143,7 +143,7 @@ class Source(ABC):
         at = 0
         while at < len(wanted):
             start = stop = int(wanted[at])
-            # What lies between two rows costs less to read over than to begin anew, while it is short.
+            # Reading over a short gap costs less than starting a new scan.
             last = np.flatnonzero(np.diff(wanted[at:]) > BATCH)
             end = int(wanted[at + last[0]] if len(last) else wanted[-1]) + 1
             for ids, block in self.scan(start, min(BATCH, end - start)):
@@ -182,11 +182,14 @@ class Source(ABC):
             row += len(block)
             if names is not None:
                 ids.append(names)
-        check_all_rows(row, self.n, self.path)  # or the rest would be whatever the memory held
+        check_all_rows(row, self.n, self.path)  # otherwise the remaining rows would be uninitialized
         names = id_array(ids) if ids else None
         try:
             return Embeddings(vectors, ids=names, space=self.space, allow_zero_rows=allow_zero_rows)
-        except (NotFiniteError, ZeroRowError):  # looked for once more, to name the file: most commands read two
+        except (
+            NotFiniteError,
+            ZeroRowError,
+        ):  # check again for a message that names the file, since most commands read two
             check_rows(
                 vectors, str(self.path), ids=None if names is None else as_ids(names), allow_zero_rows=allow_zero_rows
             )
@@ -197,8 +200,8 @@ class Source(ABC):
         check_memory(
             rows * self.dim * self.dtype.itemsize,
             f"{rows:,} × {self.dim:,} {self.dtype} in {self.path}",
-            "Pass a file with fewer rows, or use a machine with more memory; only mapping a file (congruence transform, "
-            "transform_file) needs no more than a block of it.",
+            "Pass a file with fewer rows, or use a machine with more memory. Mapping a file (congruence transform, "
+            "transform_file) needs memory for only one block of it.",
         )
 
 
@@ -217,7 +220,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
         if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
             raise _too_large(path, error) from error
         raise CorruptFileError(
-            f"Got a truncated or damaged file, {path} ({short(str(error), 300)}); expected an intact one of the kind its name says. "
+            f"Got a truncated or damaged file, {path} ({short(str(error), 300)}); expected an intact file in the format of its suffix. "
             "Copy or write it again."
         ) from error
     except MemoryError as error:
@@ -228,8 +231,8 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
 
 def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"Got more to hold in memory from {path} than there is room for ({error}); expected less. Use a machine with more memory; "
-        "if the file is smaller than that it is damaged: copy or write it again."
+        f"Got more data from {path} than fit into memory ({error}); expected less. Use a machine with more memory; "
+        "if the file itself is smaller than the memory, it is damaged: copy or write it again."
     )
 
 
@@ -252,7 +255,7 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
     """Check that a file has the number of rows it declares. Raises CorruptFileError."""
     if got != expected:
         raise CorruptFileError(
-            f"Got {got} rows in {path}, which says it has {expected}; expected all of them. Copy or write it again."
+            f"Got {got} rows in {path}, which declares {expected}; expected all of them. Copy or write it again."
         )
 
 
@@ -273,7 +276,7 @@ def missing_key(
     listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
     if key is None:
         return ParameterError(
-            f"Got no {what} for {path}, which holds {listed}; expected a choice. Write {path}:<{what}>."
+            f"Got no {what} for {path}, which contains {listed}; expected the {what} to read. Write {path}:<{what}>."
         )
     return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}. Pass one of these.")
 
@@ -285,7 +288,7 @@ def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str =
             raise missing_key(key, path, found, what)
         return key
     matrices = [name for name, shape in found.items() if len(shape) == 2]
-    if len(found) == 1:  # whatever it is, it is what is meant; its shape is judged later
+    if len(found) == 1:  # the only candidate; its shape is checked later
         return next(iter(found))
     if len(matrices) != 1:
         raise missing_key(None, path, found, what)

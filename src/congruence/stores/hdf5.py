@@ -1,4 +1,4 @@
-"""``.h5`` and ``.hdf5`` (extra ``hdf5``): streamed by slices."""
+"""Readers and writers of ``.h5`` and ``.hdf5`` files (extra ``hdf5``), streamed in slices."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Hdf5Sink", "Hdf5Source", "hdf5_shapes", "read_hdf5_column"]
 
-#: What h5py raises about damaged files.
+#: Exceptions that h5py raises for damaged files.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 #: Bytes of fixed-length strings read at a time.
 _TEXT_BYTES = 4 * 2**20
 
-#: Seconds that reading strings may take, and strings that get one second more.
+#: Time limit for reading strings: this many seconds, plus one second per so many strings.
 _PATIENCE, _STRINGS_A_SECOND = 30.0, 20_000
 
 
@@ -54,7 +54,7 @@ def _shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
 
     def visit(name: str | bytes, item: object) -> None:
         if hasattr(item, "shape"):
-            # Names that are no UTF-8 come as bytes, and cannot be asked for.
+            # Names that are not UTF-8 are passed as bytes, and cannot be used as keys.
             shapes[name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")] = tuple(item.shape)
 
     file.visititems(visit)
@@ -68,25 +68,25 @@ def hdf5_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 def _own_dataset(file: h5py.File, key: str, path: str | Path) -> h5py.Dataset:
-    """Return a dataset whose values stand in this file. Raises CorruptFileError for one that reads other files."""
+    """Return a dataset whose values are stored in this file. Raises CorruptFileError for one that refers to other files."""
     data = file[key]
     if data.is_virtual or data.external:
         raise CorruptFileError(
-            f"Got the dataset {key!r} of {path}, whose values stand in other files (virtual or external storage); expected "
-            "them in this file. Copy the dataset into a file of its own (h5repack, or h5py)."
+            f"Got the dataset {key!r} of {path}, whose values are stored in other files (virtual or external storage); expected "
+            "them in this file. Copy the dataset into one file (with h5repack or h5py)."
         )
     return data
 
 
 def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]:
-    """Read variable-length strings in a process that is ended when it takes too long: libhdf5 may never return.
+    """Read variable-length strings in a subprocess with a time limit, since libhdf5 may hang on damaged files.
 
     Parameters
     ----------
     path : path-like
     wanted : list of [dataset] or [dataset, attribute]
     n : int
-        How many strings there should be, for the time limit.
+        Expected number of strings, which determines the time limit.
 
     Returns
     -------
@@ -96,10 +96,10 @@ def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]
     Raises
     ------
     CorruptFileError
-        They cannot be read, or not in time.
+        If the strings cannot be read within the time limit.
     """
     script = Path(__file__).with_name("_hdf5_strings.py")
-    n = min(n, os.path.getsize(path) // 16)  # what one string takes: a damaged file may claim any number
+    n = min(n, os.path.getsize(path) // 16)  # a string takes at least 16 bytes; a damaged file may claim any number
     limit = _PATIENCE + n / _STRINGS_A_SECOND
     # -P: the script's folder holds modules named like libraries.
     line = [sys.executable, "-P", str(script), os.path.abspath(path), json.dumps(wanted)]
@@ -108,7 +108,7 @@ def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]
     except subprocess.TimeoutExpired:
         raise CorruptFileError(
             f"Got strings in {path} that could not be read within {limit:.0f} seconds; expected an intact file. "
-            "Copy or write it again, with strings of fixed length if it is intact."
+            "Copy or write it again; if it is intact, write it with fixed-length strings."
         ) from None
     if run.returncode:
         raise CorruptFileError(
@@ -120,7 +120,7 @@ def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]
 
 
 def _varies(kind: np.dtype) -> bool:
-    """Say whether an HDF5 type holds strings of variable length, which lie in a heap apart."""
+    """Return whether an HDF5 type is a variable-length string, which is stored in a separate heap."""
     h5py = require("h5py", extra="hdf5")
     info = h5py.check_string_dtype(kind)
     return kind.kind == "O" or (info is not None and info.length is None)
@@ -133,7 +133,7 @@ class Hdf5Source(Source):
     ----------
     path : path-like
     key : str, optional
-        Name of the dataset; may be left out when there is only one matrix.
+        Name of the dataset; optional if there is only one matrix.
     ids : pyarrow.Array or False, optional
         By default the dataset ``ids``, if there is one of the right length, or those that :class:`Hdf5Sink` writes for it; ``False`` for
         none.
@@ -150,7 +150,7 @@ class Hdf5Source(Source):
             wanted = [[self._key, SPACE_KEY]] if SPACE_KEY in data.attrs else []
             own = ids is None and shapes.get("ids") == (self.n,)
             if own and _varies(_own_dataset(file, "ids", path).dtype):
-                wanted.append(["ids"])  # with the space: a process costs a quarter of a second
+                wanted.append(["ids"])  # read together with the space: each subprocess takes a quarter of a second
         found = _strings(path, wanted, self.n) if wanted else []
         self.space = read_space(found[0] if wanted and len(wanted[0]) == 2 else None, path)
         if own or (ids is None and is_packed(shapes, "ids", self.n)):
@@ -169,12 +169,12 @@ class Hdf5Source(Source):
 
 
 def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional dataset: numbers, or texts in an object array.
+    """Read a one-dimensional dataset; strings are returned as an object array.
 
     Raises
     ------
     ParameterError, DtypeError, CorruptFileError
-        If arrays are not real numbers; a parameter has an invalid value; or a file is damaged.
+        If there is no such dataset, its type is not supported, or the file is damaged.
     """
     with _open(path) as file:
         found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}
@@ -186,7 +186,7 @@ def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
             raise missing_key(key, path, found)
         data = _own_dataset(file, key, path)
         if not _varies(data.dtype):
-            step = max(1, _TEXT_BYTES // data.dtype.itemsize)  # a long text makes all the others as wide
+            step = max(1, _TEXT_BYTES // data.dtype.itemsize)  # one long string makes all entries as wide
             parts = [as_column(data[start : start + step], f"{path}:{key}") for start in range(0, len(data), step)]
             return np.concatenate(parts) if parts else np.empty(0, object)
         n = len(data)
@@ -194,15 +194,15 @@ def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 class Hdf5Sink(Sink):
-    """Writes ``vectors`` and, when there are ids, ``ids``; the space is an attribute of ``vectors``.
+    """Writer of the datasets ``vectors`` and, if there are ids, ``ids``; the space is an attribute of ``vectors``.
 
-    HDF5's strings end at a NUL: texts of which one has it are written as their UTF-8 in ``ids_utf8`` and, in ``ids_offsets``, where each
-    begins.
+    HDF5 strings end at a NUL. If any id contains one, the ids are written as concatenated UTF-8 in ``ids_utf8``, with their start positions
+    in ``ids_offsets``.
     """
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         h5py = require("h5py", extra="hdf5")
-        stack.enter_context(_refusals())  # around closing the file, which writes as well
+        stack.enter_context(_refusals())  # also covers closing the file, which writes too
         self._file = stack.enter_context(h5py.File(temporary, "w"))
         self._data = self._file.create_dataset("vectors", (self.n, self.dim), self.dtype)
         if self.space != Space():
@@ -229,7 +229,7 @@ class Hdf5Sink(Sink):
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Give the system's refusals, which HDF5 reports in the text of errors of its own, their number back."""
+    """Convert HDF5 errors that mention an errno in their text into OSError with this errno."""
     try:
         yield
     except (OSError, RuntimeError) as error:

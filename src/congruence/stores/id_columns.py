@@ -1,4 +1,4 @@
-"""Which columns of a file of vectors could hold its ids."""
+"""Find the columns of a file of vectors that could hold its ids."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from congruence.stores.formats import find_column_format, is_folder, suffixes
 
 __all__ = ["id_columns", "id_fault", "usual_id_column"]
 
-#: Names by which ids are found when none is given, in this order.
+#: Usual names of id columns, in the order in which they are tried.
 USUAL_NAMES = ("id", "ids", "names")
 
-_NOT_WHOLE = "it holds numbers that are not whole"
+_NOT_WHOLE = "it contains numbers that are not whole"
 _WHOLE = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
 
 
 def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
-    """Name the columns or keys that could hold ids: text or whole numbers, an entry a row, no entry twice.
+    """Return the columns or keys that could hold ids: text or whole numbers, one entry per row, without duplicates.
 
     Parameters
     ----------
     path : path-like
-        A file of vectors. A folder has none: its ids stand in several files.
+        A file of vectors. For a folder, whose ids are in several files, the result is empty.
     key : str or None
-        Key or column of the vectors; for ``.csv`` the prefix of their columns' names.
+        Key or column of the vectors; for ``.csv`` the prefix of the vector columns.
     n : int
-        Rows.
+        Number of rows.
 
     Returns
     -------
     list of str
-        In the file's order; empty for formats that hold one array.
+        In the order of the file; empty for formats that hold only one array.
 
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If the file cannot be read, or is damaged.
     """
     return [name for name in _candidates(path, key, n) if not id_fault(path, name)]
 
 
 def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
-    """Return the first of :data:`USUAL_NAMES` that names a column with an entry a row, whatever it holds, or None.
+    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row, whether or not it can serve as ids; or None.
 
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If the file cannot be read, or is damaged.
     """
     there = _candidates(path, key, n)
     return next((name for name in USUAL_NAMES if name in there), None)
 
 
 def id_fault(path: str | Path, name: str) -> str | None:
-    """Say why a column cannot serve as ids, or None if it can."""
+    """Return why a column cannot serve as ids, or None if it can."""
     try:
         read = find_column_format(path).read_column
         assert read is not None
@@ -77,16 +77,16 @@ def id_fault(path: str | Path, name: str) -> str | None:
         ids = column_ids(column, f"{path}:{name}").to_pylist()
     except CongruenceError as error:
         return str(error)
-    # No number is longer, and a pattern may take time quadratic in a text.
+    # Numbers are shorter, and matching a pattern may take quadratic time.
     short = [entry for entry in ids if isinstance(entry, str) and len(entry) <= 64]
     if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in short):
         return _NOT_WHOLE
     entry, count = Counter(ids).most_common(1)[0] if ids else ("", 0)
-    return f"it holds {shorten(repr(str(entry)))} {count} times" if count > 1 else None
+    return f"it contains {shorten(repr(str(entry)))} {count} times" if count > 1 else None
 
 
 def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
-    """Return names of one-dimensional columns with an entry a row, the vectors' own left out."""
+    """Return the names of one-dimensional columns with one entry per row, without those of the vectors."""
     suffix = Path(path).suffix.lower()
     if is_folder(path) or suffix not in suffixes(lambda one: one.read_column is not None and one.key is not None):
         return []
@@ -96,7 +96,7 @@ def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
     with reading(path, UnicodeDecodeError), open(path, newline="", encoding="utf-8-sig") as stream:
         if suffix == ".csv":
             header = next(csv.reader(stream), [])
-            # Without a prefix every other column is a dimension of the vectors.
+            # Without a prefix, all other columns are dimensions of the vectors.
             return (
                 [name for name in header if not name.startswith(key)]
                 if key

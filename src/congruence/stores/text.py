@@ -1,4 +1,4 @@
-"""``.csv`` and ``.jsonl``, for small data that people edit by hand: readers, which read them whole."""
+"""Readers of ``.csv`` and ``.jsonl`` files, for small data edited by hand; files are read into memory."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ class _TextSource(Source):
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`. The rest of the rows is read anew."""
+        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`. The other columns are read from the file again."""
         row, lines = after, islice(self._lines(), after, None)
         for ids, block in self.scan(after, batch):
             piece = list(islice(lines, len(block)))
-            check_all_rows(row + len(piece), row + len(block), self.path)  # someone may have changed the file
+            check_all_rows(row + len(piece), row + len(block), self.path)  # the file may have changed
             yield ids, block, self._rows(piece, block)
             row += len(block)
 
     @abstractmethod
     def _lines(self) -> Iterator[object]:
-        """Read what the lines hold."""
+        """Iterate over the parsed lines of the file."""
 
     @abstractmethod
     def _rows(self, lines: list[Any], vectors: np.ndarray) -> Rows:
-        """Return the rows of a table."""
+        """Return lines as rows of a table, with these vectors."""
 
 
 def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """Return the header and an iterator over (line number, cells)."""
-    # A spreadsheet may put a byte order mark first, which would become part of the first name.
+    # Spreadsheets may write a byte order mark, which would become part of the first name.
     with reading(path, UnicodeDecodeError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
         reader = csv.reader(stream)
         try:
@@ -84,8 +84,8 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
             if "field limit" not in str(error):
                 raise
             raise IdError(
-                f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num} of {path}; expected at most "
-                f"{MAX_ID_BYTES:,} bytes in an id, and no longer cells. Shorten it, or store the table as .parquet."
+                f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num} of {path}; expected shorter cells (an id "
+                f"may have at most {MAX_ID_BYTES:,} bytes). Shorten it, or store the table as .parquet."
             ) from None
     if not lines:
         raise ShapeError(f"Got an empty file, {path}; expected a header and rows. Write the file again.")
@@ -93,13 +93,13 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
 
 
 class CsvSource(_TextSource):
-    """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column a dimension.
+    """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column per dimension.
 
     Parameters
     ----------
     path : path-like
     key : str, optional
-        Use the columns whose names begin so; by default all but the id column.
+        Common prefix of the names of the vector columns; by default all columns except the id column.
     ids : pyarrow.Array, str or False, optional
         Ids, or the column that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
     """
@@ -108,7 +108,7 @@ class CsvSource(_TextSource):
         self.path = f"{path}:{key}" if key else str(path)
         header, lines = _read_csv(path)
         id_name = ids if isinstance(ids, str) else None
-        if id_name is None:  # an id column is no dimension, whether it is used or not
+        if id_name is None:  # the id column is never a dimension, even if its ids are not used
             id_name = next((name for name in _ID_NAMES if name in header), None)
         elif id_name not in header:
             raise missing_key(id_name, path, {name: "" for name in header}, "id column")
@@ -138,7 +138,7 @@ class CsvSource(_TextSource):
         self._all = self._describe(header, wanted, key, id_name if named else None)
 
     def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
-        """Say which columns there are: those of the vectors are one, at the place of the first of them."""
+        """Return the columns of the file as a table; the vector columns become one column, at the position of the first of them."""
         others = {name for j, name in enumerate(header) if j not in wanted}
         name = (key or "").rstrip("_-. ") or "vector"
         while name in others:
@@ -151,7 +151,7 @@ class CsvSource(_TextSource):
 
     @property
     def columns(self) -> list[Columns]:
-        """What the file holds beside its vectors, as text."""
+        """Columns of the file; all but the vectors are text."""
         return [self._all]
 
     def _lines(self) -> Iterator[list[str]]:
@@ -163,21 +163,21 @@ class CsvSource(_TextSource):
         return pa.record_batch(arrays, schema=self._all.schema)
 
     def _check_header(self, wanted: list[str]) -> None:
-        """Notice a first line that is data, and the unnamed column of row numbers that pandas writes."""
+        """Raise an error if the first line is data, or if there is an unnamed column, such as the index that pandas writes."""
         if "" in wanted:
             raise ParameterError(
-                f"Got a column without a name in {self.path}; expected names (pandas writes its index so). Save it with "
+                f"Got a column without a name in {self.path}; expected a name for each (pandas writes its index without one). Save the file with "
                 "index=False, or name the vector columns' common prefix as path:prefix."
             )
-        # Names 0, 1, 2, … are what pandas gives unnamed columns.
+        # pandas names columns without names 0, 1, 2, …
         if all(_is_number(name) for name in wanted) and wanted != [str(j) for j in range(len(wanted))]:
             raise ParameterError(
-                f"Got numbers in the first line of {self.path}; expected a header with names. Add one, or the first "
-                "vector would be lost."
+                f"Got numbers in the first line of {self.path}; expected a header with column names. Add a header line; "
+                "otherwise the first vector would be lost."
             )
 
 
-#: Python reads more as a number, underscores for one.
+#: Stricter than :class:`float`, which also accepts underscores, for example.
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
@@ -194,17 +194,17 @@ def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise CorruptFileError(
-                    f"Got line {number} of {path} that is no JSON ({error}); expected one object a line. Correct this line."
+                    f"Got line {number} of {path} that is not JSON ({error}); expected one object per line. Correct this line."
                 ) from None
             if not isinstance(record, dict):
                 raise CorruptFileError(
-                    f"Got line {number} of {path} that is no object; expected one. Correct this line."
+                    f"Got line {number} of {path} that is not a JSON object; expected one object per line. Correct this line."
                 )
             yield number, record
 
 
 class JsonlSource(_TextSource):
-    """Rows of a ``.jsonl``: one object a line, with a list of numbers and an optional id.
+    """Rows of a ``.jsonl``: one object per line, with a list of numbers and an optional id.
 
     Parameters
     ----------
@@ -230,24 +230,26 @@ class JsonlSource(_TextSource):
             if key not in record:
                 raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
             vector = record[key]
-            if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):  # true is no number
+            if not isinstance(vector, list) or not all(
+                type(x) in (int, float) for x in vector
+            ):  # bool is a subclass of int
                 raise DtypeError(
                     f"Got no list of numbers as {key!r} in line {number} of {path}; expected one. Correct this line."
                 )
             if rows and len(vector) != len(rows[0]):
                 raise ShapeError(
-                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as before. Correct this line."
+                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as in the first. Correct this line."
                 )
             try:
                 rows.append([float(x) for x in vector])
             except OverflowError:
                 raise DtypeError(
-                    f"Got a number beyond the range of float64 in line {number} of {path}; expected smaller ones. Correct this line."
+                    f"Got a number beyond the range of float64 in line {number} of {path}; expected a smaller one. Correct this line."
                 ) from None
             if id_name is not None:
                 if id_name not in record and not names:
                     raise ParameterError(
-                        f"Got no {id_name!r} in line {number} of {path}; expected one a line. Add it to this line."
+                        f"Got no {id_name!r} in line {number} of {path}; expected one per line. Add it to this line."
                     )
                 name = record.get(id_name)
                 if name is not None and type(name) not in (str, int):
@@ -261,7 +263,7 @@ class JsonlSource(_TextSource):
 
     @cached_property
     def columns(self) -> list[Columns]:
-        """What the objects hold beside their vectors; the types are judged on all of them."""
+        """Fields of the objects; types are inferred from all objects."""
         records = list(self._lines())
         kinds: dict[str, pa.DataType] = {}
         mixed = []
@@ -283,12 +285,12 @@ class JsonlSource(_TextSource):
 
 
 def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one column of a ``.csv``, texts in an object array.
+    """Read one column of a ``.csv`` as an object array of str.
 
     Raises
     ------
     ParameterError, ShapeError
-        If arrays have the wrong shape, or a parameter has an invalid value.
+        If there is no such column, or lines have different numbers of cells.
     """
     header, lines = _read_csv(path)
     if key not in header:
@@ -306,12 +308,12 @@ def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one field of a ``.jsonl``, Python's values in an object array; None where it is null or left out.
+    """Read one field of a ``.jsonl`` as an object array of Python values; None where it is null or missing.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If the first object has no such field.
     """
     values: list[object] = []
     for number, record in _read_jsonl(path):
@@ -322,16 +324,18 @@ def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a text file's lines, in an object array.
+    """Read the lines of a text file as an object array of str.
 
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If the file cannot be read, or is damaged.
+    ParameterError
+        If ``key`` is given.
     """
     if key is not None:
         raise ParameterError(
-            f"Got key {key!r} for {path}; expected none, since a .txt has one entry a line. Pass the path alone."
+            f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line. Pass the path alone."
         )
     with reading(path, UnicodeDecodeError):
         text = Path(path).read_text(encoding="utf-8-sig")

@@ -1,4 +1,4 @@
-"""Two unimodal encoders of one shared latent."""
+"""Synthetic data: two unimodal encoders of one shared latent variable."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class UnimodalProblem:
     Attributes
     ----------
     images : ndarray, shape (n, d_source), float32
-        Unit rows, one an item.
+        Unit rows, one per item.
     texts : ndarray, shape (n · captions, d_target), float32
-        Unit rows; those of an item stand together.
+        Unit rows; those of an item are consecutive.
     latent : ndarray, shape (n, k), float32
-        What both sides see.
+        The shared latent.
     image_labels, text_labels : ndarray of int
-        The item of each row, or its class where there are classes.
+        Item of each row, or its class if ``classes`` is given.
     source : ndarray of int, shape (n,)
         Collection of each item.
     image_frame, text_frame : ndarray, shape (k, d_source) and (k, d_target)
-        Orthonormal rows: before bend, offset and normalization, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
-        to be found.
+        Orthonormal rows: before the offset and the normalization, ``images @ image_frame.T`` is the latent plus noise. These are the heads
+        that alignment should recover.
     """
 
     images: np.ndarray
@@ -65,37 +65,38 @@ def unimodal_problem(
 ) -> UnimodalProblem:
     """Generate two unimodal encoders of one shared latent, each with additional variation of its own.
 
-    A row is the latent in an encoder's own frame, plus noise in that frame, plus a nuisance that varies with the row outside of it, plus a bend, plus an
-    offset, scaled to unit norm.
+    A row is the sum of the latent and noise in the encoder's frame, a random nuisance and a non-linear function of the latent outside of the frame,
+    and a constant offset; it is then scaled to unit norm.
 
     Parameters
     ----------
     n, d_source : int
-        Items; width of the image encoder.
+        Number of items, and width of the image encoder.
     d_target : int, optional
-        Width of the text encoder; ``d_source`` by default. Both widths are larger than ``latent``.
+        Width of the text encoder; ``d_source`` by default. Both widths must be larger than ``latent``.
     latent : int, default=16
-        k.
+        Dimension k of the latent.
     decay : float, default=0.5
-        Latent coordinate j has standard deviation proportional to (j + 1)^-decay; their squares add up to 1.
+        Latent coordinate j has standard deviation proportional to (j + 1)^-decay; the variances add up to 1.
     noise : float, default=0.3
-        Norm of a row's own noise on the latent, which has its spectrum, relative to the latent's.
+        Norm of each row's noise on the latent, relative to that of the latent; the noise has the same spectrum.
     nuisance : float, default=1
-        Norm of what only one encoder sees, relative to the latent's. It has a spectrum of the same decay over all directions outside the frame.
+        Norm of the variation that only one encoder has, relative to that of the latent. Its spectrum has the same decay, over all directions outside
+        the frame.
     bend : float, default=0
-        Norm of a random non-linear function of the latent that only one encoder shows, relative to the latent's; it lies outside the frame.
+        Norm of a random non-linear function of the latent, different for each encoder, relative to that of the latent; it lies outside the frame.
     offset : float, default=0.5
-        Norm of the mean that all rows of a side share.
+        Norm of the mean that is added to all rows of a side.
     captions : int, default=1
-        Texts an item.
+        Number of texts per item.
     classes : int, optional
-        Draw the latent about the centers of so many classes, and label rows by class.
+        Draw the latent around the centers of this number of classes, and label rows by class.
     spread : float, default=0.5
         Share of the latent's variance within classes.
     sources : int, default=1
-        Collections; each but the first has its latent and its nuisances moved in a direction of its own.
+        Number of collections. In each but the first, the latent and the nuisance are shifted in a random direction.
     shift : float, default=1
-        Norm of these moves.
+        Norm of these shifts.
     random_state : int, optional
 
     Returns
@@ -105,7 +106,7 @@ def unimodal_problem(
     Raises
     ------
     ParameterError
-        A width that does not hold the latent.
+        If ``latent`` is not smaller than both widths.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def unimodal_problem(
     d_target = d_source if d_target is None else d_target
     if latent >= min(d_source, d_target):
         raise ParameterError(
-            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than either. Pass a smaller latent=…."
+            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than both. Pass a smaller latent=…."
         )
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
 
@@ -155,7 +156,7 @@ def unimodal_problem(
 
 
 def _moves(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a move for each source, none for the first."""
+    """Return the shift of each source; zero for the first."""
     moves = rng.standard_normal((sources, width))
     moves *= size / np.linalg.norm(moves, axis=1, keepdims=True)
     moves[0] = 0

@@ -1,4 +1,4 @@
-"""Read the inputs of training: pairs, rows without a partner, and validation rows."""
+"""Read the inputs of training: pairs, unpaired rows, and validation rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from congruence.train.rows import ArrayRows, Rows, Supply, as_rows, sample
 if TYPE_CHECKING:
     from congruence.maps import Map
 
-#: Rows without a partner, of the source and of the target.
+#: Unpaired rows of the source and of the target.
 Unpaired: TypeAlias = tuple[Supply, Supply]
-#: Held-out rows of both sides, paired, or with labels of which equal ones belong together.
+#: Held-out rows of both sides: paired, or with labels, where rows with equal labels match.
 Validation: TypeAlias = "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, Labels, Labels]"
 
 #: The two sides of a map.
@@ -89,7 +89,7 @@ def _two(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
         return None, None
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
         raise ParameterError(
-            "Got unpaired that is not (rows of the source, rows of the target); expected both, either of them None. Pass unpaired=(U, V)."
+            "Got unpaired that is not a pair; expected (source rows, target rows), where either may be None. Pass unpaired=(U, V)."
         )
     return unpaired
 
@@ -139,7 +139,7 @@ def read_validation(
         for labels, rows in ((x_labels, A), (y_labels, B)):
             if len(labels) != len(rows):
                 raise ShapeError(
-                    f"Got {len(labels)} labels for {len(rows)} validation rows; expected one each. Pass a label for each validation row."
+                    f"Got {len(labels)} labels for {len(rows)} validation rows; expected one per row. Pass a label for each validation row."
                 )
     check_width(A.shape[1], d_source, "the validation rows of the source")
     check_width(B.shape[1], d_target, "the validation rows of the target")
@@ -147,7 +147,7 @@ def read_validation(
 
 
 def refuse_paired(given: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
-    """Refuse pairs that are listed as unpaired as well: by id where both have ids, else where most of them are there as they are."""
+    """Raise InputError if pairs also occur in the unpaired rows: by id if both have ids, otherwise if more than half of the pairs have an equal row."""
     if isinstance(given, (list, tuple)):
         for part in given:
             if part is not None:
@@ -156,24 +156,24 @@ def refuse_paired(given: Supply, rows: Rows | None, ids: np.ndarray | None, pair
     if ids is not None and isinstance(given, Embeddings) and given.has_ids:
         both = id_texts(ids[is_in(ids, given.ids)]).tolist()
     elif isinstance(rows, ArrayRows):
-        # Equal rows happen (one caption for two pictures), so a few of them prove nothing.
+        # Equal rows occur by chance (two images with one caption), so a few of them are no evidence.
         found = _found(paired, rows)
         both = [f"row {i}" for i in np.flatnonzero(found)] if found.mean() > 0.5 else []
     else:
         both = []
     if both:
         raise InputError(
-            f"Got {len(both)} of {len(paired)} pairs listed as unpaired {side} rows too ({shorten(repr(both[0]))}, …); expected each row once, since unpaired rows are to add what the pairs do not show. Remove these ids from the unpaired rows."
+            f"Got {len(both)} of {len(paired)} pairs listed as unpaired {side} rows too ({shorten(repr(both[0]))}, …); expected each row in only one of them, since unpaired rows must be new data. Remove these rows from the unpaired rows."
         )
 
 
 def _found(paired: np.ndarray, rows: ArrayRows) -> np.ndarray:
-    """Say which paired rows are among the others, as they are, in one pass over these and memory for the pairs only."""
+    """Return which paired rows have an equal row among the unpaired ones, in one pass over these and with memory for the pairs only."""
     keys: dict[bytes, list[int]] = {}
     for i, row in enumerate(paired):
         keys.setdefault(row.tobytes(), []).append(i)
     found = np.zeros(len(paired), bool)
-    # Sums are cheap to compare; only rows whose sum is that of a pair are looked at whole.
+    # Sums are cheap to compare; only rows whose sum equals that of a pair are compared in full.
     sums = np.unique(paired.sum(axis=1))
     for _, block in rows.scan():
         for row in block[np.isin(block.sum(axis=1), sums)]:

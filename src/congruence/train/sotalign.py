@@ -181,8 +181,8 @@ class SOTAlign(HeadTrainer):
             check_rho(self.rho_teacher, "rho_teacher")
             if self.divergence != "klot":
                 raise ParameterError(
-                    f"Got rho_teacher={self.rho_teacher} with divergence={self.divergence!r}; expected divergence='klot', the one "
-                    "between transport plans. Pass that, or leave out rho_teacher=…."
+                    f"Got rho_teacher={self.rho_teacher} with divergence={self.divergence!r}; expected divergence='klot', the only one "
+                    "that uses transport plans. Pass that, or leave out rho_teacher=…."
                 )
 
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
@@ -211,7 +211,7 @@ class _Objective(HeadsObjective):
         super().__init__(trainer, data, schedule)
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, on which the teacher is applied. Pass unpaired=(U, V), or train SAIL or the teacher alone."
+                "Got no unpaired rows of one side or both; expected some of each, on which the heads are compared with the teacher. Pass unpaired=(U, V), or train SAIL or the teacher alone."
             )
         # If a step uses all rows, they are the same in each step, and so are the teacher's vectors.
         sizes = (
@@ -342,7 +342,7 @@ def _begin_at(head: Head, teacher: Head) -> None:
         bias = (own - its) @ matrix
         if getattr(teacher.layers[-1], "bias", None) is not None:
             bias = bias + teacher.layers[-1].bias[: matrix.shape[1]].to(bias)
-        # Scaled to the size of the weights it replaces, so that one learning rate suits both; the other columns are small, but not zero.
+        # Scaled to the norm of the weights it replaces, so that the same learning rate is suitable; the other columns are small, but not zero.
         factor = last.weight.norm() / matrix.norm() * (matrix.shape[1] / last.weight.shape[1]) ** 0.5
         last.weight.mul_(1e-3)
         last.bias.mul_(1e-3)

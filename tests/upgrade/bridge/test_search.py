@@ -139,11 +139,11 @@ def test_what_a_search_cannot_be_is_refused():
         ({"k": 0}, ParameterError, "k=0"),
         ({"candidates": 50}, ParameterError, "without rerank"),
         ({"candidates": 5, "rerank": ITEMS}, ParameterError, "for k=10"),
-        ({"bank": NEW}, ParameterError, "nothing asks for"),
+        ({"bank": NEW}, ParameterError, "bank of queries without hubness or center"),
         ({"metric": "near"}, ParameterError, "near"),
         ({"metric": "inner", "center": True}, ParameterError, "'cosine'"),
         ({"rerank": OLD}, ShapeError, "12-d vectors from rerank"),
-        ({"rerank": ITEMS[:5]}, InputError, "no rows of rerank"),
+        ({"rerank": ITEMS[:5]}, InputError, "not row numbers of rerank, which has 5 rows"),
         ({"rerank": lambda ids: []}, InputError, "0 vectors"),
         ({"rerank": lambda ids: [[1.0]] * len(ids)}, ShapeError, r"shape \(1,\)"),
     ):

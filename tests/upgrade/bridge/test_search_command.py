@@ -119,7 +119,7 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
     done = here(*BOTH)
     assert done.code == 0, done.err
     assert "10 queries, 90 old and 90 new rows" in done.out
-    assert "20 rows of the old part have an id of the new one, and count as new." in done.out
+    assert "20 rows of the old part have an id that is also in the new part, and count as new." in done.out
     assert "80 more hits: pass --out or --json for all." in done.out
     assert done.out.count("  old  ") + done.out.count("  new  ") == 20
     assert "written to hits.csv: 100 hits" in here(*BOTH, "-o", "hits.csv").out

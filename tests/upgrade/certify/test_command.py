@@ -68,7 +68,7 @@ def test_two_modalities_end_in_a_verdict(folder, tmp_path):
 def test_each_way_stands_with_its_costs(folder):
     cost = ["--rows", 20000, "--encode-rate", 10, "--price", 0.5]
     out = run(*files(folder), "--ids", "ids", *cost, *QUICK).stdout
-    table = out[out.index("What each way costs") :].split("\n \n")[0]
+    table = out[out.index("Cost of each strategy") :].split("\n \n")[0]
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
     assert re.search(r"map the store .* 0 +0\.0 +0\.00", table)
     told = json.loads(run(*files(folder), "--ids", "ids", *cost, *QUICK, "--json").stdout)
@@ -112,7 +112,7 @@ def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
         place = str(tmp_path / name)
         arguments = [f"{folder / 'old.npz'}:image", "-n", "100", "-o", place, "--ids", "ids"]
         said = run(*arguments, command="anchors").stdout
-        assert "congruence certify --anchors" in " ".join(said.split())
+        assert "congruence certify with --anchors" in " ".join(said.split())
         data = json.loads(
             run(
                 *files(folder, "source-image", "target-image"), "--ids", "ids", "--anchors", place, "--json", *QUICK

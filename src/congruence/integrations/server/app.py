@@ -1,4 +1,4 @@
-"""The server as an application that an ASGI server runs, or that another application mounts."""
+"""The embedding server as an ASGI application."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SPACES", "create_app"]
 
-#: Whose vectors are served: the index's model's, through the bridge, or the encoder's own.
+#: Spaces that can be served: that of the index, through the bridge, or the encoder's own.
 SPACES = ("target", "source")
 
 
@@ -38,42 +38,42 @@ def create_app(
     batch_size: int = 32,
     check: bool = True,
 ) -> FastAPI:
-    """Make an application with OpenAI's ``POST /v1/embeddings``, whose vectors are in the space of an index.
+    """Return an application with OpenAI's ``POST /v1/embeddings``, which returns vectors in the space of an index.
 
     Parameters
     ----------
     bridge : path-like, Bridge, Map or None
-        From the encoder's space to the index's. None serves the encoder's own vectors.
+        Map from the encoder's space to that of the index. None serves the encoder's own vectors.
     encoder : str, Encoder or callable
         ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     space : {"target", "source"}, default="target"
-        "target": vectors in the index's space. "source": those of the encoder, which is still refused if it does not fit the bridge.
+        "target": serve vectors in the space of the index. "source": serve the encoder's vectors; the encoder must still match the bridge.
     names : sequence of str, optional
-        What clients may send as ``model``, the first of which answers name; by default the model in whose space the vectors are.
+        Accepted values of ``model`` in requests; responses contain the first. By default the name of the model whose space is served.
     api_key : str, optional
-        Required as ``Authorization: Bearer`` by everything but ``/healthz``.
+        Key that requests must send as ``Authorization: Bearer``, except for ``/healthz``.
     allowed_hosts : sequence of str, optional
-        Names and addresses under which the server may be spoken to; all by default. A server on loopback without a key needs them, or
-        a page in a browser could reach it under a name of its own.
+        Accepted ``Host`` headers, without port; all by default. Set it for a server on loopback without a key; otherwise a web page can
+        access the server through a host name that it controls (DNS rebinding).
     limits : Limits, optional
     window : float, default=0
-        Seconds for which a free encoder waits for more texts. Those that come while it is busy are encoded together in any case.
+        Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded together.
     batch_size : int, default=32
-        Texts that the encoder reads at a time.
+        Number of texts that the encoder processes at a time.
     check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
 
     Returns
     -------
     fastapi.FastAPI
-        To be run by an ASGI server, or mounted in another application.
+        ASGI application, to run or to mount in another application.
 
     Raises
     ------
     ParameterError
-        Another ``space``, no name, an empty key, or a limit or window that is not positive.
+        If ``space`` is unknown, there is no name, the key is empty, or a limit or the window is out of range.
     SpaceMismatchError, DirectionError, ModalityError
         If the encoder's vectors do not belong to the bridge's source space.
     FileError, MissingExtraError
@@ -81,8 +81,8 @@ def create_app(
 
     Notes
     -----
-    One thread encodes; requests that wait for it are encoded together, at most ``limits.max_batch`` texts at a time. A request whose
-    client has gone, or whose time is up, is not encoded. What was sent is neither repeated in an answer nor written to a log.
+    One thread encodes; waiting requests are encoded together, at most ``limits.max_batch`` texts at a time. Requests whose client has
+    disconnected or whose time limit has passed are not encoded. The contents of requests never appear in responses or logs.
 
     References
     ----------
@@ -108,9 +108,9 @@ def create_app(
     served = tuple(names) if names is not None else (vectors.name,)
     if not served or not all(isinstance(name, str) and name for name in served):
         raise ParameterError(
-            "Got no name in names; expected at least one. Pass names=[…] with what clients send as model."
+            "Got no names, or an empty one; expected at least one name. Pass names=[…] with the values that clients send as model."
         )
-    from congruence.integrations.server.routes import Service, add_routes  # they are FastAPI's
+    from congruence.integrations.server.routes import Service, add_routes  # imports FastAPI
 
     service = Service(vectors, served, limits, window)
 
@@ -120,7 +120,7 @@ def create_app(
         yield
         await asyncio.to_thread(service.batcher.close)
 
-    # The pages of /docs would load scripts from elsewhere.
+    # The /docs pages would load scripts from other sites.
     app: FastAPI = fastapi.FastAPI(
         title="congruence", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )

@@ -1,4 +1,4 @@
-"""Captions in several models, and captions in which the name of a class was replaced."""
+"""Captions embedded by several models, and captions in which the name of a class is replaced."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class CaptionBank:
     ----------
     texts : tuple of str
     labels : ndarray of int, shape (n,)
-        Class of each caption; −1 where it is not among the classes at hand.
+        Class of each caption; −1 if it is not one of the available classes.
     vectors : tuple of ndarray, shape (n, d)
-        Unit rows, one array a model.
+        Unit rows, one array per model.
     edited_texts : tuple of str
     origin, wanted : ndarray of int, shape (m,)
-        The caption each edited one was made from, and the class that it names now.
+        Index of the original of each edited caption, and the class that the edited caption names.
     edited : tuple of ndarray, shape (m, d)
-        Unit rows, one array a model.
+        Unit rows, one array per model.
 
     Raises
     ------
     ShapeError
-        If arrays have the wrong shape.
+        If the numbers of texts, labels and vectors differ.
     """
 
     texts: tuple[str, ...]
@@ -52,11 +52,11 @@ class CaptionBank:
         )
         if counts != ({n}, {m}):
             raise ShapeError(
-                f"Got {n} captions and {m} edited ones with other numbers of labels or vectors; expected one each. Pass a label and a vector for each caption."
+                f"Got {n} captions and {m} edited captions, but other numbers of labels or vectors; expected one per caption. Pass a label and a vector for each caption."
             )
 
     def relabel(self, classes: np.ndarray) -> CaptionBank:
-        """Return the bank with class k numbered ``classes[k]``; −1: no longer at hand."""
+        """Return the captions with class k renumbered to ``classes[k]``, where −1 marks a class that is no longer available."""
         return replace(
             self,
             labels=np.where(self.labels >= 0, classes[self.labels], -1),
@@ -65,13 +65,14 @@ class CaptionBank:
 
 
 def edit_caption(caption: str, before: str, after: str) -> str | None:
-    """Return a caption with one name replaced by another, or None where it is not in there as whole words.
+    """Return a caption with one name replaced by another, or None if it does not contain the name as whole words.
 
     Parameters
     ----------
     caption : str
     before, after : str
-        Letter case and the difference of spaces, hyphens and underscores do not matter in ``before``. Nothing else is changed, articles included.
+        ``before`` matches regardless of case, and spaces, hyphens and underscores are equivalent. The rest of the caption is not changed, not
+        even articles.
 
     Returns
     -------
@@ -92,14 +93,14 @@ def edit_caption(caption: str, before: str, after: str) -> str | None:
 def edit_captions(
     captions: Sequence[tuple[str, str]], edits: Mapping[str, str], classes: Sequence[str], label_of: Mapping[str, int]
 ) -> CaptionBank:
-    """Edit captions by name.
+    """Return captions, and versions of them in which class names are replaced.
 
     Parameters
     ----------
     captions : sequence of (str, str)
-        Id of an image or name of a class, and a caption, see :func:`congruence.datasets.read_captions`.
+        Id of an image or name of a class, and a caption; see :func:`congruence.datasets.read_captions`.
     edits : mapping of str to str
-        Name of a class to the name that is put in its place.
+        Class names, and the class names that replace them.
     classes : sequence of str
     label_of : mapping of str to int
         Class of each image.
@@ -107,12 +108,12 @@ def edit_captions(
     Returns
     -------
     CaptionBank
-        Without vectors yet.
+        Without vectors.
 
     Raises
     ------
     InputError
-        An id that is neither an image nor a class, a name that is no class, or no caption that names a class to be replaced.
+        If an id is neither an image nor a class, a name is not a class, or no caption names a class to be replaced.
     """
     number = {plain(name): k for k, name in enumerate(classes)}
     labels = []
@@ -120,13 +121,13 @@ def edit_captions(
         label = label_of.get(i, number.get(plain(i)))
         if label is None:
             raise InputError(
-                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class here; expected one of them. Write an image's id or the name of a class."
+                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class of the data; expected one of these. Use the id of an image or the name of a class."
             )
         labels.append(label)
     for name in (*edits, *edits.values()):
         if plain(name) not in number:
             raise InputError(
-                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …). Write the names of two classes."
+                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …). Pass edits=… with names of classes."
             )
     texts = [caption for _, caption in captions]
     made = [
@@ -137,40 +138,40 @@ def edit_captions(
     ]
     if not made:
         raise InputError(
-            f"Got {len(texts)} captions of which none names {' or '.join(edits) or 'a class to replace'}; expected some. Pass edits=… with "
-            "a name that is in the captions."
+            f"Got {len(texts)} captions, none of which contains {' or '.join(edits) or 'a class to replace'}; expected at least one. Pass edits=… with "
+            "a name that occurs in the captions."
         )
     origin, edited, wanted = zip(*made, strict=True)
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
 
 
 def no_captions(data: str, figure: str) -> InputError:
-    """Return the error for data with one template a class and no captions: nothing is there that an edit of the class could keep."""
+    """Return the error for data with one template per class and no captions, where a text contains nothing but the class that is edited."""
     return InputError(
-        f"Got {data} with one template a class and no captions; expected captions of its images, since {figure} changes the class in a caption and asks "
+        f"Got {data} with one template per class and no captions; expected captions of its images, since {figure} changes the class in a caption and measures "
         "whether the rest is kept. Pass captions=…."
     )
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case with single spaces, so that ``russian_blue`` is ``Russian Blue``."""
+    """Return a name in lower case with single spaces, so that ``russian_blue`` and ``Russian Blue`` are equal."""
     return " ".join(re.split(r"[\s_-]+", name.strip().lower()))
 
 
 def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Return the share of each caption's words, the names of classes left out, that its counterpart has too.
+    """Return the share of each caption's words, without class names, that its counterpart also contains.
 
     Parameters
     ----------
     captions, others : sequence of str
-        Of one length.
+        Captions and their counterparts, equally many.
     names : sequence of str
         Names to leave out of both.
 
     Returns
     -------
     ndarray, shape (n,)
-        From 0 to 1; NaN where nothing but a name is left.
+        Between 0 and 1; NaN for a caption that contains nothing but names.
     """
     gone = re.compile(
         "|".join(rf"(?<!\w){re.escape(plain(name))}(?!\w)" for name in sorted(names, key=len, reverse=True)) or r"(?!)"

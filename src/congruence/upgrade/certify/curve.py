@@ -20,14 +20,14 @@ from congruence.upgrade.choose import Choice
 
 __all__ = ["Curve", "CurveRecord", "PowerLawRecord", "gains", "measure_curves"]
 
-#: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as its square; slower laws,
-#: which the start of a curve suggests and its end does not, promised more than further anchors then brought (docs/certify.md).
+#: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as the square of that. Slower laws
+#: fit the beginning of some curves but not their end, and predicted larger gains than further anchors brought (docs/certify.md).
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 
-#: Exponents of redrawn curves: eight noisy points hardly tell how a curve goes on.
+#: Exponents of redrawn curves: eight noisy points hardly determine how to extrapolate.
 SHAPES = (0.5, 0.7, 1.0, 1.5)
 
-#: Held-out items a curve is measured on, at most; its level is set by all of them afterwards.
+#: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards (:meth:`Curve.lifted`).
 MOST_TESTED = 1000
 
 
@@ -40,7 +40,7 @@ class PowerLawRecord(TypedDict):
 
 
 class CurveRecord(TypedDict):
-    """A curve as plain data: numbers of anchors, mean and standard deviation of the scores, repeats, and the law through them."""
+    """A curve as plain data: numbers of anchors, mean and standard deviation of the scores, number of repeats, and the fitted power law."""
 
     anchors: list[int]
     mean: list[float]
@@ -51,13 +51,14 @@ class CurveRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out scores by number of anchors, and the power law through them.
+    """Held-out scores by number of anchors, and a power law fitted to them.
 
     Attributes
     ----------
     sizes : ndarray of int, shape (s,)
+        Numbers of anchors.
     scores : ndarray, shape (repeats, s)
-        Each repeat is a random order of the anchors, taken from the front.
+        In each repeat, maps are fitted on the first anchors of a random order.
     n : int
         Number of anchors available, where the extrapolation starts.
     exponent, drop : float
@@ -90,13 +91,13 @@ class Curve:
         Curve
         """
         mean = scores.mean(axis=0)
-        # What is asked lies beyond the largest size, so the far end counts most: a law through the first sizes misses the last rise.
+        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first sizes misses the last rise.
         weight = sizes / sizes.max()
         best = (np.inf, 1.0, 0.0, float(mean[-1]))
         for exponent in exponents:
             design = np.stack([np.ones(len(sizes)), -((sizes / sizes.max()) ** -exponent)], axis=1) * weight[:, None]
             (top, drop), *_ = np.linalg.lstsq(design, mean * weight, rcond=None)
-            if drop < 0:  # fewer anchors are never better but by chance
+            if drop < 0:  # fewer anchors score higher only by chance: use a constant
                 top, drop = float(np.average(mean, weights=weight**2)), 0.0
             error = float(np.sum((design @ (top, drop) - mean * weight) ** 2))
             if error < best[0]:
@@ -162,7 +163,9 @@ class Curve:
         if more > most:
             return None
         more = max(more, 1)
-        step = 10 ** max(0, int(np.log10(more)) - 1)  # two digits say all there is to say
+        step = 10 ** max(
+            0, int(np.log10(more)) - 1
+        )  # round up to two significant digits: more would suggest false precision
         return min(most, -(-more // step) * step)
 
     def redraw(self, rng: np.random.Generator) -> Curve:
@@ -206,11 +209,13 @@ def measure_curves(
     tables : Tables
         Anchors.
     queries : Tables or None
-        Items to score. If None, a fifth of the anchors is scored, which is then not fitted on.
+        Items to score. If None, a fifth of the anchors is held out and scored.
     recipe : Recipe
         The map is chosen once per size, on the anchors of the first repeat.
     task : str
+        The measure.
     depth : int
+        Number of results that the measure considers.
     texts : (ndarray or None, ndarray), optional
         Text queries of other items.
     groups : ndarray of int, shape (n,), optional
@@ -219,11 +224,12 @@ def measure_curves(
         Search variant.
     repeats, random_state : int
     callback : callable, optional
+        Called with 1 after each repeat.
 
     Returns
     -------
     Curve, Curve
-        For the task, with mapped stored vectors, and for the cosine of mapped rows.
+        Of the score with mapped stored vectors, and of the cosine of mapped rows.
     """
     rng = np.random.default_rng(random_state)
     if queries is not None and queries.n > MOST_TESTED:

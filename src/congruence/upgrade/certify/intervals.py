@@ -1,4 +1,4 @@
-"""Scores of items, and confidence intervals of their means, calibrated by ``benchmarks/certify_calibration.py``."""
+"""Scores of items, and confidence intervals of their means, calibrated by simulations (``benchmarks/certify_calibration.py``)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
     "ratio_interval",
 ]
 
-#: Whose query vectors search whose stored vectors: the source's both; the target's queries among mapped vectors; mapped
-#: queries among the source's vectors; the target's both.
+#: Which vectors are compared: queries and store of the source model; the target's queries with mapped stored vectors; mapped queries with the
+#: source's stored vectors; queries and store of the target model.
 STRATEGIES = ("keep", "stored", "queries", "re-embed")
 
-#: Ratios' intervals are this much wider than the items' spread makes them: maps of different folds share most of their anchors,
-#: so the errors of their items do not average out like independent ones. By ``benchmarks/certify_calibration.py``.
+#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds share most of their anchors, so the
+#: errors of their items do not average out like independent ones. Found with ``benchmarks/certify_calibration.py``.
 WIDER = 1.05
 
 
@@ -190,10 +190,10 @@ def rate_interval(
     z = float(norm.ppf((1 + level) / 2))
     variance = float(covariance(influence[:, None], groups)[0, 0]) if n > 1 else 0.0
     spread = rate * (1 - rate)
-    # Never more trials than groups have: with all hits, or none, the influence has no spread to measure.
+    # At most as many trials as the groups have: if all are hits, or none, the influence shows no spread.
     most = each * (n if groups is None else len(np.unique(groups)))
     trials = min(most, spread / variance) if variance > 0 and spread > 0 else most
-    if groups is not None and n > 1:  # a variance that few groups measure is uncertain itself
+    if groups is not None and n > 1:  # a variance estimated from few groups is itself uncertain
         trials *= float(t.ppf((1 + level) / 2, n - 1) / t.ppf((1 + level) / 2, freedom(n, groups))) ** 2
     middle = (rate + z**2 / (2 * trials)) / (1 + z**2 / trials)
     half = z * np.sqrt(spread / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
@@ -336,9 +336,9 @@ class Measured:
         return ratios, drawn
 
     def _rate(self, name: str) -> Estimate:
-        # The correction for left-out anchors can step over the edge.
+        # The correction for left-out anchors can leave [0, 1].
         value = float(np.clip(self.scores[name].mean(), 0, 1))
-        # Results that a query's score is the mean of.
+        # Number of results over which a query's score is averaged.
         each = int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
         interval = rate_interval(value, self.influence[name], groups=self.groups.get(name), each=each)
         return Estimate(value, *interval, len(self.scores[name]))

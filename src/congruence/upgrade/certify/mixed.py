@@ -1,8 +1,8 @@
-"""Scores of a store of which some rows are re-embedded and the others mapped, measured on items with vectors from both models.
+"""Scores of a store in which some rows are re-embedded and the others mapped, measured on items with vectors from both models.
 
 A progressive migration maps the whole store at once and then re-embeds rows in a certain order (:mod:`congruence.upgrade.progressive`). Here
-the same order is applied to the scored items, each mapped by a map, and by a refit of it, that have not seen the item. The first rows get their
-new vectors, and the mixed store is searched, so that competition between re-embedded and mapped rows is included.
+the same order is applied to the scored items. Each item is mapped by a map, and by a refit of it, that were fitted without the item. The first rows get
+their new vectors, and the mixed store is searched, so that competition between re-embedded and mapped rows is included.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, 
 
 __all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle", "reached"]
 
-#: Shares of the store that are re-embedded: none, and up to the most that is still called progressive.
+#: Shares of the store that are re-embedded, from none to the largest for which progressive re-embedding is recommended.
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
 
-#: Random rows' share of what is re-embedded: the default ``meter_share`` of a progressive migration.
+#: Share of random rows among the re-embedded ones: the default ``meter_share`` of a progressive migration.
 METER = 0.2
 
-#: Parts of the items: each is mapped after a refit on the others.
+#: Folds of the items: each fold is mapped after a refit on the others.
 _FOLDS = 5
 
 
@@ -57,7 +57,7 @@ class MixedStore:
         Names of these strategies.
     groups : ndarray of int, shape (n,), or None
     each : int
-        Number of results over which a query's score is averaged.
+        Number of results over which the score of a query is averaged.
     """
 
     order: str
@@ -112,7 +112,7 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
     if not len(enough):
         return None
     k = int(enough[0])
-    if k == 0:  # by what texts add to the map
+    if k == 0:  # the texts that are added to the map are sufficient by themselves
         return 0.01
     below, above = values[k - 1], values[k]
     share = SHARES[k - 1] + (SHARES[k] - SHARES[k - 1]) * (wanted - below) / (above - below)
@@ -128,33 +128,33 @@ def middle(shares: list[float]) -> tuple[float | None, float | None]:
 def measure_mixed(
     design: Design, measured: Measured, task: str, ranking: Ranking, random_state: int, n_rows: int | None = None
 ) -> MixedStore | None:
-    """Score stores of which an increasing share is re-embedded.
+    """Score stores with increasing shares of re-embedded rows.
 
     Parameters
     ----------
     design : Design
     measured : Measured
-        With the mapped items, and the scores of mapping.
+        The mapped items, and the scores of mapping.
     task : str
         The decisive measure.
     ranking : Ranking
     random_state : int
-        Random seed of the random rows.
+        Seed for drawing random rows and folds.
     n_rows : int, optional
-        Rows of the store; a share of it is the number of rows to refit on. By default the store is assumed to have at least as many rows as items.
+        Number of rows of the store: a share of it is the number of rows to refit on. By default, every refit uses all items of the other folds.
 
     Returns
     -------
     MixedStore or None
-        None if the target model has no vectors of the store, or of the queries.
+        None if the target model has no vectors of the store, or mapping was not scored.
 
     Notes
     -----
-    If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a migration that is given them.
-    An item's map is that of its fold, fitted on fewer anchors. The resulting loss is estimated from maps fitted on one fold less again, and
-    corrected as for the store that is mapped as a whole: with mixtures it is measured on the same mixed stores; without, it is taken from the mapped
-    store, and applied to the share that is still mapped. Refits use items of other folds, and so at most as many rows as there are, although a share
-    of a large store would be more: the gain from further rows is not included.
+    If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a migration that is given these texts.
+    An item is mapped by the map of its fold, which was fitted on fewer anchors. The resulting loss is estimated from maps fitted on one fold less, and
+    corrected as for a store that is mapped as a whole. With mixtures, the loss is measured on the same mixed stores; without, it is measured on the mapped
+    store and applied to the share that is still mapped. Refits use items of other folds, so their number is limited even if a share of a large store
+    would be more rows: the gain from those further rows is not included.
     """
     tables, base = design.scored, f"{task}/stored"
     if tables.stored not in tables.target or base not in measured.scores or measured.mapped is None:
@@ -163,14 +163,14 @@ def measure_mixed(
     rows = some_rows(tables.n, random_state) if of_lists else np.arange(tables.n)
     plain, native, raw = measured.mapped[rows], tables.target[tables.stored][rows], tables.source[tables.stored][rows]
     old, texts = unit(raw), _texts(design, rows)
-    # Descriptions of classes are what is searched for, and known to a migration. Captions here are queries that stand for others.
+    # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which it does not know.
     known = texts if tables.by_class else None
     groups = None if design.groups is None else design.groups[rows]
     size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / len(rows))
     refit = Refit(None, known, size, None if known is None else Gate.fit(old, known))
 
     def mix(base: np.ndarray) -> np.ndarray:
-        """Return rows as predicted by the map and the descriptions, before any row is re-embedded."""
+        """Return rows mapped with the help of the descriptions, before any row is re-embedded."""
         return base if known is None else np.asarray(refit.transform(raw, refit.first(), base))
 
     mapped = mix(plain)
@@ -246,7 +246,7 @@ def _texts(design: Design, rows: np.ndarray) -> Texts | None:
 
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
-    """Return a progressive migration's initial order and its scores: by texts of both models, or random without texts or most rows' own texts."""
+    """Return a progressive migration's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
     beside: tuple[TextFacts, ...] = ()
     name = "random"
     if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:
@@ -258,7 +258,7 @@ def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_stat
 
 
 def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
-    """Return score and pseudo-value of each query of the target model in a store."""
+    """Return the score and the pseudo-value of each query, in a store searched with the target model's queries."""
     k = int(task.split("@")[1]) if "@" in task else 1
     store, queries = unit_rows(store, ranking), unit_rows(tables.target[tables.asked], ranking)
     if tables.by_class:
@@ -279,7 +279,7 @@ def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tup
 def _lists(
     design: Design, task: str, rows: np.ndarray, store: np.ndarray, ranking: Ranking
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the overlap of each query's results in a store with those in the re-embedded store, and its pseudo-value."""
+    """Return the overlap of each query's results with those of the re-embedded store, and its pseudo-value."""
     kind, k = task.split("@")
     search: Search = next(one for one in design.searches if one.name == kind.removeprefix("graded_"))
     theirs = search.target[rows] if search.role in ("items", "captions") else search.target

@@ -20,17 +20,18 @@ from congruence.upgrade.choose import Choice
 
 __all__ = ["controls", "cross_fit_overlap", "heldout_overlap", "record", "some_rows"]
 
-#: Parts of the anchors. Query and row of the store must both be unseen by the map that compares them, so maps leave out two parts;
-#: the same with half as many parts says what the rows left out would have added. Which map it is is chosen for each two of these, without
-#: them: six choices on half of the anchors, for the maps of both cuts. A choice for each of the 28 maps would cost as much as the maps.
+#: Number of parts into which the anchors are divided. A query and a row are compared by a map that was fitted on neither, so each map leaves out two
+#: parts. The same with half as many parts estimates what the left-out anchors would have added. The kind of map is chosen once for each pair of coarse
+#: parts, without them: six choices, each on half of the anchors, serve the maps of both divisions. Choosing for each of the 28 fine maps would cost
+#: as much as fitting them.
 _PARTS, _COARSE = 8, 4
 
-#: Rows of the store that are looked at, at most: the lists of each are compared with those of all.
+#: Largest number of stored rows that are used: every one of them is compared with all others.
 MOST = 2000
 
 
 def _with_texts(model: TwoWay, searches: Sequence[Search]) -> TwoWay:
-    """Give the map the means of texts that are not anchors."""
+    """Return the map with the means of texts that are not anchors."""
     for search in searches:
         if search.role == "apart" and search.source is not None:
             model = model.recentered(search.source, search.target, search.modality)
@@ -67,7 +68,7 @@ def heldout_overlap(
     Returns
     -------
     Measured
-        By ``"<measure>@<k>/<strategy>"``.
+        Scores by ``"<measure>@<k>/<strategy>"``.
     """
     out = Measured()
     rows = some_rows(tables.n, random_state)
@@ -103,14 +104,14 @@ def cross_fit_overlap(
     groups: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
 ) -> Measured:
-    """Measure overlap on the anchors; each query and row is compared by a map that has seen neither.
+    """Measure overlap on the anchors by cross-fitting: a query and a row are compared by a map fitted on neither.
 
     Parameters
     ----------
     tables : Tables
         Anchors.
     recipe : Recipe
-        The map is chosen on the anchors it is fitted on.
+        Chooses the kind of map on half of the anchors, all of which the map is then fitted on, and fits it.
     searches : sequence of Search
         Searches among these anchors.
     n_neighbors : int
@@ -156,7 +157,7 @@ def cross_fit_overlap(
         )
         for parts in (_PARTS, _COARSE)
     ]
-    # Errors fall about as one over the anchors: 1/(1 − 2/p) with two of p parts left out, 1 with none.
+    # The error is roughly inversely proportional to the number of anchors: 1/(1 − 2/p) with two of p parts left out, 1 with none.
     more, less = (1 / (1 - 2 / parts) for parts in (_PARTS, _PARTS // 2))
     ahead = (more - 1) / (less - more)
     for number, search in enumerate(searches):
@@ -186,9 +187,9 @@ def _unseen(
     rows: np.ndarray,
     ranking: Ranking,
 ) -> list[dict[str, np.ndarray]]:
-    """Return, for each search and strategy, similarities that each come from a map fitted without the query and the row."""
+    """Return the similarities of queries and rows by search and strategy, each from a map fitted without this query and row."""
     asked = [rows if search.role in ("items", "captions") else np.arange(len(search.target)) for search in searches]
-    seen = []  # part of each query, or −1 if no map is fitted on it
+    seen = []  # the part of each query, −1 if no map is fitted on it
     for search, queries in zip(searches, asked, strict=True):
         fitted_on = search.role in ("items", "captions") or (
             search.role == "classes" and search.modality in recipe.fitted
@@ -197,22 +198,22 @@ def _unseen(
         seen.append(where[queries] if fitted_on else np.full(len(queries), -1))
     out: list[dict[str, np.ndarray]] = [{} for _ in searches]
     places = of_store[rows]
-    still: dict[tuple[int, str, int], np.ndarray] = {}  # sides that no map moves, of all rows
+    still: dict[tuple[int, str, int], np.ndarray] = {}  # unit rows of sides that are compared without mapping
     for a in range(parts):
         for b in range(a + 1, parts):
             train = np.flatnonzero((part != a) & (part != b))
             one, other = a * _COARSE // parts, b * _COARSE // parts
-            if one == other:  # any choice that has not seen this part
+            if one == other:  # both are in one coarse part: use a choice made without it
                 other = (one + 1) % _COARSE
             choice = choices[min(one, other), max(one, other)]
             model = _with_texts(recipe.fit(tables, train, choice), searches)
-            # Both in one part, or a query that is no anchor: the map that lacks this part and the next one.
+            # If both are in the same part, or the query is not an anchor, use the map fitted without the row's part and the next one.
             cells = [(a, b), (b, a)]
             cells += [
                 (which, one) for one, next_ in ((a, b), (b, a)) if (one + 1) % parts == next_ for which in (one, -1)
             ]
             for number, search in enumerate(searches):
-                for strategy in ("keep", "re-embed"):  # no map is asked: the same for all parts
+                for strategy in ("keep", "re-embed"):  # independent of the map: computed once
                     if strategy not in out[number]:
                         near = similarity_in(strategy, model, tables, search, asked[number], rows, ranking)
                         if near is not None:
@@ -245,19 +246,19 @@ def _unseen(
 
 
 def some_rows(n: int, random_state: int) -> np.ndarray:
-    """Return the rows of the store that are used."""
+    """Return the numbers of the stored rows that are used: all, or a random sample of :data:`MOST`."""
     return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(random_state).choice(n, MOST, replace=False))
 
 
 def record(out: Measured, name: str, score: np.ndarray, pull: np.ndarray, role: str, groups: np.ndarray | None) -> None:
-    """Store scores, with the influence of each query and of the rows it may find."""
+    """Add scores to ``out``, with the influence of each query and, through their pull, of the rows it may find."""
     out.scores[name] = score
     if role in ("items", "captions"):
         out.influence[name] = score - PULL * pull
         if groups is not None:
             out.groups[name] = groups
         return
-    # Queries and rows are two samples: the queries' deviations are scaled to hold both variances.
+    # Queries and rows are two samples: scale the queries' deviations so that their variance includes that of the rows.
     m, n = len(score), len(pull)
     of_queries = float(np.var(score, ddof=1)) / m if m > 1 else 0.0
     of_rows = float(np.var(PULL * pull, ddof=1)) * n / m**2
@@ -319,7 +320,7 @@ def controls(
 
 
 def _graded_chance(judge: np.ndarray, k: int, own: bool) -> float:
-    """Return the graded overlap of a list of random rows."""
+    """Return the expected graded overlap of a list of random rows."""
     n = judge.shape[1]
     mean = judge.mean(axis=1, where=judge > -np.inf)
     last = np.partition(judge, -k, axis=1)[:, -k]

@@ -1,4 +1,4 @@
-"""The vectors that each strategy compares: queries and store, mapped or as they are, under a search variant."""
+"""The vectors that each strategy compares: queries and stored vectors, with or without mapping, for a search variant."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = [
     "unit_rows",
 ]
 
-#: Cosines as they are.
+#: Cosine similarity, without centering or a correction for hubs.
 PLAIN = Ranking()
 
 
-#: Text queries, at most.
+#: Largest number of text queries that are used.
 _MOST_TEXTS = 2000
 
 
@@ -130,7 +130,7 @@ def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> 
         With the means of all modalities.
     tables : Tables
     ranking : Ranking
-        If centered, each side is centered at the mean of all its rows here.
+        If it is centered, the mean of all rows of a side is subtracted from it.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking 
     Parameters
     ----------
     model : TwoWay
-        With means of the asked modality.
+        With the means of the queries' modality.
     tables : Tables
     rows : ndarray of int
     ranking : Ranking, optional
@@ -174,7 +174,7 @@ def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking 
     store = unit_rows(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
     back = model.to_source(tables.asked)
     met = back.matrix.T if ranking.center else np.column_stack([back.matrix.T, back.offset])
-    # As good as a singular value decomposition at telling which directions there are, in a tenth of the time.
+    # Pivoted QR determines the rank as well as a singular value decomposition, in a tenth of the time.
     basis, remains, _ = scipy.linalg.qr(met, mode="economic", pivoting=True, check_finite=False)
     size = np.abs(np.diagonal(remains))
     basis = basis[:, : len(size)][:, size > 1e-8 * size[0]]
@@ -197,6 +197,7 @@ class Search:
     name : str
         Prefix of its measures: ``"overlap"`` or ``"text_overlap"``.
     modality : str
+        Modality of the queries.
     source : ndarray, shape (m, d_source), or None
         The queries in the source model, if available.
     target : ndarray, shape (m, d_target)
@@ -250,6 +251,7 @@ class Side:
     Attributes
     ----------
     whole : ndarray, shape (n, d)
+        All rows, before mapping.
     mapped : AffineMap or None
         None if the rows are compared without mapping.
     """
@@ -299,9 +301,10 @@ def similarity_in(
     tables : Tables
     search : Search
     queries, rows : ndarray of int
-        Of the search and of the store.
+        Numbers of the search's queries and of the stored rows.
     ranking : Ranking, optional
-        Cosines are centered by the means of all queries and of the whole store. Hubs are corrected later, in :func:`compare_lists`, which has all lists.
+        If it is centered, the means of all queries and of the whole store are subtracted. Hubs are corrected for later, by
+        :func:`~congruence.upgrade.certify.overlap.compare_lists`, which has all lists.
 
     Returns
     -------

@@ -27,10 +27,10 @@ ACTIONS = {
 }
 
 
-#: Share of a modality's variance in directions the anchors cover, below which anchors of that modality are asked for.
+#: If the anchors cover directions with less than this share of a modality's variance, the verdict recommends more anchors of that modality.
 WELL_COVERED = 0.9
 
-#: Curves drawn for the confidence of the verdict.
+#: Number of learning curves drawn for the confidence of the verdict.
 _CURVES = 100
 
 _NAMED = {
@@ -43,7 +43,7 @@ _NAMED = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The criteria for a sufficient map.
+    """Criteria for a sufficient map.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Thresholds:
     worth : float, default=0.01
         Smallest difference of scores that is worth acting on.
     tie : float, default=0.03
-        Smallest advantage of mapped queries over mapped stored vectors for which the store is kept as it is. Below it, mapping the
+        Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping the
         store is preferred, since new items can then be added without the source model.
     most_anchors : int, default=5000
         Largest number of further anchors that could be collected.
@@ -62,6 +62,7 @@ class Thresholds:
     Raises
     ------
     ParameterError
+        If a threshold is negative, ``retention`` is not in (0, 1], or ``most_anchors`` is not an integer.
     """
 
     retention: float = 0.95
@@ -98,14 +99,14 @@ class Verdict:
     headline : str
         The action in words.
     reason : str
-        One sentence.
+        The scores that led to the action, in words.
     confidence : dict of str to float
         For each action, the share of draws of the true scores and learning curve for which the rule recommends it. In simulations
-        verdicts were correct about as often as their share (docs/certify.md has counts).
+        verdicts were correct about as often as this share suggests (counts are in docs/certify.md).
     share : float or None
         For ``"progressive"``: share of the store to re-embed.
     share_interval : tuple or None
-        The share's 95 % interval over the draws; its upper end is None if half of the store is not enough.
+        95 % interval of the share over the draws; its upper end is None if half of the store is not enough.
     wanted : float or None
         The required score; None if anchors are mispaired.
     """
@@ -136,7 +137,7 @@ class Decision:
     more : int or None
         For ``"collect"``: number of further anchors.
     wanted : float
-        Score that mapping had to reach.
+        The required score.
     share : float or None
         For ``"progressive"``: share of the store to re-embed.
     """
@@ -185,7 +186,7 @@ def decide(
     share : callable, optional
         Function of a score; returns the share of the store at which progressive re-embedding reaches it, or None.
     rows : int, optional
-        Rows of the store. Progressive re-embedding is preferred if it encodes no more of them than there were anchors to collect.
+        Number of rows of the store. Progressive re-embedding is preferred if it encodes no more rows than the number of anchors that would have to be collected.
 
     Returns
     -------
@@ -211,7 +212,7 @@ def decide(
     if keep is not None:
         wanted = max(wanted, keep + thresholds.worth)
     if mapped >= wanted:
-        # At equal scores mapping the store completes the change, unless that would lose dimensions for good.
+        # At equal scores, map the store, which completes the migration, unless this would permanently lose dimensions.
         ahead = queries - stored
         by_queries = (
             ahead > thresholds.tie or (narrows and ahead >= -thresholds.tie) or stored < wanted - thresholds.tie
@@ -223,7 +224,7 @@ def decide(
         return Decision("collect", more, wanted)
     if part is not None:
         return Decision("progressive", None, wanted, part)
-    # Without the target's own score nothing says that re-embedding is better than what there is.
+    # Without the target's own score, there is no evidence that re-embedding is better than the old model.
     return Decision("re-embed" if best is not None or keep is None else "keep", None, wanted)
 
 
@@ -260,9 +261,9 @@ def judge(
         Share of variance in covered directions, by modality.
     rng : numpy.random.Generator
     mixed : MixedStore, optional
-        Scores on the decisive measure if part of the store is re-embedded.
+        Scores of the decisive measure if part of the store is re-embedded.
     rows : int, optional
-        Rows of the store.
+        Number of rows of the store.
 
     Returns
     -------
@@ -291,7 +292,7 @@ def judge(
         )
 
     decision = ask(values, curve, None if mixed is None else mixed.values)
-    # From a generator of their own, so that draws of the other strategies stay what they are without them.
+    # A separate generator, so that draws of the other strategies are the same with and without a mixed store.
     mixtures = None if mixed is None else mixed.draw(drawn, values, np.random.default_rng(len(mixed.influence)))
     curves = [curve.redraw(rng) for _ in range(_CURVES)]
     said: dict[str, int] = {}
@@ -340,7 +341,7 @@ def _in_words(
     kept = f", {mapped / best:.0%} of the target model's {best:.3f}" if best and not of_lists else ""
     beside = f" (old model: {keep:.3f})" if keep is not None else ""
     got = f"{named} is {mapped:.3f} after mapping{kept}{beside}"
-    if of_lists:  # what it is made of: a share of results that are the same, and near misses
+    if of_lists:  # state the share of identical results, which is easier to understand than the graded score
         strategy = max(ways, key=lambda strategy: values.get(strategy, -1.0))
         plain = measured[task.removeprefix("graded_")][strategy].value
         got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for near misses, {got}"

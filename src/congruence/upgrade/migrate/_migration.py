@@ -23,8 +23,8 @@ class Migration(OpenMigration):
     """A migration of a database's vectors to a new model's space; a context manager.
 
     The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and then :meth:`rollback` or :meth:`drop_old`. Old and new
-    vectors coexist until the switch, and the old ones are kept until :meth:`drop_old`. Progress is recorded in a journal, a folder that also stores
-    the map: a run that was killed resumes where it stopped, and later steps need only the database and this folder.
+    vectors coexist, and the old ones are kept until :meth:`drop_old`. Progress is recorded in a journal, a folder that also stores
+    the map: a run that was killed can be resumed, and later steps need only the database and this folder.
 
     Parameters
     ----------
@@ -47,15 +47,15 @@ class Migration(OpenMigration):
         Ranges with which the old int8 vectors were quantized; by default one range for all components, symmetric about 0.
     allow_zero_rows : bool, default=False
     retry : Retry, optional
-        How often and how long to wait when the database does not answer.
+        Number of retries and waiting times if the database does not answer.
     walks : Walks, optional
-        Where passes over all rows run: by default in this process; :class:`congruence.engines.EngineWalks` runs them on an engine.
+        Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineWalks` runs them on an engine.
 
     Raises
     ------
     ParameterError
-        If there is no map, or it is a joint-space map; if the database does not support the element type, or the ranges or the map's width
-        do not fit it.
+        If there is no map, or it is a joint-space map; if the database does not support the element type; or if the ranges or the map's width
+        do not fit the element type.
     SpaceMismatchError
         If the map is not the one stored in the journal.
     CorruptFileError, FileError
@@ -104,7 +104,9 @@ class Migration(OpenMigration):
         """
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
-                raise ParameterError(f"Got {name}={value}; expected a number above 0. Leave out {name}=…, or pass one.")
+                raise ParameterError(
+                    f"Got {name}={value}; expected a positive number. Pass a positive {name}=…, or leave it out."
+                )
         return self._plan(certificate=certificate, encode_rate=encode_rate, price=price)
 
     def _plan(self, **options: Any) -> Plan:
@@ -119,7 +121,7 @@ class Migration(OpenMigration):
         callback: Callable[[int], object] | None = None,
         stage: Callable[[str], object] | None = None,
     ) -> Journal:
-        """Write the new vectors of all rows next to the old ones, including rows that others change meanwhile, and index them.
+        """Write the new vectors of all rows next to the old ones, including rows that others change during the run, and index them.
 
         Parameters
         ----------
@@ -150,12 +152,12 @@ class Migration(OpenMigration):
         if self.journal is None:
             if resume:
                 raise MigrationError(
-                    f"Got nothing to resume at {self.folder}; expected the journal of a run. Leave out resume=True to begin one, or pass journal=… with its folder."
+                    f"Got nothing to resume at {self.folder}; expected the journal of a run. Leave out resume=True to start a new run, or pass the folder of the journal (journal=…)."
                 )
             self._begin(self._plan(certificate=certificate, measure=False), anyway)
         elif not resume:
             raise MigrationError(
-                f"Got a migration that was begun already and is {self.journal.state} ({self.folder}); expected none. Pass resume=True to go on with it, or end it by discard first, also where the table was made anew since."
+                f"Got a migration that has already begun and is {self.journal.state} ({self.folder}); expected none. Pass resume=True to continue it, or discard it first, also if the table has been recreated since."
             )
         with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="run")
@@ -225,7 +227,7 @@ class Migration(OpenMigration):
         return found
 
     def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
-        """Make readers see the new vectors; rows that others changed since the run are updated immediately before.
+        """Make readers see the new vectors, after updating rows that others have changed since the run.
 
         Returns
         -------
@@ -241,7 +243,7 @@ class Migration(OpenMigration):
             if journal.state != "switched":
                 journal.expect("verified", to="switch")
                 self._settle(lambda words: None, callback)
-            # Also when the database reports that it is switched: the process may have been killed between the last two steps.
+            # Also if the state is already switched: the process may have been killed between the last two steps of the database's switch.
             self.retry(self.database, self.database.switch)
             if journal.state != "switched":
                 journal.state = "switched"
@@ -257,8 +259,8 @@ class Migration(OpenMigration):
         Returns
         -------
         dict
-            ``rows``; ``identical``: whether the checksum of the old vectors equals that of the last pass before the switch (it differs if other
-            rows were written meanwhile); ``rows_without``: rows without an old vector, written since the switch.
+            ``rows``; ``identical``: whether the checksum of the old vectors equals that of the last pass before the switch (it differs if others
+            wrote rows since then); ``rows_without``: number of rows without an old vector, written since the switch.
 
         Raises
         ------
@@ -267,9 +269,8 @@ class Migration(OpenMigration):
         """
         with self._at_work() as journal:
             journal.expect("switched", "rolled back", to="roll back")
-            self.retry(
-                self.database, self.database.rollback
-            )  # also if the process was killed between the last two steps
+            # Also if the state is already rolled back: the process may have been killed before the database finished.
+            self.retry(self.database, self.database.rollback)
             journal.state = "rolled back"
             checksum = self.walks.checksum(self.database, self.info.dim, self.retry)
             known = journal.passes[-1]["old"] if journal.passes else None
@@ -350,11 +351,11 @@ class Migration(OpenMigration):
 
         Notes
         -----
-        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in :meth:`congruence.Bridge.fit_thresholds`, a threshold
-        is translated to the score above which the share of irrelevant pairs is the same.
+        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in :meth:`congruence.Bridge.fit_thresholds`,
+        a threshold is translated to the score above which the share of irrelevant pairs is the same.
         """
         with self._at_work() as journal:
-            journal.expect("filled", "verified", "switched", "rolled back", to="translate cut-offs")
+            journal.expect("filled", "verified", "switched", "rolled back", to="translate score thresholds")
             return self.retry(
                 self.database,
                 lambda: fit_cutoffs(

@@ -21,18 +21,18 @@ from congruence.upgrade.migrate.quantize import check_told
 
 __all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
 
-#: What a migration goes through; a journal is in one of them.
+#: Possible states of a migration.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
 
-#: Bytes that a journal may have: it holds a thousand ids at most besides counts.
+#: Maximum size of a journal in bytes; apart from counts it contains at most a thousand ids.
 _MOST_BYTES = 4 * 2**20
 
-#: Characters that the name of a database and table may have.
+#: Maximum number of characters in the name of a database and table.
 _MOST_PLACE = 4096
 
 _NAME = "journal.json"
 
-#: Folder beside it, of what was re-embedded.
+#: Folder next to the journal with the re-embedded rows.
 PROGRESSIVE = "progressive"
 
 
@@ -43,7 +43,7 @@ def seal(told: Mapping[str, object]) -> str:
 
 
 def default_folder(place: str) -> Path:
-    """Return the default folder of a database's journal: in the current folder, named after the database without its password."""
+    """Return the default folder of a database's journal, in the current folder, named after the database without its password."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rsplit("/", 1)[-1]).strip("-")[:40] or "database"
     return Path(f"migration-{name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}")
 
@@ -54,7 +54,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(
-            f"Got no folder for the journal, {folder} ({error.strerror}); expected to make one. Pass another path."
+            f"Got a folder for the journal that cannot be created, {folder} ({error.strerror}); expected a writable path. Pass another path (journal=…)."
         ) from error
 
 
@@ -74,7 +74,7 @@ class Journal:
     modality : str or None
         Modality of all rows, if no column states it.
     ranges, old_ranges : list or None
-        Ranges of the new and the old vectors if they are int8: smallest and largest value, each a number or a list by component.
+        int8 ranges of the new and the old vectors: smallest and largest value, each a number or a list with one number per component.
     state : str
         One of :data:`STATES`.
     cursor : Cursor or None
@@ -86,7 +86,7 @@ class Journal:
     sample : list of int or str
         Ids drawn uniformly from the rows of the first pass, for :meth:`~congruence.upgrade.migrate.Migration.verify`.
     passes : list of dict
-        What each later pass found and repaired: rows, written, removed, and the checksums of both sides.
+        Results of each later pass: rows, rows written, rows removed, and checksums of both sides.
     verification, summary : dict
         Latest verification and summary; empty before the first.
     events : list of dict
@@ -151,7 +151,7 @@ class Journal:
             told = json.loads(raw.decode("utf-8"))
             given = told.pop("seal")
             if given != seal(told) or set(told) != set(cls.__dataclass_fields__):
-                raise ValueError("a seal that does not fit")
+                raise ValueError("wrong seal")
             journal = cls(**told)
             journal._check()
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
@@ -169,31 +169,31 @@ class Journal:
         }  # fmt: skip
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
-                raise ValueError(f"{name} of another type")
+                raise ValueError(f"wrong type of {name}")
         if self.state not in STATES or self.dim < 1 or self.rows < 0 or not isinstance(self.modality, str | None):
-            raise ValueError("values that no journal has")
+            raise ValueError("invalid values")
         check_told(self.ranges, self.dim)
         check_told(self.old_ranges)
         if max(self.dim, self.rows, self.resumed) >= 2**63 or self.resumed < 0 or len(self.place) > _MOST_PLACE:
-            raise ValueError("values that no journal has")
+            raise ValueError("invalid values")
         texts = {"at": str, "what": str}
         if not all(_has(one, texts) for one in self.events):
-            raise ValueError("events of another form")
+            raise ValueError("invalid events")
         if not all(_has(one, {"rows": int, "written": int, "removed": int, "old": str}) for one in self.passes):
-            raise ValueError("passes of another form")
+            raise ValueError("invalid passes")
         cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
         if not all(_is_id(one) for one in (*self.sample, *cursor)):
-            raise ValueError("ids of another form")
+            raise ValueError("invalid ids")
 
     def expect(self, *states: str, to: str) -> None:
-        """Refuse a step that is not possible in the current state. Raises MigrationError."""
+        """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
             raise MigrationError(
-                f"Got a migration that is {self.state}, to {to}; expected one that is {' or '.join(states)}. {_NEXT[self.state]}"
+                f"Got a migration that is {self.state}; expected one that is {' or '.join(states)} in order to {to}. {_NEXT[self.state]}"
             )
 
     def follow(self, stage: Stage) -> None:
-        """Update the state to that shown by the database: the process may have been killed between changing the two."""
+        """Update the state to that of the database; they differ if the process was killed after it changed one of them."""
         if stage is Stage.SWITCHED and self.state in ("verified", "rolled back"):
             self.state = "switched"
             self.say("found switched")
@@ -205,29 +205,29 @@ class Journal:
             self.say("found without the old vectors")
         elif stage is Stage.UNTOUCHED and self.state in ("filled", "verified", "rolled back"):
             self.state, self.cursor, self.rows, self.sample = "filling", None, 0, []
-            self.say("found without new vectors: begun anew")
+            self.say("found without new vectors: started again")
         elif stage is Stage.UNTOUCHED and self.state == "filling":
             self.cursor, self.rows, self.sample = None, 0, []
 
 
 def _has(told: object, kinds: Mapping[str, type]) -> bool:
-    """Return whether plain data is a dict with these keys and kinds of values."""
+    """Return whether a value is a dict with exactly these keys and types of values."""
     return isinstance(told, dict) and {key: type(value) for key, value in told.items()} == dict(kinds)
 
 
 def _is_id(value: object) -> bool:
-    """Return whether a value may be an id or part of a cursor: a string, or an integer of 64 bits."""
+    """Return whether a value can be an id or part of a cursor: a string, or a 64-bit integer, signed or unsigned."""
     return type(value) is str or (type(value) is int and -(2**63) <= value < 2**64)
 
 
-#: What to do, by state.
+#: What to do instead, by state.
 _NEXT = {
-    "filling": "Finish it first: run with resume=True.",
-    "filled": "Check it first: verify.",
-    "verified": "Switch it first, or go on with what is there.",
+    "filling": "Finish the run first (resume=True).",
+    "filled": "Verify it first (verify).",
+    "verified": "Switch it first (switch).",
     "switched": "Roll back first, or drop the old vectors.",
     "rolled back": "Verify and switch again, or discard the new vectors.",
-    "dropped": "Nothing is left to do: remove the journal's folder.",
+    "dropped": "The migration is complete: remove the journal's folder.",
 }
 
 

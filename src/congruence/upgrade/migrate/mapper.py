@@ -1,4 +1,4 @@
-"""Rows of a database through a map: each modality by its own means, and checked before anything is written."""
+"""Map blocks of a database, each modality with its own means, and check the rows before anything is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["RowMapper", "map_digest"]
 
 
 def map_digest(mapping: Map) -> str:
-    """Return the SHA-256 of a map's arrays and of the spaces it leads from and to."""
+    """Return the SHA-256 of a map's arrays, kind, and source and target space."""
     config = mapping.config()
     told = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
@@ -38,36 +38,36 @@ def map_digest(mapping: Map) -> str:
 
 
 class RowMapper:
-    """Maps blocks of a database.
+    """Maps blocks of old vectors to new vectors.
 
     Parameters
     ----------
     mapping : Map
-        Fitted, from the space of the old vectors.
+        Fitted map from the space of the old vectors.
     modality : str, optional
-        Of all rows, where no column says it.
+        Modality of all rows, if there is no column of modalities.
     normalize : {"auto", True, False}, default="auto"
-        Unit norm for mapped rows; "auto": if the target's rows had it at the fit.
+        Whether to scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     allow_zero_rows : bool, default=False
     old, new : Quantizer, optional
-        How the old vectors are stored, and the new ones are to be; by default as float32.
+        Types in which the old vectors are stored and the new ones will be; by default float32.
 
     Attributes
     ----------
     dim : int
-        Of mapped rows.
+        Width of mapped rows.
     unit : bool
-        Mapped rows are scaled to unit norm.
+        Whether mapped rows are scaled to unit norm.
     scale : bool
-        Rows are scaled to unit norm before they are mapped.
+        Whether rows are scaled to unit norm before they are mapped.
     """
 
     @classmethod
     def of_journal(cls, mapping: Map, info: DatabaseInfo, kept: Journal, *, allow_zero_rows: bool = False) -> RowMapper:
-        """Return the one that a migration was begun with."""
+        """Return the mapper with which a migration was started."""
         ranges = kept.old_ranges
         if info.element_type != "int8" or any(isinstance(one, list) and len(one) != info.dim for one in ranges or ()):
-            ranges = None  # the old vectors were dropped: those that are there now are others
+            ranges = None  # the old vectors were dropped, and the ranges do not belong to the current ones
         found = cls(
             mapping,
             modality=kept.modality,
@@ -91,7 +91,7 @@ class RowMapper:
     ) -> None:
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
-                f"Got a {mapping.kind} map, which leads both sides into a space of its own; expected a map from the old model's space "
+                f"Got a {mapping.kind} map, which maps both models into a joint space; expected a map from the old model's space "
                 "to the new one's. Fit one (congruence fit), or map both sides with transform_file."
             )
         if modality is not None and modality not in MODALITIES:
@@ -108,12 +108,12 @@ class RowMapper:
         self.new = new or Quantizer("float32", self.dim)
         if self.new.element_type == "binary" and self.dim % 8:
             raise ParameterError(
-                f"Got {self.dim} components to be stored as bits; expected a multiple of 8. Choose another element_type."
+                f"Got {self.dim} components to be stored as bits; expected a multiple of 8. Pass another element_type."
             )
-        #: Rows that hold the new model's own vectors, and the map as refitted on them.
+        #: Re-embedded rows and the map refitted on them, in a progressive migration.
         self.native: NativeRows | None = None
         self._functions: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {}
-        self._function(modality)  # an unknown modality is refused before any work
+        self._function(modality)  # raises for an unknown modality before any work is done
 
     def _function(self, modality: str | None) -> Callable[[np.ndarray], np.ndarray]:
         if modality not in self._functions:
@@ -121,18 +121,18 @@ class RowMapper:
         return self._functions[modality]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the functions of blocks: another process makes its own."""
+        """Leave out the functions that map blocks; another process creates its own."""
         return {**self.__dict__, "_functions": {}}
 
     def check(self, info: DatabaseInfo, sample: np.ndarray) -> None:
-        """Refuse a database whose vectors do not come from the map's source space.
+        """Raise an error if the vectors of a database do not come from the map's source space.
 
         Raises
         ------
         SpaceMismatchError, DirectionError
-            If vectors belong to another space, or vectors belong to the map's target.
+            If the vectors belong to another space, or to the map's target space.
         ParameterError
-            int8 vectors whose ranges are needed: the map was not fitted on unit rows.
+            If the vectors are int8, their ranges are unknown, and the map was not fitted on unit rows.
         """
         given = replace(info.space, dim=info.dim, normalized=None)
         check_space(given, self.map.source_space_, self.map.target_space_, modality=False)
@@ -141,39 +141,39 @@ class RowMapper:
                 self._check_coded()
                 return
             unit = has_unit_rows(sample)
-            # Where cosines are compared, norms are whatever the encoder gave: the map was fitted on the rows without them.
+            # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
             self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"
             if not self.scale:
                 check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
 
     def _check_coded(self) -> None:
-        """Scale rows to unit norm again, which rounding has changed; refuse a map that was fitted on rows of other norms, unless they are known."""
+        """Scale decoded rows to unit norm if the map was fitted on unit rows; otherwise, raise an error if their norms are unknown."""
         self.scale = bool(self.map.source_space_.normalized)
         if self.scale:
             return
         if self.old.element_type == "binary":
             raise SpaceMismatchError(
-                "Got bits, which have lost the norms of the vectors, and a map that was not fitted on unit rows; expected one that was. "
-                "Fit it with rows scaled to unit norm."
+                "Got binary vectors, which do not preserve norms, and a map that was not fitted on unit rows; expected a map that was. "
+                "Fit the map on rows scaled to unit norm."
             )
         if self.old.ranges is None:
             raise ParameterError(
-                "Got int8 vectors without the ranges they were quantized by, and a map that was not fitted on unit rows; expected either. "
-                "Pass old_ranges=…, or fit the map with rows scaled to unit norm."
+                "Got int8 vectors without the ranges they were quantized with, and a map that was not fitted on unit rows; expected the ranges or a map "
+                "fitted on unit rows. Pass old_ranges=…, or fit the map on rows scaled to unit norm."
             )
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
-        """Return rows of the database as they are mapped, shape (b, d_source): decoded, and scaled where they are to be."""
+        """Return rows of the database as input of the map, shape (b, d_source): decoded, and scaled to unit norm if :attr:`scale` is True."""
         vectors = self.old.decode(vectors)
         return normalize_rows(vectors) if self.scale else vectors
 
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
-        """Map a block; what is written is this, encoded by :attr:`new`.
+        """Map a block. Before it is written to the database, the result is encoded by :attr:`new`.
 
         Parameters
         ----------
         ids : pyarrow.Array, shape (b,)
-            Named where a row is refused.
+            Used in error messages.
         vectors : ndarray of float32, shape (b, d_source)
         modalities : pyarrow.Array of large_string, shape (b,), or None
 
@@ -184,7 +184,7 @@ class RowMapper:
         Raises
         ------
         NotFiniteError, ZeroRowError, ModalityError
-            If arrays contain NaN or infinity or have a row of zeros, or the modality does not fit.
+            If a row contains NaN or infinity, is zero, or has a missing or unknown modality.
         """
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)
@@ -198,12 +198,12 @@ class RowMapper:
                 row = int(np.flatnonzero(places < 0)[0])
                 raise ModalityError(
                     f"Got no modality for the row {ids[row].as_py()!r}; expected one of {', '.join(MODALITIES)}. "
-                    "Fill the column, or pass modality=… for all rows."
+                    "Fill in the column, or pass modality=… for all rows."
                 )
             for code, name in enumerate(codes.dictionary.to_pylist()):
                 if name not in MODALITIES:
                     raise ModalityError(
-                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}. Pass a column that holds these words, or modality=… for all rows."
+                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}. Pass a column with these values, or modality=… for all rows."
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
@@ -214,7 +214,7 @@ class RowMapper:
 
 
 def _to_unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to unit norm in their own array; where a square could overflow or vanish in float32, as :func:`normalize_rows` does."""
+    """Scale rows to unit norm in place; use :func:`normalize_rows` if a squared norm could overflow or underflow in float32."""
     with np.errstate(over="ignore", under="ignore"):
         squared = np.einsum("ij,ij->i", rows, rows)
     if not ((squared > 1e-20) & (squared < 1e20)).all():

@@ -1,4 +1,4 @@
-"""Rows that hold the new model's own vectors, among rows that are mapped: what each row of a database is to hold."""
+"""State of a progressive migration: which rows get the new model's own vectors, and by which map the others are mapped."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ from congruence.upgrade.progressive.texts import Scale, Texts, unit
 
 __all__ = ["NativeRows", "read_native", "read_stages", "save_plan"]
 
-#: What ``config.json`` calls it.
+#: Value of ``kind`` in ``config.json``.
 KIND = "progressive migration"
 
-#: What a point of the picture has.
+#: Keys of a point in the plot data.
 POINT = ("share", "value", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
 class NativeRows:
-    """What a progressive migration puts in the place of plainly mapped rows.
+    """Rows of a progressive migration, which replace rows mapped by the migration's own map.
 
     Attributes
     ----------
     ids : ndarray of str, shape (m,)
-        Of rows that were re-embedded.
+        Ids of the re-embedded rows.
     new : Received
-        Their vectors, of unit norm, in the same order; in memory or in files.
+        Vectors of these rows, with unit norm, in the same order; in memory or in files.
     refit : Refit
+        Applies a map of ``maps`` to rows.
     maps : dict of int to Correction
-        Those by which rows are written; the last is the map now.
+        All maps by which the rows in the database were written, by number; the last is the current map.
     earlier : ndarray of str, shape (e,)
-        Ids of rows that are written by another map than the last.
+        Ids of the rows that were written by an earlier map than the current one.
     slots : ndarray of uint8, shape (e,)
-        Key of their map.
+        Number of the map by which these rows were written.
     among : str or None
-        The modality that is re-embedded; rows of others keep what the migration's own map gives.
+        Modality of the rows to re-embed; rows of other modalities are mapped by the migration's own map.
     """
 
     ids: np.ndarray
@@ -62,18 +63,18 @@ class NativeRows:
 
     @classmethod
     def of(cls, plan: Progressive, among: str | None) -> NativeRows:
-        """Return what a plan stands at."""
+        """Return the current state of a plan."""
         written = plan._written
         other = np.flatnonzero(written.slot != written.now)
         ids, slots = plan.ids[other], written.slot[other]
         return cls(plan.ids[plan._new.rows], plan._new, plan._refit, dict(written.maps), ids, slots, among)
 
     def take(self, places: np.ndarray) -> np.ndarray:
-        """Return the vectors of some of ``ids``, by place, shape (b, d_new)."""
+        """Return the vectors at the given positions of ``ids``, shape (b, d_new)."""
         return self.new.take(self.new.rows[places])
 
     def replace(self, ids: pa.Array, rows: np.ndarray, modalities: pa.Array | None, out: np.ndarray) -> np.ndarray:
-        """Put in what these rows are to hold.
+        """Replace mapped rows by the vectors that the plan has for them.
 
         Parameters
         ----------
@@ -81,7 +82,7 @@ class NativeRows:
         rows : ndarray of float32, shape (b, d_old)
         modalities : pyarrow.Array, shape (b,), or None
         out : ndarray of float32, shape (b, d_new)
-            By the migration's own map; changed.
+            The rows mapped by the migration's own map; modified in place.
 
         Returns
         -------
@@ -110,8 +111,8 @@ def save_plan(
     *,
     forecast: bool = False,
 ) -> None:
-    """Write what changed of a plan: all that :func:`read_native` needs, with the ids of its rows and the texts it was given, and its picture. Raises StorageError."""
-    # A forecast looks at the rows like a batch does, so it comes before the state that counts these looks.
+    """Save what has changed in a plan: everything that :func:`read_native` needs, including ids and texts, and the plot data. Raises StorageError."""
+    # A forecast evaluates rows as a batch does, so compute it before saving the state, which counts these evaluations.
     picture = plan.picture(forecast=forecast) if plan.history_ else None
     path = folder / PROGRESSIVE
     make_folder(path)
@@ -132,20 +133,20 @@ def _is_there(plan: Progressive, path: Path, what: str) -> bool:
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
-    """Read what :func:`save_plan` wrote, or None where there is nothing.
+    """Return what :func:`save_plan` wrote, or None if it wrote nothing.
 
     Parameters
     ----------
     folder : Path
-        Of the journal.
+        Folder of the journal.
     mapping : Map
-        The migration's.
+        Map of the migration.
 
     Returns
     -------
     (NativeRows, dict) or None
-        The dict has ``ids`` (all of the plan's rows), ``state`` and ``folder`` (for :func:`congruence.upgrade.progressive.saving.restore`), ``among``, ``texts``
-        and ``new_texts``.
+        The dict has ``ids`` (of all rows of the plan), ``state`` and ``folder`` (for
+        :func:`congruence.upgrade.progressive.saving.restore`), ``among``, ``texts`` and ``new_texts``.
 
     Raises
     ------
@@ -173,37 +174,38 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
         new = Received(len(names), mapping.d_out, keep=False)
         new.load(path, facts["vectors"])
         if slot.shape != (len(names),) or not set(np.unique(slot).tolist()) <= set(maps):
-            raise ValueError("rows by maps that are not there")
+            raise ValueError("rows of maps that do not exist")
         if not (among is None or isinstance(among, str)):
-            raise ValueError("a modality that is no text")
+            raise ValueError("a modality that is not a string")
         other = np.flatnonzero(slot != next(reversed(maps)))
         refit = Refit(mapping.for_modality(modality), texts, size)
         native = NativeRows(names[new.rows], new, refit, maps, names[other], slot[other], among)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
             f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. "
-            "Restore it, or remove it: what was re-embedded must then be encoded again."
+            "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again."
         ) from error
     return native, known
 
 
 def _has_state(folder: Path) -> bool:
-    """Say whether a journal's folder has a stage of a progressive migration; the first may have been interrupted while it was written."""
+    """Return whether a journal's folder has the saved state of a progressive migration; writing the first one may have been interrupted."""
     return persist.find_map(folder / PROGRESSIVE / STATE).is_dir()
 
 
 def read_stages(folder: Path) -> dict[str, Any] | None:
-    """Read what each stage of a progressive migration was worth.
+    """Return the measured quality at each stage of a progressive migration.
 
     Parameters
     ----------
     folder : Path
-        Of the journal.
+        Folder of the journal.
 
     Returns
     -------
     dict or None
-        ``stages``: :meth:`congruence.upgrade.progressive.Reading.to_dict` of each, None for what is not known; ``picture``: :meth:`congruence.upgrade.progressive.Progressive.picture`. None where nothing was re-embedded.
+        ``stages``: :meth:`congruence.upgrade.progressive.Reading.to_dict` of each stage, with None for unknown values; ``picture``:
+        :meth:`congruence.upgrade.progressive.Progressive.picture`. None if nothing was re-embedded.
 
     Raises
     ------
@@ -219,10 +221,10 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             raise ValueError("another kind of folder")
         stages = config["facts"]["history"]
         for one in stages:
-            Reading.from_dict(one)  # to see that it is one
+            Reading.from_dict(one)  # raises if it is not valid
         picture = config.get("picture")
         if picture is not None:
-            # What is not known is NaN, and null in JSON.
+            # Unknown values are NaN, stored as null in JSON.
             points = {
                 part: [
                     {name: np.nan if one[name] is None else float(one[name]) for name in POINT} for one in picture[part]
@@ -233,6 +235,6 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             picture = {"metric": str(picture["metric"]), "lines": lines, **points}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFileError(
-            f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. Restore it."
+            f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. Restore it from a backup."
         ) from error
     return {"stages": stages, "picture": picture} if stages else None

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SAMPLE", "Plan", "bytes_a_row", "make_plan", "read_verdict"]
 
-#: Rows that are read and mapped to measure the rate.
+#: Number of rows that are read and mapped to measure the rate.
 SAMPLE = 4096
 
-#: Actions of a certificate (:data:`congruence.upgrade.certify.ACTIONS`) that speak for mapping what is stored.
+#: Actions of a certificate (:data:`congruence.upgrade.certify.ACTIONS`) that recommend mapping the stored vectors.
 FOR_MAPPING = ("map", "progressive")
 
 _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
@@ -45,29 +45,29 @@ class Plan:
     element_type : str
         Type in which the new vectors are stored.
     beside : str
-        Where new vectors are written: column, named vector, table, collection or file.
+        Where the new vectors are written: column, named vector, table, collection or file.
     atomic_switch : bool
     bytes_new : int
-        Size of the new vectors, without an index.
+        Size of the new vectors in bytes, without an index.
     free_bytes : int or None
     index : str or None
         Index over the old vectors; the new ones get a similar one.
     minutes : float
         Duration of the first pass over all rows, at the rates of the sample. Reading and mapping overlap with writing, so the
-        slower of the two determines it. Building the index is not included, nor a comparing pass if others may write meanwhile.
+        slower of the two determines it. Building the index is not included, nor is the second pass that compares all rows if others may write.
     rows_per_second : float
         Rows read and mapped per second, on the sample.
     written_per_second : float or None
-        Rows written per second to a scratch table, on the sample; None if the database has no place for one that readers do not see.
+        Rows written per second to a scratch table, on the sample; None if the database cannot create one that readers do not see.
     old_type : str
         Type in which the old vectors are stored.
     stored_as : str
         How int8 values and bits are computed, in words.
     stored_recall : float or None
-        If the new vectors are not stored as float32: of the 10 nearest mapped rows in float32, the share that are among the 10 nearest as they
-        will be stored, with queries in the same type, within the sample. None for float32, and for fewer than 40 rows.
+        If the new vectors are not stored as float32: the share of the 10 nearest mapped rows in float32 that are also among the 10 nearest in the
+        stored type, with queries in the same type, within the sample. None for float32, and for fewer than 40 rows.
     encode_minutes, encode_cost : float or None
-        Time and cost of encoding all items again instead, at the given rate and price.
+        Time and cost of encoding all items with the new model instead, at the given rate and price.
     verdict : dict
         ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without a certificate.
     checks : list of dict
@@ -108,7 +108,7 @@ class Plan:
 
 
 def bytes_a_row(dim: int, element_type: str) -> int:
-    """Return the number of bytes of a vector as it is stored."""
+    """Return the size of a stored vector in bytes."""
     return -(-dim * _ELEMENT_BITS[element_type] // 8)
 
 
@@ -118,7 +118,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
     Raises
     ------
     ParameterError
-        If the data are not a certificate.
+        If the mapping is not a certificate.
     """
     try:
         verdict, facts = certificate["verdict"], certificate["facts"]
@@ -128,7 +128,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise ParameterError(
-            "Got a certificate without a verdict; expected what congruence certify --json printed. Pass that file."
+            "Got a certificate without a verdict; expected the output of congruence certify --json. Pass that file."
         ) from None
     return told
 
@@ -148,7 +148,7 @@ def make_plan(
     Parameters
     ----------
     measure : bool, default=True
-        Also write the sample to a scratch table, and measure search in the type it will be stored in.
+        Also write the sample to a scratch table, and measure search in the type in which the vectors will be stored.
     """
     element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
@@ -164,11 +164,11 @@ def make_plan(
         )
     stage = database.stage()
     if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
-        note("stage", "bad", "a migration with this map has ended, and the old vectors were dropped")
+        note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
     elif stage is Stage.UNTOUCHED:
-        note("stage", "good", "only the old vectors are there")
+        note("stage", "good", "there are only old vectors")
     else:
-        note("stage", "bad", f"new vectors {'are written' if stage is Stage.BESIDE else 'are switched on'} already")
+        note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.BESIDE else 'switched on'}")
     try:
         mapper.check(info, sample.vectors)
         note("space", "good" if info.space.model else "unknown", _space_words(mapper, info))
@@ -177,7 +177,7 @@ def make_plan(
     mapped = None
     try:
         mapped = mapper(sample.ids, sample.vectors, sample.modalities)
-        note("rows", "good", f"the first {len(sample.ids):,} are finite and not zero")
+        note("rows", "good", f"the first {len(sample.ids):,} rows are finite and not zero")
     except CongruenceError as error:
         note("rows", "bad", str(error))
     seconds = time.perf_counter() - started
@@ -191,33 +191,33 @@ def make_plan(
     note(
         "ids",
         "bad" if repeated else "good",
-        f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id once",
+        f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once",
     )
     size = info.rows * bytes_a_row(mapper.dim, element_type)
     if info.free_bytes is not None:
         note(
             "disk",
             "good" if info.free_bytes > 1.1 * size else "bad",
-            f"{say_size(info.free_bytes)} free for {say_size(size)}",
+            f"{say_size(info.free_bytes)} free, {say_size(size)} needed",
         )
     verdict: dict[str, str] = {}
     if certificate is None:
-        note("certificate", "unknown", "none given: congruence certify says whether mapping is worth it")
+        note("certificate", "unknown", "none given: congruence certify measures whether mapping is worth it")
     else:
         verdict = read_verdict(certificate)
         speaks = verdict["action"] in FOR_MAPPING
         words = f"{verdict['headline']}: {verdict['reason']}"
         if verdict["action"] == "progressive":
-            words += " Mapping alone does not reach it: congruence migrate --progressive, or reembed afterwards, does."
+            words += " Mapping alone does not reach the required quality: run congruence migrate --progressive, or reembed afterward."
         note("certificate", "good" if speaks else "bad", words)
         of_map = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         other = [
-            f"{verdict[side]} (the map's: {model})"
+            f"{verdict[side]} (the map has {model})"
             for side, model in of_map.items()
             if model and verdict[side] not in ("", model)
         ]
         if other:
-            note("certificate's models", "unknown", f"it names {' and '.join(other)}")
+            note("certificate's models", "unknown", f"the certificate names {' and '.join(other)}")
     rate = len(sample.ids) / max(seconds, 1e-9)
     written = None if writing is None else len(sample.ids) / max(writing, 1e-9)
     return Plan(
@@ -249,13 +249,13 @@ def make_plan(
 def _measure(
     database: Database, mapper: RowMapper, mapped: np.ndarray, distance: str | None
 ) -> tuple[float | None, float | None]:
-    """Return the seconds that writing a sample takes, and the recall after storing it in its type."""
+    """Return the seconds that writing the sample takes, and the recall in the type in which it is stored."""
     vectors, kind = mapper.new.encode(mapped), mapper.new.element_type
     try:
         seconds = database.time_write(vectors, kind)
     except DatabaseUnavailableError:
         raise
-    except CongruenceError:  # such as no right to make temporary tables: a plan goes without
+    except CongruenceError:  # for example no permission to create temporary tables: the plan omits the rate
         seconds = None
     if kind == "float32":
         return seconds, None
@@ -267,11 +267,11 @@ def _measure(
 def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
     if info.space.model:
         return f"vectors of {info.space.model}, as the map expects"
-    return f"{info.dim}-d, as the map expects; the database does not say of which model"
+    return f"{info.dim}-d, as the map expects; the database does not record which model they come from"
 
 
 def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
-    """Judge from the vectors alone whether they come from the map's source model."""
+    """Check from the vectors alone whether they come from the map's source model."""
     detector = OriginDetector().fit(maps={"the map": mapper.map})
     vectors = mapper.rows(sample.vectors) if mapper.old.coded else sample.vectors
     by_modality: dict[str | None, np.ndarray] = {mapper.modality: vectors}
@@ -287,7 +287,7 @@ def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None
         if modality is not None:
             means = [one for one in means if one["name"].endswith(f", {modality}")] or means
         if 2 * report.mapped.get("the map", 0) > len(rows):
-            note("origin", "bad", f"these rows{words} look like rows this map has mapped already")
+            note("origin", "bad", f"these rows{words} look as if this map had already mapped them")
         elif len(means) == 1 and mapper.dim != rows.shape[1]:  # the new model's rows have another width
             near = means[0]["distance"] <= NEAR
             words += ", by their mean"
@@ -297,7 +297,11 @@ def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None
                 f"these rows {'look' if near else 'do not look'} like the old model's{words}",
             )
         elif len(means) < 2:
-            note("origin", "unknown", f"the map keeps no means to tell its two models apart by{words}")
+            note(
+                "origin",
+                "unknown",
+                f"the map stores no mean vectors by which its two models could be told apart{words}",
+            )
         else:
             target = mapper.map.target_space_.model or "target of the map"
             towards = sum(one["nearest"] for one in means if one["name"].startswith(target))

@@ -38,10 +38,10 @@ __all__ = ["Encode", "reembed"]
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
 
-#: Bytes of old vectors up to which they and mapped rows stay in memory; above, the old vectors are copied to a file next to the journal.
+#: Maximum size in bytes of old vectors that are kept in memory with the mapped rows; larger ones are copied to a file next to the journal.
 IN_MEMORY = 64 * 2**20
 
-#: Name of that file, which is unlinked as soon as it is open if the system allows it.
+#: Name of that file, which is unlinked right after it is opened if the system allows this.
 SCRATCH = "old-vectors.tmp"
 
 #: Number of re-embedded rows passed to a new plan at a time.
@@ -70,15 +70,15 @@ def reembed(
     """Encode the rows that the map is least sure of with the new model, refit the map on them, and map the remaining rows again.
 
     After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for the others. Rows that the
-    refitted map moves noticeably are written again at once, the others at the end. Search continues meanwhile. All state is in the journal's folder:
-    if the process is killed, calling the function again resumes, and nothing is encoded twice.
+    refitted map moves noticeably are written again at once, the others at the end. Search stays available. All state is in the journal's folder:
+    if the process is killed, call the function again to resume; rows already saved are not encoded again.
 
     Parameters
     ----------
     migration : Migration
         A migration whose run is complete, preferably switched, so that readers benefit from each batch.
     encode : callable
-        From a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids at a time.
+        Function from a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids at a time.
     texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
         The same texts in both models: a vocabulary, tags or a query log. See :class:`congruence.upgrade.progressive.Progressive`.
     among : str, optional
@@ -112,25 +112,25 @@ def reembed(
 
     Notes
     -----
-    Up to 64 MB of old vectors are kept in memory twice, and the mapped vectors too. Larger tables are read into a file next to the journal, which
-    needs 4 bytes × rows × dimensions of space and is removed with the plan; in memory are then only the ids, as strings, and what
-    :class:`congruence.Progressive` keeps for a stream.
+    Up to 64 MB of old vectors are kept in memory twice, together with the mapped vectors. Larger tables are copied to a file next to the journal,
+    which needs 4 bytes × rows × dimensions of disk space and is removed with the plan; memory then contains only the ids, as strings, and
+    what :class:`congruence.Progressive` keeps for a stream.
     """
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
         raise ParameterError(
-            "Got a migration whose new vectors are not of unit norm; expected unit norm, since batches are chosen by cosines. Begin it with normalize=True."
+            "Got a migration whose new vectors are not of unit norm; expected unit norm, since batches are chosen by cosines. Start the migration with normalize=True."
         )
     with migration._at_work() as journal:
         journal.expect("filled", "verified", "switched", "rolled back", to="re-embed")
         if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
             raise MigrationError(
-                f"Got {migration.database.kind} switched, whose new vectors are one complete file; expected it not switched. Roll back, re-embed, then verify and switch."
+                f"Got a switched migration of {migration.database.kind}, whose new vectors are in one complete file; expected it not switched. Roll back, re-embed, then verify and switch."
             )
         tell("reading the old vectors")
         table = _Table(migration, texts, new_texts, among, order, random_state)
         table.keep()
-        tell("bringing all rows up to the plan")
+        tell("updating all rows to match the plan")
         table.settle()
         plan, changed = table.plan, False
         for batch in plan.batches(size, budget=budget, share=share, until=until):
@@ -146,7 +146,7 @@ def reembed(
         if changed or len(plan._written.maps) > 1:  # also if the process was killed earlier
             plan._written.settle(plan._mapped)
             table.keep(forecast=True)
-            tell("bringing rows that moved little up to the last map")
+            tell("updating rows that moved little, with the latest map")
             table.settle()
             migration.retry(migration.database, migration.database.build_index)
             if journal.state in ("verified", "rolled back"):
@@ -192,7 +192,7 @@ class _Table:
                 self.plan.update(part, np.stack([self.paid.rows[one] for one in part.tolist()]))
 
     def keep(self, *, forecast: bool = False) -> None:
-        """Write the plan to disk, and tell the migration what each row should contain."""
+        """Write the plan to disk, and pass its vectors and maps to the migration."""
         self.migration.mapper.native = NativeRows.of(self.plan, self.among)
         save_plan(self.plan, self.migration.folder, self.among, self.modality, self.texts, forecast=forecast)
         self.paid.forget(self.plan.ids[self.plan.embedded].tolist())
@@ -209,13 +209,13 @@ class _Table:
         migration.retry(database, database.flush)
 
     def settle(self) -> None:
-        """Write all rows that differ from the plan: after a kill, after the plan's first map, and where rows moved only a little."""
+        """Write all rows that differ from the plan: after a kill, after the plan's first map, and rows that moved only a little."""
         migration = self.migration
         repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:
-    """Return ids and old vectors of the rows to re-embed; large tables as a view of a file."""
+    """Return ids and old vectors of the rows to re-embed; vectors of large tables as a memory map."""
     ids: list[pa.Array] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
@@ -229,13 +229,13 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
             out.seek(0)
             out.truncate()
         for block in migration.database.scan("old", batch=rows_per_block(info.dim)):
-            # A copy: a slice of the client's column would keep its whole batch, with all vectors, in memory.
+            # A copy, because a slice of the client's column would keep its whole batch in memory, vectors included.
             names, vectors = block.ids.take(pa.array(np.arange(len(block.ids)))), block.vectors
             if among is None:
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
             elif block.modalities is None:
                 raise ParameterError(
-                    f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave it out."
+                    f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
                 )
             else:
                 kept = np.array([one == among for one in block.modalities.to_pylist()], bool)
@@ -255,7 +255,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
     n = sum(map(len, ids))
     if len(seen) > 1:
         raise ParameterError(
-            f"Got a table of {', '.join(sorted(seen))}; expected the one to re-embed. Pass among=…, for example among={sorted(seen)[0]!r}."
+            f"Got a table of {', '.join(sorted(seen))}; expected one modality to re-embed. Pass among=…, for example among={sorted(seen)[0]!r}."
         )
     if n < 2:
         raise ParameterError(
@@ -272,7 +272,7 @@ def _opened(path: Path, n: int, dim: int) -> np.ndarray:
 
 
 def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.ndarray) -> tuple[pa.Array, np.ndarray]:
-    """Return the rows in the order of a plan with the same rows: some databases change the order after writes."""
+    """Return the rows in the order of a plan with the same rows, since some databases change the order after writes."""
     names = id_texts(ids.to_pylist())
     place = id_rows(names, known)
     if len(names) != len(known) or (place < 0).any() or (place == np.arange(len(place))).all():
@@ -288,7 +288,7 @@ def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.nd
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Translate write errors of the disk, and leave no file after an error. Raises StorageError."""
+    """Translate write errors of the disk, and remove the file after an error. Raises StorageError."""
     try:
         yield
     except BaseException as error:
@@ -307,7 +307,7 @@ def _open(
     inputs: dict[str, Any],
     random_state: int,
 ) -> Progressive:
-    """Resume the existing plan, or start a new one; if others changed rows meanwhile, a new plan starts from what was re-embedded so far."""
+    """Resume the existing plan, or start a new one; if the rows have changed since, start a new plan from the rows re-embedded so far."""
     mapping = migration.mapper.map.for_modality(modality)
     if known is None:
         return Progressive(mapping, store, order=order, random_state=random_state, **inputs)
@@ -326,7 +326,7 @@ def _open(
 def _encode(
     encode: Encode, ids: np.ndarray, paid: EncodedRows, dim: int, callback: Callable[[int], object] | None
 ) -> np.ndarray:
-    """Return the new model's vectors of a batch; vectors encoded before a kill are not encoded again."""
+    """Return the new model's vectors of a batch; vectors saved by an interrupted call are not encoded again."""
     wanted = [str(one) for one in ids.tolist()]
     missing = [one for one in wanted if one not in paid.rows]
     for start in range(0, len(missing), CHUNK):
@@ -334,7 +334,7 @@ def _encode(
         vectors = as_matrix(encode(names), "encode", ids=id_texts(names))
         if vectors.shape != (len(names), dim):
             raise ShapeError(
-                f"Got vectors of shape {vectors.shape} from encode for {len(names)} ids; expected ({len(names)}, {dim}). Return one row of the new model for each id, in their order."
+                f"Got vectors of shape {vectors.shape} from encode for {len(names)} ids; expected ({len(names)}, {dim}). Return one vector of the new model per id, in the same order."
             )
         paid.add(names, vectors.astype(np.float32))
         if callback is not None:

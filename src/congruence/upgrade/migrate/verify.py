@@ -1,4 +1,4 @@
-"""Checks before a switch: whether the new vectors equal the map's output, and whether the index finds them."""
+"""Checks before the switch: whether the new vectors equal the map's output, and whether the index finds them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Verification", "verify"]
 
-#: Queries of which the index's answers are compared with exact search.
+#: Number of queries for which the results of the index are compared with exact search.
 QUERIES = 200
 
-#: Queries where there is no index: the database's search reads all rows for each of them, and is exact.
+#: The same without an index: the search of the database is then exact, and reads all rows for each query.
 QUERIES_UNINDEXED = 10
 
 
@@ -40,12 +40,12 @@ class Verification:
     rows_old, rows_new : int
         Numbers of rows that have an old and a new vector.
     read_back, wrong : int
-        Number of rows in the sample that were read and mapped again, and of those whose new vector differs or is missing.
+        Number of sampled rows that were read and mapped again, and number of these whose new vector is wrong or missing.
     largest_difference : float
-        Largest difference of a component as it is stored, over the sample; for int8 in steps.
+        Largest difference in a component as stored, over the sample; for int8 in quantization steps.
     k : int
     index_recall : float or None
-        Share of the exact ``k`` nearest rows that the database's own search finds, with mapped vectors of the sample as queries: 200, or 10
+        Share of the exact ``k`` nearest rows that the database's own search finds, with new vectors of the sample as queries: at most 200, or 10
         if the vectors have no index. None if the database cannot search.
     index_recall_old : float or None
         The same for the old vectors and their index.
@@ -55,10 +55,10 @@ class Verification:
     checksum_new : str
         Checksum over all new vectors as they are stored.
     stored_recall : float or None
-        If the new vectors are not stored as float32: of the 10 nearest rows in float32, the share that are among the 10 nearest as stored, within
+        If the new vectors are not stored as float32: the share of the 10 nearest rows in float32 that are also among the 10 nearest as stored, within
         the sample that was read back; None for fewer than 40 rows.
     clipped : float
-        Share of components outside the ranges of int8, over that sample.
+        Share of components outside the int8 ranges, over the same sample.
     problems : list of str
         Reasons why verification failed.
     """
@@ -106,8 +106,8 @@ def verify(
         ids = pa.array(sample, first.ids.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise CorruptFileError(
-            f"Got a journal whose sample has other ids than the table, of {first.ids.type}; expected its own. Restore the journal, or remove "
-            "the new vectors (discard) and begin again in another folder."
+            f"Got a journal whose sample has other ids than the table, whose ids are {first.ids.type}; expected ids of the table. Restore the journal, or "
+            "remove the new vectors (discard) and run the migration again with another journal folder."
         ) from error
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
     rows = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
@@ -116,10 +116,12 @@ def verify(
     found = new.vectors[rows[there]]
     wrong = int((~there).sum()) + int(mapper.new.differs(found, wanted[there]).sum())
     if wrong:
-        problems.append(f"{wrong:,} of {len(old.ids):,} rows of the sample hold another vector than the map gives")
+        problems.append(
+            f"{wrong:,} of {len(old.ids):,} sampled rows have a vector that differs from the output of the map"
+        )
     largest = float(np.abs(found - mapper.new.encode(wanted[there])).max()) if len(found) else 0.0
     asked = QUERIES if database.info().index else QUERIES_UNINDEXED
-    unit = distance == "cosine" and not mapper.new.coded  # codes are searched as they are
+    unit = distance == "cosine" and not mapper.new.coded  # quantized vectors are compared as stored
     queries = normalize_rows(found[:asked]) if unit else found[:asked]
     asked_old = old.vectors[there][:asked]
     extra = None
@@ -184,7 +186,7 @@ def _exact(
     callback: Callable[[int], object] | None,
     checksum: Checksum | None = None,
 ) -> tuple[list[list[str]], np.ndarray]:
-    """Return the ids of each query's exact ``k`` nearest rows, in one pass that keeps ``k`` candidates per query, and the lowest similarity."""
+    """Return the ids of each query's exact ``k`` nearest rows, and the similarity of the last, in one pass with ``k`` candidates per query."""
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     width = queries.shape[1]
@@ -223,7 +225,7 @@ def _as_near(
     k: int,
     distance: str | None,
 ) -> float:
-    """Return the share of answers that are as near as the ``k`` nearest: quantized vectors often tie, and then any of them is correct."""
+    """Return the share of results that are as similar as the ``k`` nearest: quantized vectors often tie, and any of the tied rows is correct."""
     names = [id_texts(one.to_pylist()) for one in found]
     block = database.fetch(pa.concat_arrays(found).unique(), side)
     known = id_texts(block.ids.to_pylist())

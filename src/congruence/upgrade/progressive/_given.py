@@ -1,4 +1,4 @@
-"""What a plan is given, checked."""
+"""Check and read the inputs of a progressive migration."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ __all__ = [
     "squared_norm",
 ]
 
-#: Near-duplicates are nearer than this share of the usual distance to the nearest row.
+#: Rows are near-duplicates if their distance is at most this fraction of the median distance to the nearest row.
 NEAR = 0.5
 
 
 class Store(NamedTuple):
-    """A store's rows and what is known of them.
+    """The rows of a store, with their ids and modality.
 
     Attributes
     ----------
     rows : ndarray of float32 or Lazy, shape (n, d)
+        Vectors of the old model.
     ids : ndarray, shape (n,)
     has_ids : bool
+        Whether the ids come from the store; otherwise they are row numbers.
     modality : str or None
     """
 
@@ -50,17 +52,16 @@ class Store(NamedTuple):
 
 
 def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Store:
-    """Return a store's rows: in memory, or as they are read from where they lie.
+    """Return the rows of a store: as an array in memory, or as a :class:`Lazy` matrix that reads them on access.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or ids are missing, repeated
-        or without a partner.
+        If the rows are not a matrix of real numbers, contain NaN or infinity or have a row of zeros, or if ids are missing or repeated.
     """
     if isinstance(old, Source) or (stream and _is_data_set(old)):
-        return _read_through(old)  # type: ignore[arg-type]  # it has what RowsOnDisk asks for
-    found = as_embeddings(old, "old")  # type: ignore[arg-type]  # anything else is refused there
+        return _read_through(old)  # type: ignore[arg-type]  # supports what RowsOnDisk requires
+    found = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
     space, vectors = found.space, found.vectors
     if stream or (stream is None and is_on_disk(vectors)):
         return Store(as_rows(vectors), found.ids, found.has_ids, space.modality)
@@ -68,7 +69,7 @@ def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Stor
 
 
 def _is_data_set(old: object) -> bool:
-    """Say whether rows are asked for from a file behind an object, and are no array or table already."""
+    """Return whether an object supports slicing like an HDF5 or Zarr data set, and is not an array, a table or Embeddings."""
     known = ("__array_interface__", "iloc", "detach", "vectors")
     return (
         len(getattr(old, "shape", ())) == 2
@@ -78,7 +79,7 @@ def _is_data_set(old: object) -> bool:
 
 
 def _read_through(old: Source | RowsOnDisk) -> Store:
-    """Check all rows of a file or data set once, and read its ids."""
+    """Check all rows of a file or data set in one pass, and read its ids."""
     rows, names = as_rows(old), []
     if isinstance(old, Source):
         for ids, block in old.scan():
@@ -102,10 +103,10 @@ def squared_norm(rows: Rows) -> float:
 
 
 def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: Rows) -> Texts | None:
-    """Return the texts of both models with their scale over the store's rows; None without any. Raises InputError, ShapeError."""
+    """Check the texts of both models, and return them with their scale over the store's rows; None without texts. Raises InputError, ShapeError."""
     if (old is None) != (new is None):
         raise InputError(
-            "Got texts of one model only; expected the same texts by both. Pass texts=… and new_texts=…, or neither."
+            "Got texts of one model only; expected the same texts encoded by both. Pass both texts=… and new_texts=…, or neither."
         )
     if old is None or new is None:
         return None
@@ -114,37 +115,37 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: R
     check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
     if theirs.shape[1] != mapping.d_target:
         raise ShapeError(
-            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d ones, of the map's target. Pass new_texts=… of the new model."
+            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d ones, like the map's target. Pass new_texts=… encoded by the new model."
         )
     return Texts(unit(ours), unit(theirs), Scale.of(rows, unit(ours)))
 
 
 def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
-    """Return each row's own text as a row number of m texts, −1 where it is not known. Raises ShapeError, ParameterError."""
+    """Check labels, and return the index of each row's own text among m texts, −1 if unknown. Raises ShapeError, ParameterError."""
     out = np.asarray(labels)
     if out.shape != (n,) or out.dtype.kind not in "iu":
         raise ShapeError(
-            f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows. Pass labels=… with row numbers of texts."
+            f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows. Pass labels=… with the index of each row's text, −1 if unknown."
         )
     if out.min() < -1 or out.max() >= m:
         raise ParameterError(
-            f"Got labels from {out.min()} to {out.max()}; expected row numbers of {m} texts, or −1. Pass labels=… in this range."
+            f"Got labels from {out.min()} to {out.max()}; expected indices of {m} texts, counted from 0, or −1 if unknown. Pass labels=… in this range."
         )
     return out.astype(np.int64)
 
 
 def read_weights(weights: RowsLike, n: int) -> np.ndarray:
-    """Return how often each row is asked for. Raises ParameterError."""
+    """Check weights, and return them as float64. Raises ParameterError."""
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
         raise ParameterError(
-            f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0 of which some are positive. Pass weights=… with one a row."
+            f"Got weights of shape {out.shape}; expected {n} finite numbers ≥ 0, at least one of them positive. Pass weights=… with one number per row."
         )
     return out
 
 
 def near_cosine(rows: Rows, random_state: int) -> float:
-    """Return the cosine from which rows are near-duplicates: at half the usual distance to the nearest other row."""
+    """Return the least cosine of near-duplicates: that at half the median distance to the nearest other row, measured on 1,000 random rows."""
     some = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
     found = rows[some]
     near = found @ found.T
@@ -154,10 +155,10 @@ def near_cosine(rows: Rows, random_state: int) -> float:
 
 
 def most_rows(n: int, budget: int | None, share: float | None) -> int:
-    """Return how many of n rows to re-embed in all. Raises ParameterError."""
+    """Return the total number of rows to re-embed, out of n. Raises ParameterError."""
     if budget is not None and share is not None:
         raise ParameterError(
-            f"Got budget={budget} and share={share}; expected one of the two. Leave out share=…, for example."
+            f"Got budget={budget} and share={share}; expected one of the two. Leave out budget=… or share=…."
         )
     if budget is not None:
         check_positive(budget, "budget", integer=True)

@@ -1,4 +1,4 @@
-"""By which map each row of the store was written, so that the rows that a new map moves noticeably are known, also after a pause."""
+"""Record of the map with which each row of the store was written, to find the rows that a new map moves noticeably, even after a pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from congruence.upgrade.progressive.refit import Correction, Refit
 
 __all__ = ["MOST", "Update", "Written"]
 
-#: Maps that rows are written by at a time; beyond, the rows of the oldest are to be written again, however little they moved.
+#: Largest number of maps that are kept. If there are more, rows written with the oldest map are written again, however little they moved.
 MOST = 16
 
 
@@ -22,9 +22,10 @@ class Update:
     Attributes
     ----------
     remap : ndarray
-        Ids of rows that are mapped still and moved noticeably, or that the oldest of more than 16 maps wrote: write :meth:`Progressive.mapped` of them.
+        Ids of rows that are still mapped and either moved noticeably or were written with the oldest of more than 16 maps: replace their vectors in the store
+        by :meth:`Progressive.mapped` of these ids.
     moved : ndarray, shape (len(remap),)
-        1 − cosine between what was written and what the map gives now.
+        1 − cosine between the vector that was written and that of the current map.
     n_waiting : int
         Rows that are still mapped vectors.
     """
@@ -35,22 +36,25 @@ class Update:
 
 
 class Written:
-    """Mapped rows as they were written.
+    """Mapped rows as they were written to the store.
 
     Parameters
     ----------
     refit : Refit
+        Applies a map to rows.
     old : ndarray or Lazy, shape (n, d_old)
+        Rows of the old model.
     first : Correction
+        The first map.
     rows : ndarray of float32, shape (n, d_new), optional
-        What the first map gave. Without, rows are mapped again whenever they are asked for.
+        Rows mapped by the first map; updated in place. If omitted, rows are mapped again whenever they are needed.
 
     Attributes
     ----------
     slot : ndarray of uint8, shape (n,)
-        Key of ``maps`` for each row.
+        Key in ``maps`` of the map with which each row was written.
     maps : dict of int to Correction
-        Oldest first; the last is the map now.
+        Oldest first; the last is the current map.
     """
 
     def __init__(self, refit: Refit, old: Rows, first: Correction, rows: np.ndarray | None) -> None:
@@ -60,11 +64,11 @@ class Written:
 
     @property
     def now(self) -> int:
-        """Key of the map now."""
+        """Key of the current map."""
         return next(reversed(self.maps))
 
     def restore(self, slot: np.ndarray, maps: dict[int, Correction]) -> None:
-        """Go on with what was saved. Raises ValueError."""
+        """Restore a saved state. Raises ValueError if it does not fit."""
         if slot.shape != self.slot.shape or not set(np.unique(slot).tolist()) <= set(maps):
             raise ValueError(f"maps of {slot.shape} rows, {sorted(maps)}")
         self.slot, self.maps = np.array(slot, np.uint8), maps
@@ -74,14 +78,14 @@ class Written:
                 self._rows[part] = self._map(rows, self._old[part])
 
     def settle(self, mapped: Rows) -> None:
-        """Count all rows as written by the map now."""
+        """Mark all rows as written with the current map, by which they are in ``mapped``."""
         self.maps = {self.now: self.maps[self.now]}
         self.slot[:] = self.now
         if self._rows is not None:
             self._rows[:] = mapped[:]
 
     def take(self, rows: slice | np.ndarray) -> np.ndarray:
-        """Return rows as they were written, or are to be written, shape (b, d_new)."""
+        """Return rows as they were, or should be, written, shape (b, d_new)."""
         if self._rows is not None:
             return np.array(self._rows[rows])
         numbers = np.arange(len(self.slot))[rows] if isinstance(rows, slice) else rows
@@ -98,22 +102,25 @@ class Written:
     def advance(
         self, correction: Correction, mapped: Rows, waits: np.ndarray, tolerance: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Note a new map, and count rows that it moves noticeably as written by it, a block at a time.
+        """Add a new map, and mark the rows that it moves noticeably as written with it, one block at a time.
 
         Parameters
         ----------
         correction : Correction
+            The new map.
         mapped : ndarray or Lazy, shape (n, d_new)
-            All rows by it.
+            All rows, mapped by it.
         waits : ndarray of bool, shape (n,)
             Rows that are still mapped vectors.
         tolerance : float
-            Of 1 − cosine.
+            Rows are written again if 1 − cosine exceeds this.
 
         Returns
         -------
         rows : ndarray of int, shape (b,)
+            Rows to write again.
         moved : ndarray, shape (b,)
+            1 − cosine between their written and their new vectors.
         """
         if correction is not self.maps[self.now]:
             self.maps[next(slot for slot in range(256) if slot not in self.maps)] = correction
@@ -132,7 +139,7 @@ class Written:
             far.append(moved[noticed])
         rows = np.concatenate(found)
         again = ~waits
-        again[rows] = True  # rows that were re-embedded are as the map now gives them, and keep no older one
+        again[rows] = True  # re-embedded rows are assigned to the current map, so that they keep no older map in use
         self.slot[again] = self.now
         if self._rows is not None:
             self._rows[again] = mapped[again]

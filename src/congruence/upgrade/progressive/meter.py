@@ -1,4 +1,4 @@
-"""Estimates of the present quality of the store, from random rows that neither the fit nor the order has used."""
+"""Estimates of the current quality of the store, from random rows that neither the fit nor the order has used."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Reading:
     n_rows, n_embedded : int
         Rows of the store, and rows re-embedded so far.
     n_meter : int
-        Random rows that are still measured as mapped ones.
+        Random rows from which the quality of the rows that are still mapped is estimated.
     store : dict of str to Estimate
-        For the present store, with re-embedded rows as they are: ``"cosine"`` with the new model's vector; ``"agreement"``, the
-        share of rows whose nearest text is the same as in the new model; ``"overlap@k"``, of the k nearest texts (without texts, of the k nearest
-        among 5 k random rows, the same ones at all stages). With labels also ``"accuracy"`` and ``"recall@k"``: whether the row's own text is the
+        For the current store of re-embedded and mapped rows: ``"cosine"`` with the new model's vector; ``"agreement"``, the
+        share of rows whose nearest text is the same as in the new model; ``"overlap@k"``, the share of the k nearest texts that are the same (without texts,
+        of the k nearest rows among 5·k random ones, which are the same at all stages). With labels also ``"accuracy"`` and ``"recall@k"``: whether the row's own text is the
         nearest, or among k. With weights also ``"weighted agreement"`` and so on, where each row counts as often as it is requested.
     mapped : dict of str to Estimate
         The same for rows that are still mapped.
@@ -45,7 +45,7 @@ class Reading:
 
     @property
     def share(self) -> float:
-        """Share of the rows that was re-embedded."""
+        """Share of the rows that were re-embedded."""
         return self.n_embedded / self.n_rows
 
     def to_dict(self) -> dict[str, object]:
@@ -83,19 +83,20 @@ def whole(
     Parameters
     ----------
     known : float
-        Sum over rows that are known.
+        Sum of the values of known rows.
     n_known : int
+        Number of known rows.
     values : ndarray, shape (m,)
         Values of the sample.
     rest : int
-        Rows that are neither known nor in the sample; the sample's own rows are among the known ones.
+        Number of rows that are neither known nor in the sample; the sample's own rows are among the known ones.
     support : (float, float)
-        Least and greatest value of a row.
+        Minimum and maximum value that a row can have.
 
     Returns
     -------
     store, mapped : Estimate
-        For all rows, and for the rest.
+        Means of all rows, and of the rest.
     """
     found = rest_interval(values, rest, support) if rest else None
     return _whole(known, float(n_known), float(rest), found, len(values), n_known + rest)
@@ -113,15 +114,16 @@ def whole_weighted(
     sample : ndarray of int, shape (m,)
         Row numbers of the sample.
     weights : ndarray, shape (n,)
+        Weights of all rows.
     waits : ndarray of bool, shape (n,)
         Rows that are not known.
     support : (float, float)
-        Least and greatest value of a row.
+        Minimum and maximum value that a row can have.
 
     Returns
     -------
     store, mapped : Estimate
-        For all rows, and for those that are not known.
+        Weighted means of all rows, and of those that are not known.
     """
     known, left = float(weights[~waits].sum()), weights[waits]
     found = None

@@ -15,7 +15,7 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.upgrade.progressive.texts import TextFacts, overlap
 
-#: Rows that are compared with each other by one product.
+#: Number of rows that are compared with each other in one matrix product.
 _BLOCK = 512
 
 __all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "pick", "quantiles", "ranks"]
@@ -52,21 +52,21 @@ class View:
     new_facts: TextFacts | None = None
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
-        """Return what the texts say about rows in both models. Raises ParameterError without texts."""
+        """Return the facts about the old rows and about the mapped ones. Raises ParameterError if there are no texts."""
         if self.old_facts is None or self.new_facts is None:
             raise ParameterError(
-                "Got no texts for an order that compares rows with texts; expected some in both models. Pass texts=… and new_texts=…, or "
+                "Got no texts for an order that compares rows with texts; expected the same texts encoded by both models. Pass texts=… and new_texts=…, or "
                 "order='residual'."
             )
         return self.old_facts, self.new_facts
 
 
-#: From a view to one score a row, the highest first.
+#: Function of a :class:`View` that returns one score per row; rows with the highest scores come first.
 Order = Callable[[View], np.ndarray]
 
 
 def _by_random(view: View) -> np.ndarray:
-    """Random order."""
+    """Random scores."""
     return np.random.default_rng([view.random_state, len(view.native)]).random(len(view.old))
 
 
@@ -120,7 +120,7 @@ def _by_k_center(view: View) -> np.ndarray:
     apart = _by_distance(view)
     score = apart.copy()
     top = float(apart.max() - apart.min()) + 2.0
-    # Rows that only the meter knows may be among those taken: a few more, so that the batch is full without them.
+    # Some of the chosen rows may be the meter's, which do not count towards the batch: choose more than needed.
     for place in range(min(2 * view.size, len(apart))):
         chosen = int(np.argmax(apart))
         score[chosen] = top + 1.0 - place / len(apart)
@@ -155,7 +155,7 @@ ORDERS: dict[str, Order] = {
     "random": _by_random,
 }
 
-#: Those that need texts.
+#: Orders that require texts.
 BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")
 
 
@@ -183,7 +183,9 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ParameterError("Got a mixture of no orders; expected one or more. Pass parts={'entropy': 1.0}.")
+            raise ParameterError(
+                "Got a mixture without orders; expected at least one. Pass parts={'entropy': 1.0}, for example."
+            )
         for name, weight in self.parts.items():
             check_choice(name, ORDERS, "parts")
             check_positive(weight, "weight")
@@ -201,7 +203,7 @@ def quantiles(scores: np.ndarray) -> np.ndarray:
 
 
 def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """Return the values of :func:`quantiles` for some of the scores, by value, using less memory."""
+    """Return :func:`quantiles` for some of the scores, given by value, with less memory."""
     ordered = np.sort(scores)
     return (np.searchsorted(ordered, some, "left") + np.searchsorted(ordered, some, "right") + 1) / (2 * len(scores))
 
@@ -216,9 +218,9 @@ def pick(
     scores : ndarray, shape (n_rows,)
     eligible : ndarray of bool, shape (n_rows,)
     free : ndarray of bool, shape (n_rows,)
-        Rows that do not count because they are already paid for: the meter's.
+        The meter's rows: they do not count, because their new vectors are requested anyway.
     n : int
-        Number of rows to take, besides free ones.
+        Number of rows to take, in addition to free ones.
     old : ndarray, shape (n_rows, d)
         Unit rows.
     native : ndarray of int
@@ -243,9 +245,9 @@ def pick(
 def _apart(
     ahead: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Divide rows, until ``n`` that are paid are found, into those that are first of their kind and near-duplicates of these or of native ones.
+    """Separate rows from near-duplicates of earlier rows or of native ones, until ``n`` rows that are not free are kept.
 
-    A block is compared with what was kept by one product, so that no pair of rows is looked at by itself; the third result is how many rows were looked at.
+    Each block is compared with the rows kept so far in one matrix product. Returns the rows kept, the near-duplicates, and the number of rows examined.
     """
     kept, copies, paid, seen = [np.empty(0, np.intp)], [np.empty(0, np.intp)], 0, 0
     for part in blocks(len(ahead), 1, budget=_BLOCK):

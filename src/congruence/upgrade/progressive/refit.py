@@ -14,20 +14,20 @@ from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, ove
 
 __all__ = ["FEWEST", "FEWEST_CHOOSING", "FOLDS", "RIDGES", "Correction", "Refit"]
 
-#: Penalties tried, as multiples of the old rows' mean squared norm; the first is taken where there are too few rows to compare them.
+#: Ridge penalties to choose from, as multiples of the old rows' mean squared norm; the first is used if there are too few rows to compare them.
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 
-#: Fewest re-embedded rows that a correction is fitted on, and fewest random rows that choose it.
+#: Minimum number of re-embedded rows to fit a correction, and minimum number of random rows to choose its kind and penalty.
 FEWEST = 4
 FEWEST_CHOOSING = 12
 
-#: Least share of rows whose own text is known for an order by texts to come first. Of other rows texts tell little.
+#: Minimum share of rows whose own text is known, for an order by texts to be the default. Texts say little about the other rows.
 FEWEST_KNOWN = 0.8
 
-#: Folds of the choice.
+#: Folds of the cross-validation that chooses kind and penalty.
 FOLDS = 4
 
-#: Nearest texts that are compared.
+#: Number of nearest texts that are compared.
 NEIGHBORS = 10
 
 
@@ -48,12 +48,12 @@ class Refit:
     -----
     With f the first map and t(x) the new model's texts weighted by a softmax over the old model's scores of x (a mixture of texts, after the kernel
     regression of Nadaraya 1964 and Watson 1964), the base is b(x) = f(x) + t(x). On re-embedded rows the ridge regression of y − b(x) on
-    [x, t(x)] is added, centered by weighted means: it shrinks to the base and not to zero, so that few rows change it little. Rows whose own text may not be among
-    those that are known get a mixture of two experts (Jacobs et al. 1991): this map, weighted by g(x), and the same without t, weighted by 1 − g(x).
+    [x, t(x)] is added, centered by weighted means. It shrinks the map to the base and not to zero, so that a few rows change it little. If the own text of some rows may
+    not be known, the map is a mixture of two experts (Jacobs et al. 1991): this map, weighted by g(x), and the same without t, weighted by 1 − g(x).
 
-    Whether t is used, and the penalty, are chosen by how many of the new model's ten nearest texts are kept (without texts, by the cosine) on random re-embedded rows
-    that each fold leaves out; the first choice stays unless another penalty is better by more than a standard error, and the first kind unless another one is by three. With a gate, kinds
-    are compared by the cosine: known texts say little of rows that belong to others.
+    Whether t is used, and the penalty, are chosen by cross-validation on random re-embedded rows. The criterion is the share of the new model's ten nearest texts that the map
+    preserves (without texts, the cosine). The first penalty is kept unless another one is better by more than one standard error, and the first kind unless another one is better by
+    more than three. With a gate, kinds are compared by the cosine, because known texts say little about rows that belong to other texts.
     """
 
     def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
@@ -78,7 +78,7 @@ class Refit:
         return self.texts is not None and (self.gate is None or self.gate.share >= FEWEST_KNOWN)
 
     def first(self) -> Correction:
-        """Return the correction before any row was re-embedded: texts only."""
+        """Return the correction before any row is re-embedded: it adds mixtures of texts, if there are any, and no regression."""
         return Correction(self.kinds[0], RIDGES[0], self.gate)
 
     def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
@@ -126,8 +126,9 @@ class Refit:
         random : ndarray of bool, shape (n,)
             Rows drawn at random, on which the kind of map and its penalty are chosen.
         last : Correction
-            Its kind and penalty are kept unless ``choose`` is set.
+            The previous correction. Its kind and penalty are kept unless ``choose`` is set; it is returned as it is if there are too few rows.
         choose : bool
+            Choose the kind of map and its penalty again, if there are enough random rows.
         mapped : ndarray, shape (n, d_new), optional
             As for :meth:`transform`.
 
@@ -151,7 +152,7 @@ class Refit:
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
     def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> Parts:
-        """Return the components of a kind of map, in float64, with another base than the first map if one is given."""
+        """Return the terms of a kind of map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
         rows = rows.astype(np.float64)
         start = np.asarray(self.mapping.transform(rows)) if base is None else base
         if kind == PLAIN or self.texts is None:
@@ -162,7 +163,7 @@ class Refit:
     def _solve(
         self, parts: Parts, Y: np.ndarray, weights: np.ndarray, regressions: tuple[str, ...], ridges: list[float]
     ) -> list[dict[str, Solved]]:
-        """Return regressions by kind for each penalty."""
+        """Return the fitted regressions by kind, for each penalty."""
         out: list[dict[str, Solved]] = [{} for _ in ridges]
         for one in regressions:
             features, residuals = parts.features(one), Y - parts.start(one)
@@ -173,7 +174,7 @@ class Refit:
 
     def _choose(self, parts: Parts, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
         fold = np.full(len(Y), -1)
-        fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # rows come in random order already
+        fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # these rows are already in random order
         kept = np.zeros((len(self.kinds), len(RIDGES), len(Y), 2))
         ridges = [ridge * self.size for ridge in RIDGES]
         for k in range(FOLDS):
@@ -193,10 +194,10 @@ class Refit:
         return out
 
     def decide(self, table: np.ndarray) -> Correction:
-        """Return the kind of map and the penalty that preserve most on random rows, shape (kinds, penalties, rows, 2); not fitted yet."""
+        """Return the best kind of map and penalty, not fitted yet, from the results of :meth:`compare`, shape (kinds, penalties, rows, 2)."""
         by = 0 if self.gate is None else 1
         penalty = [_leader(one, 1.0) for one in table[..., 0]]
-        # The first kind is given up only where that is sure: few random rows would mislead.
+        # Another kind must be clearly better than the first one, because a few random rows can mislead.
         a = _leader(np.stack([one[r, :, by] for one, r in zip(table, penalty, strict=True)]), 3.0)
         words = "overlap of nearest texts" if self.texts is not None else "cosine"
         return Correction(
@@ -214,7 +215,7 @@ class Refit:
 
 
 def _leader(table: np.ndarray, errors: float) -> int:
-    """Return the best row, shape (rows, items), if it is better than the first by this many standard errors, else 0."""
+    """Return the index of the row with the best mean, shape (rows, items), if it exceeds the first by more than this many standard errors, else 0."""
     ahead = table - table[0]
     mean, error = ahead.mean(axis=1), ahead.std(axis=1, ddof=1) / np.sqrt(table.shape[1])
     return int(np.argmax(np.where(mean > errors * error, mean, 0.0)))
@@ -223,7 +224,7 @@ def _leader(table: np.ndarray, errors: float) -> int:
 def _ridge(
     features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, ridges: list[float]
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return means of features and residuals, and the coefficients of each penalty; the smaller Gram matrix is decomposed once."""
+    """Return the means of features and residuals, and the coefficients for each penalty; the smaller Gram matrix is decomposed once."""
     weights = weights / weights.mean()
     mean, offset = np.average(features, axis=0, weights=weights), np.average(residuals, axis=0, weights=weights)
     root = np.sqrt(weights)[:, None]

@@ -202,7 +202,7 @@ def load(cls: Callable[..., PlanT], path: str | Path, mapping: Map, old: Any, in
         )
     if not isinstance(config.get("facts"), dict):
         raise CorruptFileError(
-            f"Got a state without facts at {path}; expected those of a plan. Restore the folder of the plan."
+            f"Got a state without facts at {path}; expected those of a plan. Restore the folder of the plan from a backup."
         )
     return restore(cls, (arrays, config["facts"]), mapping, old, inputs, path)
 
@@ -224,7 +224,7 @@ def read_map(folder: Path, name: str, told: Mapping[str, Any]) -> Correction:
         return Correction.restore(safetensors.numpy.load(raw), told)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
-            f"Got an unreadable map, {folder / name} ({error}); expected safetensors. Restore the folder of the plan."
+            f"Got an unreadable map, {folder / name} ({error}); expected safetensors. Restore the folder of the plan from a backup."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Describe rows by their nearest texts in two models."""
+"""Scores of rows against texts that both models have encoded: nearest texts, mixtures of texts, and the probability that a row's own text is known."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ __all__ = [
 #: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three splits of Caltech-101.
 SHARPNESS = 5.0
 
-#: Rows by which scores are measured, at most.
+#: Largest number of rows on which the distribution of scores is measured.
 SAMPLE = 4096
 
-#: Rows are told apart where the means of both kinds differ by more than so many standard deviations: of less, two equal normal distributions have one mode.
+#: Rows whose own text is known are distinguished from others only if the mean scores of both kinds differ by more than this many standard deviations: up to
+#: this distance, an equal mixture of two normal distributions with the same variance has only one mode.
 _APART = 2.0
 
-#: How far the gate is moved from equal odds towards rows whose text is known, as a share of the distance of the means: a row that is drawn to a wrong text is
-#: lost to its own, one that is left out keeps its map. Chosen among 0, .125, .25 and .375 on split 0 of Caltech-101.
+#: How far the gate's midpoint lies above the score of equal odds, as a share of the distance between the means. A row that is pulled to a wrong text is no longer
+#: found by its own, while a row for which texts are not used is still mapped. Chosen among 0, .125, .25 and .375 on split 0 of Caltech-101.
 _CAUTION = 0.25
 
 
@@ -72,15 +73,15 @@ class Gate:
     Attributes
     ----------
     slope, level : float
-        Parameters of the logistic function of the best standardized score.
+        Slope and midpoint of a logistic function of the best standardized score.
     share : float
         Share of all rows that have their own text among the known ones.
 
     Notes
     -----
-    Of rows without their own text the best score is that of a text which is not theirs; what such scores look like is known from each row's second-best one.
-    Best scores are a mixture of these and of scores of own texts, two normal distributions of equal variance, fitted by expectation-maximization with the
-    mean of the former fixed.
+    If a row's own text is not known, its best score belongs to another text. The mean of such scores is estimated from each row's second-best score.
+    Best scores are modeled as a mixture of these and of the scores of own texts: two normal distributions of equal variance, fitted by
+    expectation-maximization with the former mean fixed.
     """
 
     slope: float
@@ -158,9 +159,9 @@ class TextFacts:
     near : ndarray of int, shape (n, k)
         Nearest texts, nearest first.
     margin : ndarray, shape (n,)
-        Lead of the nearest over the second, in standard deviations.
+        Standardized score of the nearest text minus that of the second.
     entropy : ndarray, shape (n,)
-        Of the softmax over texts, in nats.
+        Entropy of the softmax over texts, in nats.
     """
 
     near: np.ndarray
