@@ -23,7 +23,7 @@ from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.overlap_heldout import heldout_overlap
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score, tasks_of
-from congruence.upgrade.certify.strategies import cosines, searches_of
+from congruence.upgrade.certify.strategies import cosines, searches_of, vectors_of
 from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
@@ -150,7 +150,7 @@ def true_scores(case, mapping, tasks, population, size, ranking):
     out = defaultdict(list)
     for start in range(0, len(population) - size + 1, size):
         held = case.tables(population[start : start + size])
-        for name, hits in score(mapping, held, np.arange(held.n), tasks, ranking=ranking).items():
+        for name, hits in score(vectors_of(mapping, held, ranking), held, np.arange(held.n), tasks, ranking).items():
             out[name].append(hits.score.mean())
         for name, values in heldout_overlap(
             mapping, held, searches_of(held, None), 10, 0, ranking=ranking
@@ -171,7 +171,7 @@ def true_stored(case, mapping, task, depth, population, size, ranking):
         if is_of_lists(task):
             values.append(overlap_of(mapping, held, task, rows, depth, None, ranking))
         else:
-            hits = score(mapping, held, rows, {task: depth}, only=("stored",), ranking=ranking)
+            hits = score(vectors_of(mapping, held, ranking, ("stored",)), held, rows, {task: depth}, ranking)
             values.append(hits[f"{task}/stored"].score.mean())
     return float(np.mean(values))
 

@@ -79,6 +79,7 @@ def test_estimates_are_near_what_other_items_show():
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
     from congruence.upgrade.certify.recipe import Recipe
     from congruence.upgrade.certify.scoring import score
+    from congruence.upgrade.certify.strategies import vectors_of
     from congruence.upgrade.certify.tables import make_tables
 
     tables = make_tables(*sides(p, slice(0, 300)), None)
@@ -86,7 +87,10 @@ def test_estimates_are_near_what_other_items_show():
     others = [make_tables(*sides(p, slice(k, k + 300)), None, what="queries") for k in range(300, 2100, 300)]
     for way, estimate in certificate.strategies["recall@1"].items():
         truth = np.mean(
-            [score(mapping, t, np.arange(300), {"recall@1": 1})[f"recall@1/{way}"].score.mean() for t in others]
+            [
+                score(vectors_of(mapping, t), t, np.arange(300), {"recall@1": 1})[f"recall@1/{way}"].score.mean()
+                for t in others
+            ]
         )
         assert estimate.low - 0.03 <= truth <= estimate.high + 0.03, way
 

@@ -11,7 +11,7 @@ from congruence.upgrade.certify.heldout import cross_fit
 from congruence.upgrade.certify.intervals import mean_interval
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import cosines
+from congruence.upgrade.certify.strategies import cosines, vectors_of
 from congruence.upgrade.certify.tables import make_tables
 
 
@@ -111,7 +111,9 @@ def test_a_twin_among_the_anchors_lends_no_score():
     split = cross_fit(whole, Recipe(["image"], "orthogonal"), tasks, folds=10, random_state=0)
     model = Recipe(["image"], "orthogonal").fit(whole, np.arange(240))
     parts = [tables(source[k : k + 240], target[k : k + 240]) for k in range(240, 1200, 240)]
-    truth = np.mean([score(model, part, np.arange(240), tasks)["own@1/stored"].score.mean() for part in parts])
+    truth = np.mean(
+        [score(vectors_of(model, part), part, np.arange(240), tasks)["own@1/stored"].score.mean() for part in parts]
+    )
     cosine = [m.scores["cosine/image"].mean() for m in (apart, split)]
     assert apart.scores["own@1/stored"].mean() == pytest.approx(truth, abs=0.03)
     assert cosine[0] < 0.1 < 0.3 < cosine[1]

@@ -13,7 +13,7 @@ from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify.heldout import cross_fit
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import compared, part_seen
+from congruence.upgrade.certify.strategies import compared, part_seen, vectors_of
 from congruence.upgrade.certify.tables import make_tables
 
 
@@ -62,7 +62,7 @@ def test_anchors_score_what_other_items_score_however_the_store_is_searched(rank
         )
         model = Recipe(["image", "text"], "orthogonal").fit(t, np.arange(40))
         others = [tables(p, np.arange(k, k + 40), what="queries") for k in range(40, 440, 80)]
-        found = [score(model, o, np.arange(40), {"recall@1": 1}, ranking=ranking) for o in others]
+        found = [score(vectors_of(model, o, ranking), o, np.arange(40), {"recall@1": 1}, ranking) for o in others]
         for way, errors in wrong.items():
             name = f"recall@1/{way}"
             errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
@@ -80,7 +80,7 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
         got = cross_fit(t, Recipe(modalities, "orthogonal"), {task: 1}, folds=10, random_state=0)
         model = Recipe(modalities, "orthogonal").fit(t, np.arange(40))
         others = [tables(p, np.arange(k, k + 40), modalities, "queries") for k in range(40, 840, 40)]
-        found = [score(model, o, np.arange(40), {task: 1}) for o in others]
+        found = [score(vectors_of(model, o), o, np.arange(40), {task: 1}) for o in others]
         for way, errors in wrong.items():
             name = f"{task}/{way}"
             errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))

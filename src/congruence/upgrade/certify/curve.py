@@ -14,7 +14,7 @@ from congruence.upgrade.certify.groups import shuffle
 from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import PLAIN, cosines
+from congruence.upgrade.certify.strategies import PLAIN, cosines, vectors_of
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.choose import Choice
 
@@ -251,7 +251,7 @@ def measure_curves(
             if "overlap@" in task:
                 points[0, repeat, k] = overlap_of(model, on, task, test, depth, texts, ranking)
             else:
-                hits = score(model, on, test, {task: depth}, only=("stored",), ranking=ranking)
+                hits = score(vectors_of(model, on, ranking, ("stored",)), on, test, {task: depth}, ranking)
                 points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
             points[1, repeat, k] = cosines(model, on, shown, other).mean()
         if callback:

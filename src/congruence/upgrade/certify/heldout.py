@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,16 @@ from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import correction, score
-from congruence.upgrade.certify.strategies import PLAIN, TwoWay, compared, cosines, part_seen, strategies_of
+from congruence.upgrade.certify.strategies import (
+    PLAIN,
+    TwoWay,
+    Vectors,
+    compared,
+    cosines,
+    part_seen,
+    strategies_of,
+    vectors_of,
+)
 from congruence.upgrade.certify.tables import Tables
 
 __all__ = [
@@ -91,6 +100,7 @@ def cross_fit(
         _unseen_corrections([pair[which] for pair in models], of_store, tables, seen[which], ranking)
         for which in (0, 1)
     ]
+    fixed = vectors_of(models[0][0], tables, ranking, ("keep", "re-embed"))
     out.mapped = np.empty((tables.n, models[0][0].d_target))
     out.mapped_by_fewer = np.empty_like(out.mapped)
     for part in range(folds):
@@ -99,19 +109,8 @@ def cross_fit(
         for one, whole in ((model, out.mapped), (short, out.mapped_by_fewer)):
             whole[test] = one.to_target(tables.stored).transform(tables.source[tables.stored][test])
         more, less = (
-            score(
-                models[part][k],
-                tables,
-                test,
-                tasks,
-                (None, _MAPPED)[k],
-                seen=seen[k],
-                ranking=ranking,
-                corrections=corrections[k],
-            )
-            if len(test)
-            else {}
-            for k in (0, 1)
+            score(vectors, tables, test, tasks, ranking, hubs) if len(test) else {}
+            for vectors, hubs in zip(_vectors(models[part], tables, fixed, seen, ranking), corrections, strict=True)
         )
         for name, hits in more.items():
             values = out.scores.setdefault(name, np.zeros(tables.n))
@@ -136,6 +135,22 @@ def cross_fit(
         if groups is not None and len(groups) == len(values):
             out.groups[name] = groups
     return out
+
+
+def _vectors(
+    models: Sequence[TwoWay],
+    tables: Tables,
+    fixed: Mapping[str, Vectors],
+    seen: Sequence[np.ndarray | None],
+    ranking: Ranking,
+) -> Iterator[dict[str, Vectors]]:
+    """Yield the vectors that strategies compare with the first map of a fold, and those that change with the second, which was fitted on fewer anchors."""
+    for k, model in enumerate(models):
+        mapped = vectors_of(model, tables, ranking, _MAPPED)
+        whole = seen[k]
+        if whole is not None and "queries" in mapped:
+            mapped["queries"] = whole, mapped["queries"][1]
+        yield mapped if k else {name: mapped.get(name) or fixed[name] for name in strategies_of(tables)}
 
 
 def _unseen_corrections(
@@ -213,7 +228,8 @@ def score_heldout(
     Measured
     """
     out = Measured(mapped=model.to_target(queries.stored).transform(queries.source[queries.stored]))
-    for name, hits in score(model, queries, np.arange(queries.n), tasks, ranking=ranking).items():
+    vectors = vectors_of(model, queries, ranking)
+    for name, hits in score(vectors, queries, np.arange(queries.n), tasks, ranking).items():
         out.scores[name] = hits.score
         out.influence[name] = hits.score - (PULL * hits.pull if len(hits.pull) == queries.n else 0.0)
     for modality in queries.target:

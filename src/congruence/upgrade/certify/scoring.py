@@ -7,7 +7,7 @@ hits among the *other* queries that its removal would add.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from congruence.evaluation import Ranking
 from congruence.metrics import nearest
 from congruence.metrics.hubness import Correction
-from congruence.upgrade.certify.strategies import PLAIN, TwoWay, compared, strategies_of
+from congruence.upgrade.certify.strategies import PLAIN, Vectors
 from congruence.upgrade.certify.tables import Tables
 
 __all__ = ["Hits", "correction", "nearest_rows", "recall", "score", "tasks_of"]
@@ -139,12 +139,10 @@ def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
 
 
 def score(
-    model: TwoWay,
+    vectors: Mapping[str, Vectors],
     tables: Tables,
     test: np.ndarray,
     tasks: Mapping[str, int],
-    only: Collection[str] | None = None,
-    seen: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
     corrections: Mapping[str, Correction] | None = None,
 ) -> dict[str, Hits]:
@@ -152,16 +150,13 @@ def score(
 
     Parameters
     ----------
-    model : TwoWay
-        With the means of all modalities.
+    vectors : mapping of str to (ndarray, ndarray)
+        Store and queries by strategy (:func:`~congruence.upgrade.certify.strategies.vectors_of`).
     tables : Tables
+        The items.
     test : ndarray of int
         Stored rows.
     tasks : mapping of str to int
-    only : collection of str, optional
-        Measure only these strategies.
-    seen : ndarray, shape (n, d_source), optional
-        The components of the store that mapped queries can match (:func:`~congruence.upgrade.certify.strategies.part_seen`); by default the unit rows.
     ranking : Ranking, optional
         Search variant, the same for all strategies.
     corrections : mapping of str to Correction, optional
@@ -172,13 +167,8 @@ def score(
     dict of str to Hits
         By ``"<task>/<strategy>"``, for test rows.
     """
-    stored, asked = tables.stored, tables.asked
-    strategies = [strategy for strategy in strategies_of(tables) if only is None or strategy in only]
     out = {}
-    for strategy in strategies:
-        store, queries = compared(strategy, model, tables, ranking)
-        if strategy == "queries" and seen is not None:
-            store = seen
+    for strategy, (store, queries) in vectors.items():
         if tables.by_class:
             of_hubs = None if ranking.hubness is None else ranking.hubness.of(store[test], queries)
         else:
@@ -198,7 +188,7 @@ def score(
             else:
                 # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
                 # alone that is no question.
-                if stored == asked and tables.classes is None and strategy in ("keep", "re-embed"):
+                if tables.stored == tables.asked and tables.classes is None and strategy in ("keep", "re-embed"):
                     continue
                 same = tables.classes if tables.classes is not None else np.arange(tables.n)
                 find_own = tables.classes is None

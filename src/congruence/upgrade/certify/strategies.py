@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import scipy.linalg
@@ -18,6 +19,7 @@ __all__ = [
     "Search",
     "Side",
     "TwoWay",
+    "Vectors",
     "compared",
     "cosines",
     "part_seen",
@@ -26,10 +28,14 @@ __all__ = [
     "similarity_in",
     "strategies_of",
     "unit_rows",
+    "vectors_of",
 ]
 
 #: Cosine similarity, without centering or a correction for hubs.
 PLAIN = Ranking()
+
+#: The vectors that a strategy compares: the store, shape (n, d), and the queries, shape (m, d).
+Vectors: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 #: Largest number of text queries that are used.
@@ -119,7 +125,7 @@ def strategies_of(tables: Tables) -> list[str]:
     return ["keep", "stored", "queries"] + (["re-embed"] if tables.stored in tables.target else [])
 
 
-def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> Vectors:
     """Return the vectors that a strategy compares.
 
     Parameters
@@ -149,6 +155,14 @@ def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> 
     else:
         queries = (tables.source if strategy == "keep" else tables.target)[asked]
     return unit_rows(store, ranking), unit_rows(queries, ranking)
+
+
+def vectors_of(
+    model: TwoWay, tables: Tables, ranking: Ranking = PLAIN, only: Collection[str] | None = None
+) -> dict[str, Vectors]:
+    """Return the vectors that each strategy compares (:func:`compared`), or only those of some strategies."""
+    strategies = [strategy for strategy in strategies_of(tables) if only is None or strategy in only]
+    return {strategy: compared(strategy, model, tables, ranking) for strategy in strategies}
 
 
 def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking = PLAIN) -> np.ndarray:
