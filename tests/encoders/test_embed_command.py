@@ -81,7 +81,7 @@ def test_every_layer_can_be_compared(here, bert, tmp_path):
     [
         (["--layer", "first"], "--layer first"),
         (["--layer", "-9"], "--layer -9"),
-        (["--modality", "image"], "one text a line"),
+        (["--modality", "image"], "one text per line"),
         (["--dtype", "int8"], "--dtype int8"),
         (["--on-error", "ask"], "--on-error ask"),
     ],
@@ -128,7 +128,7 @@ def test_an_interrupted_command_says_how_to_go_on(here, bert, tmp_path, monkeypa
     monkeypatch.setattr("congruence.embed.embed", stop)
     result = here("embed", f"hf:{bert}", "t.txt", "-o", "o.npz")
     assert result.code == 130
-    assert "the same command goes on" in result.err
+    assert "Run the same command again to resume" in result.err
 
 
 def test_weights_in_torchs_format_need_leave(here, bert, tmp_path, transformers):

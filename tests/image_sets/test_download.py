@@ -420,7 +420,7 @@ def test_the_command_downloads(here, server, tmp_path, monkeypatch):
     assert report["made"] == [f"there/oxford_pets/{n}" for n in ("images", "annotations", "split_zhou_OxfordPets.json")]
     assert report["found"] == "there/oxford_pets"
     described = here("datasets", "pets", "--root", "there", "--download").out
-    assert "that of the first download is recorded" in described
+    assert "the checksum of the first download is recorded" in described
     assert "made" not in described
 
 

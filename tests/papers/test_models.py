@@ -251,8 +251,8 @@ def test_the_command_lists_and_speaks_json(here):
     ("arguments", "words"),
     [
         (["fig99", "-o", "out"], "expected one of fig1, fig2"),
-        ([], "Got no figure"),
-        (["fig5"], "no folder"),
+        ([], "Got no NAME"),
+        (["fig5"], "Got no --out"),
         (["fig5", "-o", "none/out"], "Got no folder none"),
         (["fig5", "-o", "out", "--models", "lvis"], "Got no file for lvis"),
         (["fig5", "-o", "out", "--models", "paper"], "--root"),

@@ -128,5 +128,5 @@ def test_what_only_prints_takes_no_option_for_files(here, tmp_path, options, nam
     ended = here("reproduce", *options)
     assert ended.code == 2
     assert named in ended.err
-    assert "alone, which prints and writes nothing" in ended.err
+    assert "alone, which prints and writes no files" in ended.err
     assert list(tmp_path.iterdir()) == []

@@ -91,7 +91,7 @@ def command(
         return
     if name is None or out is None:
         raise ParameterError(
-            "Got no NAME or no --out; expected both, for example congruence reproduce fig5 -o fig5. Pass NAME and --out FOLDER, or --list for all names."
+            f"Got no {'NAME' if name is None else '--out'}; expected both, for example congruence reproduce fig5 -o fig5. Pass NAME and --out FOLDER, or --list for all names."
         )
     from congruence._utils.atomic import atomic_path
     from congruence.cli._base import print_json
