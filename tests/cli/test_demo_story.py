@@ -64,8 +64,8 @@ def test_a_library_is_moved_and_the_page_tells_it(here, quick, photos, tmp_path)
     assert page.count("data:image/webp") == (6 + 1) * 4 * 5  # one search is told step by step
     assert told["certificate"]["headline"][1:] in page
     assert "CC BY 4.0" in page
-    assert "the old vectors are there again bit for bit" in page
-    assert "a map alone does not pay here" in page
+    assert "the old vectors are restored bit for bit" in page
+    assert "a map alone is not enough here" in page
     assert (tmp_path / "map" / "model.safetensors").exists()
 
 

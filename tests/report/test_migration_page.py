@@ -86,7 +86,7 @@ def test_searches_stand_in_pictures_or_words(journal, tmp_path):
     write_migration(tmp_path / "m.html", read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
     page = (tmp_path / "m.html").read_text(encoding="utf-8")
     for words in (
-        "40 texts asked of 200 rows. Chance of the first place: 0.5%",
+        "40 text queries over 200 rows. Chance of rank 1: 0.5%",
         '<li class="tile wanted"><img src="data:image/png;base64,AAAA" alt="a &lt;cat&gt;"',
         '<li class="tile "><span>a dog</span></li>',
         "0.250",

@@ -113,7 +113,7 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
 def analyse(
     S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
-    """Do what :func:`sym_spanning` does, and hand on the decomposition where there is one.
+    """Return the result of :func:`sym_spanning`, and the decomposition that it computed, if any.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def analyse(
     -------
     Spanning
     tuple of ndarray, or None
-        As :func:`decompose` returns it; None where the features were not decomposed whole.
+        As returned by :func:`decompose`; None if the features were not decomposed as a whole.
 
     Raises
     ------
