@@ -121,8 +121,8 @@ def analyse(
         As the caller stored it.
     A : ndarray of float64, shape (n, d)
         The same, validated.
-    rtol, seed
-        As there.
+    rtol, random_state
+        As for :func:`sym_spanning`.
 
     Returns
     -------
