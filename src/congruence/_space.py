@@ -100,7 +100,7 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     if data.model and expected.model and data.model != expected.model:
         if data.model == other.model:
             raise DirectionError(
-                f"Got vectors of {data.model!r}, which is where this map leads; expected vectors of "
+                f"Got vectors of {data.model!r}, which is this map's target; expected vectors of "
                 f"{expected.model!r}. Use the inverse map."
             )
         raise SpaceMismatchError(
