@@ -160,7 +160,22 @@ def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> 
 def vectors_of(
     model: TwoWay, tables: Tables, ranking: Ranking = PLAIN, only: Collection[str] | None = None
 ) -> dict[str, Vectors]:
-    """Return the vectors that each strategy compares (:func:`compared`), or only those of some strategies."""
+    """Return the vectors that each strategy compares (:func:`compared`).
+
+    Parameters
+    ----------
+    model : TwoWay
+        With the means of all modalities.
+    tables : Tables
+    ranking : Ranking, optional
+    only : collection of str, optional
+        Return only these strategies; by default all that the vectors allow.
+
+    Returns
+    -------
+    dict of str to (ndarray, ndarray)
+        By strategy: the store, shape (n, d), and the queries, shape (m, d).
+    """
     strategies = [strategy for strategy in strategies_of(tables) if only is None or strategy in only]
     return {strategy: compared(strategy, model, tables, ranking) for strategy in strategies}
 
