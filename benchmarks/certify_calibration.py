@@ -19,12 +19,11 @@ from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Thresholds, certify
-from congruence.upgrade.certify.overlap import overlap_of
-from congruence.upgrade.certify.overlap_heldout import heldout_overlap
+from congruence.upgrade.certify.overlap import heldout_overlap, overlap_of, search_for
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import score, tasks_of
-from congruence.upgrade.certify.strategies import cosines, searches_of, vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.scoring import score
+from congruence.upgrade.certify.strategies import cosines, vectors_of
+from congruence.upgrade.certify.tables import make_tables, searches_of, tasks_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -169,7 +168,8 @@ def true_stored(case, mapping, task, depth, population, size, ranking):
         held = case.tables(population[start : start + size])
         rows = np.arange(held.n)
         if is_of_lists(task):
-            values.append(overlap_of(mapping, held, task, rows, depth, None, ranking))
+            search = search_for(searches_of(held, None), task)
+            values.append(overlap_of(mapping, held, search, task, rows, depth, ranking))
         else:
             hits = score(vectors_of(mapping, held, ranking, ("stored",)), held, rows, {task: depth}, ranking)
             values.append(hits[f"{task}/stored"].score.mean())

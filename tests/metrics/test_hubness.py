@@ -56,6 +56,21 @@ def test_corrections_rank_as_their_formulas(seed, own_bank):
         assert recall_at_k(queries, gallery, wanted, 5, hubness=correction, bank=given_bank) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("left_out", [None, np.random.default_rng(0).integers(0, 25, 40)], ids=["all", "one left out"])
+@pytest.mark.parametrize("correction", [CSLS(4), QBNorm(0.1)], ids=["csls", "qb_norm"])
+def test_inner_products_with_one_more_column_are_the_corrected_cosines(correction, left_out):
+    queries, gallery, bank = map(unit, problem(3))
+    found = correction.of(bank, gallery)
+    cosines = queries @ gallery.T
+    if left_out is not None:
+        cosines[np.arange(40), left_out] = -np.inf
+    Q, G = found.as_inner_products(queries, gallery, left_out=left_out)
+    near, seen = Q @ G.T, np.isfinite(cosines)
+    np.testing.assert_allclose(near[seen], found.apply(cosines)[seen], atol=1e-12)
+    if found.hubs is not None:  # both kinds of query are there
+        assert {0.0, 1.0} == set(Q[:, -1])
+
+
 def test_the_names_are_the_published_settings():
     queries, gallery, _ = problem(0, m=60)
     wanted, names = np.arange(60) % 25, np.arange(25)

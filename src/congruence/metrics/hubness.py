@@ -17,6 +17,7 @@ from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, ShapeError
 from congruence.linalg.csls import mean_of_largest
+from congruence.metrics.search import nearest
 
 __all__ = ["CSLS", "HUBNESS", "Correction", "Hubness", "QBNorm", "as_hubness", "means_of"]
 
@@ -56,6 +57,32 @@ class Correction:
             led = self.hubs[np.argmax(similarity, axis=1)]
             np.subtract(similarity, shift, out=similarity, where=led[:, None])
         return similarity
+
+    def as_inner_products(
+        self, queries: np.ndarray, gallery: np.ndarray, *, left_out: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return both sides with one more column, such that their inner products are the corrected cosines.
+
+        Parameters
+        ----------
+        queries : ndarray, shape (m, d)
+        gallery : ndarray, shape (n, d)
+            The whole gallery of the correction. Both have unit rows.
+        left_out : ndarray of int, shape (m,), optional
+            A gallery row that each query must not find.
+
+        Returns
+        -------
+        ndarray, shape (m, d + 1)
+        ndarray, shape (n, d + 1)
+        """
+        corrected = np.ones(len(queries), queries.dtype)
+        if self.hubs is not None:
+            corrected[:] = self.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
+        return (
+            np.column_stack([queries, corrected]),
+            np.column_stack([gallery, -self.shift.astype(gallery.dtype)]),
+        )
 
 
 class Hubness(ABC):

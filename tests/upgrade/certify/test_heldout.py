@@ -13,7 +13,7 @@ from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify.heldout import cross_fit
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import compared, part_seen, vectors_of
+from congruence.upgrade.certify.strategies import part_seen, vectors_of
 from congruence.upgrade.certify.tables import make_tables
 
 
@@ -44,7 +44,7 @@ def test_centered_mapped_queries_meet_the_same_part(d_target):
     p = upgrade_problem(60, 24, random_state=0, d_target=d_target)
     t = tables(p, np.arange(15), what="queries")
     model = Recipe(["image"], "orthogonal").fit(t, np.arange(15))
-    store, queries = compared("queries", model, t, Ranking(center=True))
+    queries, store = vectors_of(model, t, Ranking(center=True))["queries"]
     seen = part_seen(model, t, np.arange(15), Ranking(center=True))
     np.testing.assert_allclose(queries @ seen.T, queries @ store.T, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(seen, axis=1) < np.linalg.norm(store, axis=1) + 1e-9, True)

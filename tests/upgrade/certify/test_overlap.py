@@ -8,12 +8,10 @@ import pytest
 from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
-from congruence.upgrade.certify import certify, overlap_heldout
-from congruence.upgrade.certify.overlap import compare_lists
-from congruence.upgrade.certify.overlap_heldout import cross_fit_overlap, heldout_overlap
+from congruence.upgrade.certify import certify, overlap
+from congruence.upgrade.certify.overlap import compare_lists, cross_fit_overlap, heldout_overlap
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.strategies import searches_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.tables import make_tables, searches_of
 
 QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 
@@ -140,10 +138,10 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
 
 def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
     asked = []
-    for name in ("similarity_in", "sides_in"):
-        real = getattr(overlap_heldout, name)
+    for name in ("similarities", "sides"):
+        real = getattr(overlap, name)
         spy = lambda strategy, *given, real=real: asked.append(strategy) or real(strategy, *given)  # noqa: E731
-        monkeypatch.setattr(overlap_heldout, name, spy)
+        monkeypatch.setattr(overlap, name, spy)
     p = upgrade_problem(40, 8, random_state=0)
     tables = make_tables(*sides(p.source_images, p.target_images), None)
     cross_fit_overlap(tables, Recipe(["image"], "orthogonal"), searches_of(tables, None), 5, random_state=0)

@@ -12,10 +12,10 @@ from congruence.metrics import recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.heldout import cross_fit
-from congruence.upgrade.certify.overlap_heldout import cross_fit_overlap
+from congruence.upgrade.certify.overlap import cross_fit_overlap
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.strategies import PLAIN, compared, part_seen, searches_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.strategies import part_seen, vectors_of
+from congruence.upgrade.certify.tables import make_tables, searches_of
 from congruence.upgrade.choose import Choice
 
 QUICK = {"repeats": 1, "draws": 50}
@@ -78,7 +78,7 @@ def test_a_linear_map_covers_the_span_of_its_anchors():
     np.testing.assert_allclose(model.covered_share("image", p.source_images[:15]), 1)
     assert model.covered_share("image", p.source_images[15:]).mean() < 0.9
     # What mapped queries meet of the store is in the span as well: the rest of a row changes no product.
-    store, queries = compared("queries", model, tables, ranking=PLAIN)
+    queries, store = vectors_of(model, tables)["queries"]
     seen = part_seen(model, tables, np.arange(15))
     raw = model.to_source("text").transform(tables.target["text"])
     np.testing.assert_allclose(raw @ seen.T, raw @ store.T, atol=1e-9)

@@ -183,21 +183,10 @@ def _nearest(
         normalize_rows(side if of_queries is None else side - of_queries.astype(side.dtype))
         for side in (queries, known)
     )
-    if correction is None:
-        place = nearest(queries, n, rows, metric="inner")
-        return place, _scores(queries, rows, place, "inner")
-    change = correction.of(known, rows)
-    # cos − shift is also an inner product: append 1 to each query and −shift to each row.
-    asked = np.column_stack([queries, np.ones(len(queries), queries.dtype)])
-    offered = np.column_stack([rows, -change.shift.astype(rows.dtype)])
-    place = nearest(asked, n, offered, metric="inner")
-    scores = _scores(asked, offered, place, "inner")
-    if change.hubs is not None:  # only queries whose nearest row is a hub are corrected
-        plain = ~change.hubs[nearest(queries, 1, rows, metric="inner")[:, 0]]
-        if plain.any():
-            place[plain] = nearest(queries[plain], n, rows, metric="inner")
-            scores[plain] = _scores(queries[plain], rows, place[plain], "inner")
-    return place, scores
+    if correction is not None:
+        queries, rows = correction.of(known, rows).as_inner_products(queries, rows)
+    place = nearest(queries, n, rows, metric="inner")
+    return place, _scores(queries, rows, place, "inner")
 
 
 def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: str) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 import numpy as np
@@ -14,20 +13,19 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
-from congruence.errors import InputError, ProjectionWarning
+from congruence.errors import ProjectionWarning
 from congruence.evaluation import Ranking, rankings
-from congruence.evaluation.controls import cosine_controls
-from congruence.maps import OrthogonalMap
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
 from congruence.upgrade.certify._certificate import Certificate
+from congruence.upgrade.certify.controls import measure_controls
 from congruence.upgrade.certify.costs import strategy_costs
 from congruence.upgrade.certify.curve import gains, measure_curves
 from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.heldout import cross_fit, score_heldout
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.mixed import MixedStore, measure_mixed
-from congruence.upgrade.certify.overlap_heldout import controls, cross_fit_overlap, heldout_overlap
+from congruence.upgrade.certify.overlap import cross_fit_overlap, heldout_overlap
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.strategies import TwoWay
 from congruence.upgrade.certify.tables import Tables
@@ -194,17 +192,13 @@ def certify(
             callback=callback,
         )
         mixed = measure_mixed(design, measured, task, ranking, random_state, rows)
-        below = _controls(design, mapping, rotation, n_neighbors, random_state, ranking)
+        below = measure_controls(mapping, rotation, scored, design.searches, n_neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
     first = design.fitted[0]
     pairing = check_pairing(
         tables.source[first], tables.target[first], ids=tables.ids[first], random_state=random_state
     )
     strategies = measured.estimates(task)
-    if "stored" not in strategies[task]:
-        raise InputError(
-            f"Got no {tables.asked} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
-        )
     retention, drawn = measured.retention(task, list(strategies[task]), draws, rng)
     cosines = measured.cosines()
     # The shape of the learning curve is measured on few items; its level is set by the score on all of them.
@@ -333,18 +327,6 @@ def _measure(
     return measured | cross_fit_overlap(
         tables, recipe, searches, n_neighbors, random_state=random_state, groups=groups, ranking=ranking
     )
-
-
-def _controls(
-    design: Design, mapping: TwoWay, rotation: OrthogonalMap, n_neighbors: int, random_state: int, ranking: Ranking
-) -> dict[str, dict[str, float]]:
-    """Return the scores of chance, a constant and a random rotation, by measure and for each kind of cosine."""
-    scored = design.scored
-    below = controls(mapping, rotation, scored, design.searches, n_neighbors, random_state, ranking)
-    for name, rows in scored.target.items():
-        known = cosine_controls(mapping.to_target(name), scored.source[name], rows, random_state=random_state)
-        below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}
-    return below
 
 
 def _deciding_task(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> str:

@@ -11,11 +11,11 @@ from scipy.stats import t
 
 from congruence.evaluation import Ranking
 from congruence.upgrade.certify.groups import shuffle
-from congruence.upgrade.certify.overlap import overlap_of
+from congruence.upgrade.certify.overlap import overlap_of, search_for
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
 from congruence.upgrade.certify.strategies import PLAIN, cosines, vectors_of
-from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.tables import Tables, searches_of
 from congruence.upgrade.choose import Choice
 
 __all__ = ["Curve", "CurveRecord", "PowerLawRecord", "gains", "measure_curves"]
@@ -239,6 +239,7 @@ def measure_curves(
     sizes = np.unique(np.geomspace(max(6, room // 32), room, 8).round().astype(int))
     on = tables if queries is None else queries
     shown = on.shown
+    search = search_for(searches_of(on, texts), task) if "overlap@" in task else None
     choices: list[Choice] = []
     points = np.empty((2, repeats, len(sizes)))
     for repeat in range(repeats):
@@ -248,8 +249,8 @@ def measure_curves(
             if repeat == 0:
                 choices.append(recipe.choose(tables, order[:size]))
             model = recipe.fit(tables, order[:size], choices[k])
-            if "overlap@" in task:
-                points[0, repeat, k] = overlap_of(model, on, task, test, depth, texts, ranking)
+            if search is not None:
+                points[0, repeat, k] = overlap_of(model, on, search, task, test, depth, ranking)
             else:
                 hits = score(vectors_of(model, on, ranking, ("stored",)), on, test, {task: depth}, ranking)
                 points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan

@@ -9,11 +9,18 @@ import numpy as np
 
 from congruence._utils.typing import RowsLike
 from congruence.embeddings import Embeddings
+from congruence.errors import InputError
 from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
 from congruence.upgrade.certify.groups import near_duplicates
-from congruence.upgrade.certify.scoring import tasks_of
-from congruence.upgrade.certify.strategies import Search, searches_of
-from congruence.upgrade.certify.tables import Tables, check_alike, describe_model, make_tables
+from congruence.upgrade.certify.tables import (
+    Search,
+    Tables,
+    check_alike,
+    describe_model,
+    make_tables,
+    searches_of,
+    tasks_of,
+)
 
 __all__ = ["Design"]
 
@@ -65,7 +72,15 @@ class Design:
         fitted: str | None,
         method: str,
     ) -> Design:
-        """Pair the rows, and determine what can be measured."""
+        """Pair the rows, and determine what can be measured.
+
+        Raises
+        ------
+        InputError
+            If the target model has no queries, or the rows cannot be used.
+        ModalityError, IdError, ShapeError, SpaceMismatchError, TooFewAnchorsError
+            If the rows cannot be paired, or are too few.
+        """
         if labels is None and text_queries is None:
             source, target, text_queries = split_texts(source, target)
             if queries is not None and text_queries is not None:
@@ -75,6 +90,10 @@ class Design:
         if heldout is not None:
             check_alike(tables, heldout)
         scored = heldout or tables
+        if scored.asked not in scored.target:
+            raise InputError(
+                f"Got no {scored.asked} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
+            )
         texts = None if text_queries is None else join_texts(text_queries, tables)
         names = choose_fitted(tables, fitted, together=method != "linear")
         copies = near_duplicates(scored)

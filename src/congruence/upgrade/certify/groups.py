@@ -7,7 +7,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from congruence.embeddings import normalize_rows
-from congruence.upgrade.certify.scoring import nearest_rows
+from congruence.metrics import nearest
 from congruence.upgrade.certify.tables import Tables
 
 __all__ = ["deal", "near_duplicates", "shuffle"]
@@ -52,7 +52,7 @@ def near_duplicates(tables: Tables) -> np.ndarray:
             continue
         rows = side[tables.stored]
         rows = normalize_rows(rows)
-        near = nearest_rows(rows, rows, k, own)
+        near = nearest(rows, k, rows, left_out=own)
         apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)
         tenth = apart[:, -1]
         dense = np.quantile(tenth[tenth >= _COPIES * np.median(tenth)], _QUANTILE)

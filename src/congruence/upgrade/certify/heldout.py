@@ -11,29 +11,20 @@ from congruence.metrics.hubness import Correction
 from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import correction, score
+from congruence.upgrade.certify.scoring import PULL, correction, score
 from congruence.upgrade.certify.strategies import (
     PLAIN,
     TwoWay,
     Vectors,
-    compared,
     cosines,
     part_seen,
+    sides,
     strategies_of,
     vectors_of,
 )
 from congruence.upgrade.certify.tables import Tables
 
-__all__ = [
-    "PULL",
-    "SHARED_FOLDS",
-    "cross_fit",
-    "score_heldout",
-]
-
-#: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
-#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
-PULL = 0.6
+__all__ = ["SHARED_FOLDS", "cross_fit", "score_heldout"]
 
 #: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share anchors, so their errors do not
 #: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
@@ -81,7 +72,7 @@ def cross_fit(
     of_store, of_other = _unseen(tables, recipe.fitted, fold, folds)
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
     out = Measured(ahead=ahead)
-    pulls: dict[str, np.ndarray] = {}
+    pulls: dict[str, np.ndarray | float] = {}
     models = []
     for part in range(folds):
         away = [np.flatnonzero(fold != part), np.flatnonzero((fold != part) & (fold != (part + 1) % folds))]
@@ -116,7 +107,7 @@ def cross_fit(
             values = out.scores.setdefault(name, np.zeros(tables.n))
             fewer = less[name] if name.split("/")[1] in _MAPPED else hits  # the others are the same for either map
             values[test] = hits.score + ahead * (hits.score - fewer.score)
-            pulls[name] = pulls.get(name, 0.0) + hits.pull if len(hits.pull) == tables.n else np.zeros(tables.n)
+            pulls[name] = pulls.get(name, 0.0) + (0.0 if hits.pull is None else hits.pull)
         for modality in tables.target:
             where = of_store if modality == tables.stored else of_other
             rows = np.flatnonzero(where == part)
@@ -128,12 +119,8 @@ def cross_fit(
         if callback:
             callback(1)
     for name, values in out.scores.items():
-        if name in pulls:
-            out.influence[name] = values - PULL * pulls[name]
-        else:
-            out.influence[name] = SHARED_FOLDS * (values - values.mean())
-        if groups is not None and len(groups) == len(values):
-            out.groups[name] = groups
+        influence = SHARED_FOLDS * (values - values.mean()) if name not in pulls else values - PULL * pulls[name]
+        out.add(name, values, influence, groups)
     return out
 
 
@@ -149,7 +136,7 @@ def _vectors(
         mapped = vectors_of(model, tables, ranking, _MAPPED)
         whole = seen[k]
         if whole is not None and "queries" in mapped:
-            mapped["queries"] = whole, mapped["queries"][1]
+            mapped["queries"] = mapped["queries"][0], whole
         yield mapped if k else {name: mapped.get(name) or fixed[name] for name in strategies_of(tables)}
 
 
@@ -181,14 +168,13 @@ def _unseen_corrections(
         return None
     out = {}
     for strategy in strategies_of(tables):
-        store, queries = (side.copy() for side in compared(strategy, models[0], tables, ranking))
-        for part, model in enumerate(models[1:] if strategy in ("stored", "queries") else (), 1):
-            rows = np.flatnonzero(fold == part)
-            here = compared(strategy, model, tables, ranking)
-            store[rows], queries[rows] = here[0][rows], here[1][rows]
-        if strategy == "queries" and seen is not None:
-            store = seen
-        found = correction(ranking, queries, store, tables)
+        parts = [(models[0], np.arange(tables.n))]
+        if strategy in _MAPPED:
+            parts = [(model, np.flatnonzero(fold == part)) for part, model in enumerate(models)]
+        back = np.argsort(np.concatenate([rows for _, rows in parts]))
+        units = [[side.unit(ranking, rows) for side in sides(strategy, model, tables)] for model, rows in parts]
+        queries, store = (np.concatenate(pieces)[back] for pieces in zip(*units, strict=True))
+        found = correction(ranking, tables, queries, store if strategy != "queries" or seen is None else seen)
         assert found is not None
         out[strategy] = found
     return out
@@ -230,11 +216,8 @@ def score_heldout(
     out = Measured(mapped=model.to_target(queries.stored).transform(queries.source[queries.stored]))
     vectors = vectors_of(model, queries, ranking)
     for name, hits in score(vectors, queries, np.arange(queries.n), tasks, ranking).items():
-        out.scores[name] = hits.score
-        out.influence[name] = hits.score - (PULL * hits.pull if len(hits.pull) == queries.n else 0.0)
+        out.add(name, hits.score, hits.influence, groups)
     for modality in queries.target:
         values = cosines(model, queries, modality, np.arange(len(queries.ids[modality])))
-        out.scores[f"cosine/{modality}"] = out.influence[f"cosine/{modality}"] = values
-    if groups is not None:
-        out.groups = {name: groups for name, values in out.scores.items() if len(values) == len(groups)}
+        out.add(f"cosine/{modality}", values, values, groups)
     return out

@@ -270,6 +270,12 @@ class Measured:
     mapped_by_fewer: np.ndarray | None = None
     ahead: float = 0.0
 
+    def add(self, name: str, score: np.ndarray, influence: np.ndarray, groups: np.ndarray | None = None) -> None:
+        """Add the scores of items and their influence; groups are ignored if they are those of other items."""
+        self.scores[name], self.influence[name] = score, influence
+        if groups is not None and len(groups) == len(score):
+            self.groups[name] = groups
+
     def __or__(self, other: Measured) -> Measured:
         """Return the scores of both."""
         first = other if self.mapped is None else self

@@ -14,13 +14,11 @@ import numpy as np
 from congruence.evaluation import Ranking
 from congruence.upgrade.certify.design import Design
 from congruence.upgrade.certify.groups import deal
-from congruence.upgrade.certify.heldout import PULL
 from congruence.upgrade.certify.intervals import Estimate, Measured, freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.overlap import compare_lists
-from congruence.upgrade.certify.overlap_heldout import record, some_rows
+from congruence.upgrade.certify.overlap import influence_of, list_hits, search_for, some_rows
 from congruence.upgrade.certify.refitted import refit_unseen
-from congruence.upgrade.certify.scoring import correction, recall
-from congruence.upgrade.certify.strategies import Search, unit_rows
+from congruence.upgrade.certify.scoring import correction, hits_of
+from congruence.upgrade.certify.strategies import unit_rows
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.order import ORDERS, View
@@ -259,33 +257,19 @@ def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_stat
 
 def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
     """Return the score and the pseudo-value of each query, in a store searched with the target model's queries."""
-    k = int(task.split("@")[1]) if "@" in task else 1
-    store, queries = unit_rows(store, ranking), unit_rows(tables.target[tables.asked], ranking)
-    if tables.by_class:
-        assert tables.classes is not None
-        hubs = None if ranking.hubness is None else ranking.hubness.of(store, queries)
-        codes = np.arange(len(queries))
-        found = recall(store, queries, tables.classes, codes, min(k, len(queries) - 1), correction=hubs)
-        return found.score, found.score
-    everything = np.arange(tables.n)
-    same = everything if tables.classes is None else tables.classes
-    hubs = correction(ranking, queries, store, tables)
-    found = recall(
-        queries, store, same, same, min(k, tables.n - 1), own=everything, find_own=tables.classes is None, correction=hubs
-    )  # fmt: skip
-    return found.score, found.score - PULL * found.pull
+    depth = int(task.split("@")[1]) if "@" in task else 1
+    queries, store = unit_rows(tables.target[tables.asked], ranking), unit_rows(store, ranking)
+    of_hubs = correction(ranking, tables, queries, store)
+    found = hits_of((queries, store), tables, np.arange(tables.n), depth, of_hubs)
+    return found.score, found.influence
 
 
 def _lists(
     design: Design, task: str, rows: np.ndarray, store: np.ndarray, ranking: Ranking
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the overlap of each query's results with those of the re-embedded store, and its pseudo-value."""
-    kind, k = task.split("@")
-    search: Search = next(one for one in design.searches if one.name == kind.removeprefix("graded_"))
-    theirs = search.target[rows] if search.role in ("items", "captions") else search.target
-    queries = unit_rows(theirs, ranking)
-    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, design.scored.target[search.store][rows]))
-    hits = compare_lists(near, judge, int(k), search.role, ranking.hubness)[kind.replace("text_", "")]
-    out = Measured()
-    record(out, "here", hits.score, hits.pull, search.role, None)
-    return out.scores["here"], out.influence["here"]
+    search, tables = search_for(design.searches, task), design.scored
+    queries = unit_rows(search.target[search.queries_of(rows)], ranking)
+    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, tables.target[tables.stored][rows]))
+    found = list_hits(search, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
+    return found.score, influence_of(found, search)

@@ -18,7 +18,11 @@ from congruence.metrics.hubness import Correction
 from congruence.upgrade.certify.strategies import PLAIN, Vectors
 from congruence.upgrade.certify.tables import Tables
 
-__all__ = ["Hits", "correction", "nearest_rows", "recall", "score", "tasks_of"]
+__all__ = ["PULL", "Hits", "correction", "hits_of", "nearest_rows", "recall", "score"]
+
+#: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
+#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
+PULL = 0.6
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,18 @@ class Hits:
     Attributes
     ----------
     score : ndarray, shape (m,)
-        For each query: 1 for a hit, else 0.
-    pull : ndarray, shape (n,)
-        Amount that removing each gallery item would add to the scores of others.
+        For each query: 1 for a hit, else 0, or a value between.
+    pull : ndarray, shape (n,), or None
+        Amount that removing each gallery item would add to the scores of others; None if the gallery is not a sample.
     """
 
     score: np.ndarray
-    pull: np.ndarray
+    pull: np.ndarray | None = None
+
+    @property
+    def influence(self) -> np.ndarray:
+        """The pseudo-value of each item, of a gallery whose items are the queries' own."""
+        return self.score if self.pull is None else self.score - PULL * self.pull
 
 
 def nearest_rows(
@@ -63,12 +72,7 @@ def nearest_rows(
     ndarray of int, shape (m, k)
     """
     if correction is not None:
-        # One more column subtracts the gallery rows' numbers from the cosines of those queries that are corrected.
-        led = np.ones(len(queries), bool)
-        if correction.hubs is not None:
-            led = correction.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
-        queries = np.column_stack([queries, led.astype(queries.dtype)])
-        gallery = np.column_stack([gallery, -correction.shift.astype(gallery.dtype)])
+        queries, gallery = correction.as_inner_products(queries, gallery, left_out=left_out)
     return nearest(queries, k, gallery, left_out=left_out)
 
 
@@ -95,7 +99,7 @@ def recall(
     k : int
     own : ndarray of int, shape (m,), optional
         Gallery row that is the same item as the query, and is removed together with it. If omitted, the gallery is not a sample,
-        and ``pull`` is zero.
+        and there is no ``pull``.
     find_own : bool, default=True
         Whether a query may find its own row.
     correction : Correction, optional
@@ -110,32 +114,66 @@ def recall(
     near = nearest_rows(queries, gallery, depth, None if find_own else own, correction)
     right = gallery_class[near] == query_class[:, None]
     hit = right[:, :k].any(axis=1)
+    if own is None:
+        return Hits(hit.astype(np.float64))
     pull = np.zeros(n)
-    if own is not None:
-        among = right.sum(axis=1)
-        for place in range(min(k, depth)):
-            # With this row gone the next one moves up into the first k.
-            change = ((among - right[:, place]) > 0).astype(float) - hit
-            change[near[:, place] == own] = 0.0
-            np.add.at(pull, near[:, place], change)
+    among = right.sum(axis=1)
+    for place in range(min(k, depth)):
+        # With this row gone the next one moves up into the first k.
+        change = ((among - right[:, place]) > 0).astype(float) - hit
+        change[near[:, place] == own] = 0.0
+        np.add.at(pull, near[:, place], change)
     return Hits(hit.astype(np.float64), pull)
 
 
-def correction(ranking: Ranking, queries: np.ndarray, store: np.ndarray, tables: Tables) -> Correction | None:
-    """Return the correction for hubs computed from the paired queries of a store; an item that must not find itself is excluded."""
+def correction(ranking: Ranking, tables: Tables, queries: np.ndarray, store: np.ndarray) -> Correction | None:
+    """Return the correction for hubs computed from these queries, or from the stored items if they search for their class."""
     if ranking.hubness is None:
         return None
-    find_own = tables.classes is None
-    return ranking.hubness.of(queries, store, exclude_self=not find_own)
-
-
-def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
-    """Return the tasks that can be measured on these tables, the decisive one first, with the depth of each."""
     if tables.by_class:
-        return {"zero_shot": 1, "zero_shot@5": 5}
-    if tables.stored != tables.asked:
-        return {"recall@1": 1, "recall@10": 10}
-    return {"same_class@1": 1} if labelled else {"own@1": 1}
+        return ranking.hubness.of(store, queries)
+    return ranking.hubness.of(queries, store, exclude_self=tables.classes is not None)
+
+
+def hits_of(
+    vectors: Vectors, tables: Tables, test: np.ndarray, depth: int, correction: Correction | None = None
+) -> Hits:
+    """Return for each test row of the store whether it is assigned to its class or, without descriptions of classes, found by its query.
+
+    Parameters
+    ----------
+    vectors : (ndarray, ndarray)
+        Queries and store.
+    tables : Tables
+        The items.
+    test : ndarray of int
+        Stored rows.
+    depth : int
+        Number of results that are considered.
+    correction : Correction, optional
+
+    Returns
+    -------
+    Hits
+    """
+    queries, store = vectors
+    if tables.by_class:
+        assert tables.classes is not None
+        codes = np.arange(len(queries))
+        return recall(
+            store[test], queries, tables.classes[test], codes, min(depth, len(queries) - 1), correction=correction
+        )
+    same = np.arange(tables.n) if tables.classes is None else tables.classes
+    return recall(
+        queries[test],
+        store,
+        same[test],
+        same,
+        min(depth, tables.n - 1),
+        own=test,
+        find_own=tables.classes is None,
+        correction=correction,
+    )
 
 
 def score(
@@ -151,56 +189,33 @@ def score(
     Parameters
     ----------
     vectors : mapping of str to (ndarray, ndarray)
-        Store and queries by strategy (:func:`~congruence.upgrade.certify.strategies.vectors_of`).
+        Queries and store by strategy (:func:`~congruence.upgrade.certify.strategies.vectors_of`).
     tables : Tables
         The items.
     test : ndarray of int
         Stored rows.
     tasks : mapping of str to int
+        Depth of each task.
     ranking : Ranking, optional
         Search variant, the same for all strategies.
     corrections : mapping of str to Correction, optional
-        Corrections for hubs, by strategy; by default computed from these queries.
+        Corrections for hubs, by strategy; by default computed from these queries or, if classes are searched, from the test rows.
 
     Returns
     -------
     dict of str to Hits
-        By ``"<task>/<strategy>"``, for test rows.
+        By ``"<task>/<strategy>"``, for test rows. Of one modality without labels an item looks for itself in the other model's vectors, so strategies
+        that use one model alone have no score.
     """
+    finds_itself = tables.stored == tables.asked and tables.classes is None
     out = {}
-    for strategy, (store, queries) in vectors.items():
-        if tables.by_class:
-            of_hubs = None if ranking.hubness is None else ranking.hubness.of(store[test], queries)
+    for strategy, (queries, store) in vectors.items():
+        if finds_itself and strategy in ("keep", "re-embed"):
+            continue
+        if corrections is not None:
+            of_hubs: Correction | None = corrections[strategy]
         else:
-            of_hubs = correction(ranking, queries, store, tables) if corrections is None else corrections[strategy]
+            of_hubs = correction(ranking, tables, queries, store[test] if tables.by_class else store)
         for task, depth in tasks.items():
-            if tables.by_class:
-                assert tables.classes is not None
-                classes = np.arange(len(queries))
-                hits = recall(
-                    store[test],
-                    queries,
-                    tables.classes[test],
-                    classes,
-                    min(depth, len(queries) - 1),
-                    correction=of_hubs,
-                )
-            else:
-                # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
-                # alone that is no question.
-                if tables.stored == tables.asked and tables.classes is None and strategy in ("keep", "re-embed"):
-                    continue
-                same = tables.classes if tables.classes is not None else np.arange(tables.n)
-                find_own = tables.classes is None
-                hits = recall(
-                    queries[test],
-                    store,
-                    same[test],
-                    same,
-                    min(depth, tables.n - 1),
-                    own=test,
-                    find_own=find_own,
-                    correction=of_hubs,
-                )
-            out[f"{task}/{strategy}"] = hits
+            out[f"{task}/{strategy}"] = hits_of((queries, store), tables, test, depth, of_hubs)
     return out

@@ -12,20 +12,17 @@ import scipy.linalg
 from congruence.embeddings import normalize_rows
 from congruence.evaluation import Ranking
 from congruence.maps import AffineMap, LinearMap, OrthogonalMap
-from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.tables import Search, Tables
 
 __all__ = [
     "PLAIN",
-    "Search",
     "Side",
     "TwoWay",
     "Vectors",
-    "compared",
     "cosines",
     "part_seen",
-    "searches_of",
-    "sides_in",
-    "similarity_in",
+    "sides",
+    "similarities",
     "strategies_of",
     "unit_rows",
     "vectors_of",
@@ -34,12 +31,8 @@ __all__ = [
 #: Cosine similarity, without centering or a correction for hubs.
 PLAIN = Ranking()
 
-#: The vectors that a strategy compares: the store, shape (n, d), and the queries, shape (m, d).
+#: The vectors that a strategy compares: the queries, shape (m, d), and the store, shape (n, d).
 Vectors: TypeAlias = tuple[np.ndarray, np.ndarray]
-
-
-#: Largest number of text queries that are used.
-_MOST_TEXTS = 2000
 
 
 def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None) -> np.ndarray:
@@ -118,49 +111,73 @@ class TwoWay:
         return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
 
 
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The queries or the store, as a strategy compares them.
+
+    Attributes
+    ----------
+    rows : ndarray, shape (n, d)
+        All rows, before mapping.
+    map : AffineMap or None
+        None if they are compared without mapping.
+    """
+
+    rows: np.ndarray
+    map: AffineMap | None = None
+
+    def unit(self, ranking: Ranking, some: np.ndarray | None = None) -> np.ndarray:
+        """Return all rows, or some, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
+        rows = self.rows if some is None else self.rows[some]
+        mapped = rows if self.map is None else self.map.transform(rows)
+        if some is None or not ranking.center:
+            return unit_rows(mapped, ranking)
+        mean = self.rows.mean(axis=0, keepdims=True)
+        return unit_rows(mapped, ranking, mean if self.map is None else self.map.transform(mean))  # the map is affine
+
+
 def strategies_of(tables: Tables) -> list[str]:
     """Return the strategies that the available vectors allow."""
-    if tables.asked not in tables.target:
-        return ["keep"]
     return ["keep", "stored", "queries"] + (["re-embed"] if tables.stored in tables.target else [])
 
 
-def compared(strategy: str, model: TwoWay, tables: Tables, ranking: Ranking) -> Vectors:
-    """Return the vectors that a strategy compares.
+def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = None) -> tuple[Side, Side]:
+    """Return what a strategy compares.
 
     Parameters
     ----------
     strategy : str
-        One of :data:`~congruence.upgrade.certify.STRATEGIES`.
+        One of :data:`~congruence.upgrade.certify.STRATEGIES` that the tables and the search allow.
     model : TwoWay
         With the means of all modalities.
     tables : Tables
-    ranking : Ranking
-        If it is centered, the mean of all rows of a side is subtracted from it.
+    search : Search, optional
+        By default, the rows of the queries' modality search the store.
 
     Returns
     -------
-    ndarray, shape (n, d)
-        The store.
-    ndarray, shape (m, d)
-        The queries.
+    (Side, Side)
+        The queries, and the store.
     """
     stored, asked = tables.stored, tables.asked
+    if search is not None:
+        asked, ours, theirs = search.modality, search.source, search.target
+    else:
+        ours, theirs = tables.source[asked], tables.target[asked]
+    if strategy == "re-embed":
+        return Side(theirs), Side(tables.target[stored])
     if strategy == "stored":
-        store = model.to_target(stored).transform(tables.source[stored])
-    else:
-        store = (tables.target if strategy == "re-embed" else tables.source)[stored]
+        return Side(theirs), Side(tables.source[stored], model.to_target(stored))
     if strategy == "queries":
-        queries = model.to_source(asked).transform(tables.target[asked])
-    else:
-        queries = (tables.source if strategy == "keep" else tables.target)[asked]
-    return unit_rows(store, ranking), unit_rows(queries, ranking)
+        return Side(theirs, model.to_source(asked)), Side(tables.source[stored])
+    assert ours is not None  # else the search does not allow "keep"
+    return Side(ours), Side(tables.source[stored])
 
 
 def vectors_of(
     model: TwoWay, tables: Tables, ranking: Ranking = PLAIN, only: Collection[str] | None = None
 ) -> dict[str, Vectors]:
-    """Return the vectors that each strategy compares (:func:`compared`).
+    """Return the vectors that each strategy compares if the rows of the queries' modality search the store.
 
     Parameters
     ----------
@@ -168,16 +185,52 @@ def vectors_of(
         With the means of all modalities.
     tables : Tables
     ranking : Ranking, optional
+        If it is centered, the mean of each side is subtracted from it.
     only : collection of str, optional
         Return only these strategies; by default all that the vectors allow.
 
     Returns
     -------
     dict of str to (ndarray, ndarray)
-        By strategy: the store, shape (n, d), and the queries, shape (m, d).
+        By strategy: the queries, shape (m, d), and the store, shape (n, d).
     """
-    strategies = [strategy for strategy in strategies_of(tables) if only is None or strategy in only]
-    return {strategy: compared(strategy, model, tables, ranking) for strategy in strategies}
+    out = {}
+    for strategy in strategies_of(tables):
+        if only is None or strategy in only:
+            queries, store = sides(strategy, model, tables)
+            out[strategy] = queries.unit(ranking), store.unit(ranking)
+    return out
+
+
+def similarities(
+    strategy: str,
+    model: TwoWay,
+    tables: Tables,
+    search: Search,
+    rows: np.ndarray,
+    ranking: Ranking = PLAIN,
+) -> np.ndarray:
+    """Return the similarities by which a strategy ranks some stored rows for the queries that are asked of them.
+
+    Parameters
+    ----------
+    strategy : str
+        One of those that the search allows.
+    model : TwoWay
+    tables : Tables
+    search : Search
+    rows : ndarray of int
+        Stored rows.
+    ranking : Ranking, optional
+        If it is centered, the means of all queries and of the whole store are subtracted. Hubs are corrected for later, by
+        :func:`~congruence.upgrade.certify.overlap.compare_lists`, which has all lists.
+
+    Returns
+    -------
+    ndarray, shape (queries, rows)
+    """
+    queries, store = sides(strategy, model, tables, search)
+    return np.asarray(queries.unit(ranking, search.queries_of(rows)) @ store.unit(ranking, rows).T)
 
 
 def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking = PLAIN) -> np.ndarray:
@@ -215,131 +268,3 @@ def cosines(model: TwoWay, tables: Tables, modality: str, rows: np.ndarray) -> n
     mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
     own = normalize_rows(tables.target[modality][rows])
     return np.asarray(np.einsum("ij,ij->i", mapped, own, dtype=np.float64))
-
-
-@dataclass(frozen=True)
-class Search:
-    """Queries whose result lists over two stores are compared.
-
-    Attributes
-    ----------
-    name : str
-        Prefix of its measures: ``"overlap"`` or ``"text_overlap"``.
-    modality : str
-        Modality of the queries.
-    source : ndarray, shape (m, d_source), or None
-        The queries in the source model, if available.
-    target : ndarray, shape (m, d_target)
-    store : str
-        Modality that is searched.
-    role : {"items", "captions", "classes", "apart"}
-        The stored items themselves, each excluded from its own list; a caption for each item; a description for each class; or texts of
-        other items.
-    """
-
-    name: str
-    modality: str
-    source: np.ndarray | None
-    target: np.ndarray
-    store: str
-    role: str
-
-
-def searches_of(tables: Tables, texts: tuple[np.ndarray | None, np.ndarray] | None) -> list[Search]:
-    """Return the searches that are possible in a store with vectors from both models.
-
-    Parameters
-    ----------
-    tables : Tables
-    texts : (ndarray or None, ndarray), optional
-        Text queries of other items in the source model (if available) and in the target model, paired by row.
-
-    Returns
-    -------
-    list of Search
-        Empty if the target model has no vectors of the store.
-    """
-    stored, asked = tables.stored, tables.asked
-    if stored not in tables.target:
-        return []
-    out = [Search("overlap", stored, tables.source[stored], tables.target[stored], stored, "items")]
-    if asked != stored and asked in tables.target:
-        role = "classes" if tables.by_class else "captions"
-        out.append(Search("text_overlap", asked, tables.source[asked], tables.target[asked], stored, role))
-    elif texts is not None:
-        source, target = (None if rows is None else rows[:_MOST_TEXTS] for rows in texts)
-        assert target is not None
-        out.append(Search("text_overlap", "text", source, target, stored, "apart"))
-    return out
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """Queries or a store, in the form in which a strategy compares them.
-
-    Attributes
-    ----------
-    whole : ndarray, shape (n, d)
-        All rows, before mapping.
-    mapped : AffineMap or None
-        None if the rows are compared without mapping.
-    """
-
-    whole: np.ndarray
-    mapped: AffineMap | None = None
-
-    def unit(self, some: np.ndarray, ranking: Ranking) -> np.ndarray:
-        """Return some rows, mapped and scaled to unit norm."""
-        moved = self.whole[some] if self.mapped is None else self.mapped.transform(self.whole[some])
-        mean = self.whole.mean(axis=0, keepdims=True) if ranking.center else None
-        if mean is not None and self.mapped is not None:
-            mean = self.mapped.transform(mean)  # the map is affine
-        return unit_rows(moved, ranking, mean)
-
-
-def sides_in(strategy: str, model: TwoWay, tables: Tables, search: Search) -> tuple[Side, Side] | None:
-    """Return the queries and the store that a strategy compares, or None if they are not available."""
-    ours, theirs = tables.source[search.store], search.target
-    if strategy == "re-embed":
-        return Side(theirs), Side(tables.target[search.store])
-    if strategy == "stored":
-        return Side(theirs), Side(ours, model.to_target(search.store))
-    if search.source is None:
-        return None
-    if strategy == "keep":
-        return Side(search.source), Side(ours)
-    return Side(theirs, model.to_source(search.modality)), Side(ours)
-
-
-def similarity_in(
-    strategy: str,
-    model: TwoWay,
-    tables: Tables,
-    search: Search,
-    queries: np.ndarray,
-    rows: np.ndarray,
-    ranking: Ranking = PLAIN,
-) -> np.ndarray | None:
-    """Return the similarities by which a strategy ranks, shape (queries, rows), or None if they cannot be computed.
-
-    Parameters
-    ----------
-    strategy : str
-        One of :data:`~congruence.upgrade.certify.STRATEGIES`.
-    model : TwoWay
-    tables : Tables
-    search : Search
-    queries, rows : ndarray of int
-        Numbers of the search's queries and of the stored rows.
-    ranking : Ranking, optional
-        If it is centered, the means of all queries and of the whole store are subtracted. Hubs are corrected for later, by
-        :func:`~congruence.upgrade.certify.overlap.compare_lists`, which has all lists.
-
-    Returns
-    -------
-    ndarray or None
-    """
-    sides = sides_in(strategy, model, tables, search)
-    if sides is None:
-        return None
-    return np.asarray(sides[0].unit(queries, ranking) @ sides[1].unit(rows, ranking).T)
