@@ -23,7 +23,7 @@ ANCHORS = (20, 50, 100, 200, 400, 900)
 FILTERS = {
     "default": OrthogonalMap(),
     "full (the paper's)": OrthogonalMap(shrinkage="full"),
-    "probed": OrthogonalMap(shrinkage="probed"),
+    "covered": OrthogonalMap(shrinkage="covered"),
     "soft 0.003": OrthogonalMap(shrinkage="soft"),
     "cv": OrthogonalMap(shrinkage="cv"),
     "ridge, GCV": LinearMap(),

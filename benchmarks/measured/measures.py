@@ -85,13 +85,13 @@ def offset() -> list[dict[str, Any]]:
 def spanning() -> dict[str, Any]:
     """Measure the span of anchors, the position of texts relative to images, and the classes that the margins guarantee: docs/spanning.md."""
     from congruence.datasets import load_sample
-    from congruence.theory import anchors_needed, kappa, probed_share, probed_subspace, sym_spanning
+    from congruence.theory import anchors_needed, covered_share, covered_subspace, kappa, sym_spanning
 
     sample, lvis = load_sample("emoji"), arrays("lvis1203_clip")
     images, texts = (unit(sample.source[kind].vectors) for kind in ("image", "text"))
 
     def strongest(r: int) -> np.ndarray:
-        return unit(images @ probed_subspace(images, rank=r).basis.T)
+        return unit(images @ covered_subspace(images, rank=r).basis.T)
 
     anchors = []
     for name, A in {
@@ -110,9 +110,9 @@ def spanning() -> dict[str, Any]:
     clip_images, clip_texts = unit(lvis["image_openai_vitb32_avg5"]), unit(lvis["text_openai_vitb32"])
     shares = []
     for r in (48, 128, 256, 400, 505, 508, 511, 512):
-        medians = [float(np.median(probed_share(clip_images, Q, rank=r).shares)) for Q in (clip_texts, clip_images)]
+        medians = [float(np.median(covered_share(clip_images, Q, rank=r).shares)) for Q in (clip_texts, clip_images)]
         shares.append({"r": r, "text": medians[0], "image": medians[1]})
-    inside = {r: float(np.median(probed_share(images, texts, rank=r).shares)) for r in (32, 48)}
+    inside = {r: float(np.median(covered_share(images, texts, rank=r).shares)) for r in (32, 48)}
     singular = np.linalg.svd(clip_images, compute_uv=False)[[0, -1]].tolist()
     return {"anchors": anchors, "shares": shares, "sample_texts_inside": inside, "singular": singular, "margins": _margins(images, texts, sample, lvis)}  # fmt: skip
 

@@ -126,7 +126,7 @@ def zero_shot() -> str:
         scores = [found.get(m, "aligned image", "target text").after for m in ("zero_shot", "zero_shot_centered")]
         half = evaluate(congruence.fit(text, other, **given), *sides)
         scores.insert(1, half.get("zero_shot", "aligned image", "target text").after)
-        energy = 100 * found.probed_energy["image"]
+        energy = 100 * found.covered_share["image"]
         cells = [str(1203 - holdout), f"{holdout:,}", *map(shown, scores)]
         rows.append([*cells, f"{energy:.0f} %" if round(energy, 1) == 100 else f"{energy:.1f} %"])
     header = [

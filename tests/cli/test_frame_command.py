@@ -40,10 +40,10 @@ def test_a_frame_is_fitted_added_to_and_gives_maps(here, files, tmp_path):
 
 
 def test_the_frame_is_the_one_of_the_library(here, files, tmp_path):
-    assert here("frame", "fit", "a=a.npz", "b=b.npz", "c=c.npz", "-o", "frame", "--shrinkage", "probed").code == 0
+    assert here("frame", "fit", "a=a.npz", "b=b.npz", "c=c.npz", "-o", "frame", "--shrinkage", "covered").code == 0
     ids = [f"i{k}" for k in range(60)]
     have = {"a": slice(40), "b": slice(20, 60), "c": slice(30, 60)}
-    own = CanonicalFrame(shrinkage="probed").fit({k: Embeddings(files[k][s], ids[s]) for k, s in have.items()})
+    own = CanonicalFrame(shrinkage="covered").fit({k: Embeddings(files[k][s], ids[s]) for k, s in have.items()})
     np.testing.assert_array_equal(
         CanonicalFrame.load(tmp_path / "frame").map("a", "c").rotation_, own.map("a", "c").rotation_
     )

@@ -118,7 +118,7 @@ def test_the_means_of_a_map_tell_its_models_apart(mapping):
 
 def test_rows_written_by_a_map_of_few_anchors_are_counted():
     problem = rigid_problem(n=300, d_source=D, random_state=0)
-    few = congruence.OrthogonalMap(shrinkage="probed").fit(problem.X[:8], problem.Y[:8], modality="text")
+    few = congruence.OrthogonalMap(shrinkage="covered").fit(problem.X[:8], problem.Y[:8], modality="text")
     mapped = few.transform(problem.X[100:140])
     report = OriginDetector().fit(maps={"m": few}).examine(np.vstack([mapped, problem.Y[200:260]]))
     assert report.mapped == {"m": 40}

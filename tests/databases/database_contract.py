@@ -192,7 +192,7 @@ class DatabaseContract:
         before = self.user_rows(where)
         with self.open(where) as database:
             self.fill(database)
-            assert database.stage() is Stage.BESIDE
+            assert database.stage() is Stage.PREPARED
             assert dict(database.note()) in ({"map": "abc"}, {})
             assert database.count("new") == N
             block = database.fetch(next(iter(database.scan(batch=40))).ids, "new")
@@ -213,7 +213,7 @@ class DatabaseContract:
                 assert block.has_new.all()
                 np.testing.assert_array_equal(block.new, self.mapped(block.old))
         with self.open(where) as database:  # another process finds the same
-            assert database.stage() is Stage.BESIDE
+            assert database.stage() is Stage.PREPARED
             with pytest.raises(MigrationError, match="Got .*expected"):
                 database.prepare(DIM_NEW + 1, "float32", {"map": "abc"})
             database.prepare(DIM_NEW, "float32", {"map": "abc"})
@@ -373,7 +373,7 @@ class DatabaseContract:
             np.testing.assert_array_equal(block.vectors, vectors[[row[one] for one in block.ids.to_pylist()]])
             database.rollback()
             database.rollback()
-            assert database.stage() is Stage.BESIDE
+            assert database.stage() is Stage.PREPARED
         assert self.user_rows(where) == before
         with self.open(where) as database:
             database.switch()

@@ -62,7 +62,7 @@ class MemoryDatabase(Database):
     def stage(self):
         if self.table.switched:
             return Stage.SWITCHED
-        return Stage.UNTOUCHED if self.table.made is None else Stage.BESIDE
+        return Stage.UNTOUCHED if self.table.made is None else Stage.PREPARED
 
     def note(self):
         return dict(self.table.made[2]) if self.table.made else {}

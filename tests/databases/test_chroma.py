@@ -102,11 +102,11 @@ def width_shown(where):
 @pytest.mark.parametrize(
     ("step", "renames", "stage"),
     [
-        ("switch", 0, Stage.BESIDE),
-        ("switch", 1, Stage.BESIDE),
+        ("switch", 0, Stage.PREPARED),
+        ("switch", 1, Stage.PREPARED),
         ("rollback", 0, Stage.SWITCHED),
         ("rollback", 1, Stage.SWITCHED),
-        ("rollback", 2, Stage.BESIDE),
+        ("rollback", 2, Stage.PREPARED),
     ],
 )
 def test_a_kill_between_the_renames(items, step, renames, stage, then):
@@ -122,7 +122,7 @@ def test_a_kill_between_the_renames(items, step, renames, stage, then):
         assert database.stage() is stage
         assert (database.count("old"), database.count("new")) == (25, 25)
         getattr(database, then)()
-        assert database.stage() is (Stage.SWITCHED if then == "switch" else Stage.BESIDE)
+        assert database.stage() is (Stage.SWITCHED if then == "switch" else Stage.PREPARED)
         assert width_shown(items) == (25, DIM_NEW if then == "switch" else DIM)
         (database.rollback if then == "switch" else database.switch)()
         assert width_shown(items) == (25, DIM if then == "switch" else DIM_NEW)

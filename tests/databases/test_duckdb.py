@@ -141,7 +141,7 @@ def test_a_switch_that_fails_changes_nothing(tmp_path):
             database._without_indices(
                 "ALTER TABLE items RENAME COLUMN v TO w", "ALTER TABLE items RENAME COLUMN none TO v"
             )
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         database.switch()
         assert database.stage() is Stage.SWITCHED
     with duckdb.connect(where) as user:

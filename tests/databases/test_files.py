@@ -168,7 +168,7 @@ def test_a_map_that_changes_nothing_switches_and_rolls_back_too(tmp_path, kind):
         assert database.stage() is Stage.SWITCHED
     with open_database(where) as database:
         database.rollback()
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         database.switch()
         database.drop_old()
         assert database.stage() is Stage.UNTOUCHED
@@ -184,7 +184,7 @@ def test_a_file_that_others_write_to_is_refused_until_the_new_vectors_are_discar
     np.save(part, 2 * X) if kind == "npy" else pq.write_table(table_of(2 * X), part)
     now = bits(where)
     with open_database(where) as database:
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         for step in (lambda: database.prepare(E), database.switch):
             with pytest.raises(MigrationError, match=r"written to since .*expected it unchanged"):
                 step()
@@ -284,7 +284,7 @@ def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files
                 database.build_index()
         finally:
             small_files(-1)
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         assert where.read_bytes() == before
         assert not list((tmp_path / f".{name}.congruence" / "other").iterdir())
         database.switch()

@@ -158,7 +158,7 @@ def test_a_kill_while_writing_loses_nothing(tmp_path, monkeypatch, step):
         if name.endswith("_store"):
             assert lance.dataset(where).count_rows("embedding__congruence_new IS NOT NULL") in (0, 20)
     with open_database(where) as database:
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         there = new_of(database)
         assert set(blocks[0].ids.to_pylist() + blocks[1].ids.to_pylist()) <= set(there)
         fill(database, scale=3)

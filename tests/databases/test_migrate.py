@@ -104,7 +104,7 @@ def test_the_whole_way_and_back(mapping, tmp_path, ids):
         assert plan.refused == []
         assert made.made is None
         migration.run()
-        assert migration.database.stage() is Stage.BESIDE
+        assert migration.database.stage() is Stage.PREPARED
         wanted = expected(mapping, made)
         assert set(made.new) == set(wanted)
         for one, row in wanted.items():

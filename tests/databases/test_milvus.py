@@ -139,9 +139,9 @@ def kill_after(monkeypatch, renames):
 @pytest.mark.parametrize(
     ("step", "renames", "stage"),
     [
-        ("switch", 1, Stage.BESIDE),
+        ("switch", 1, Stage.PREPARED),
         ("rollback", 1, Stage.SWITCHED),
-        ("rollback", 2, Stage.BESIDE),
+        ("rollback", 2, Stage.PREPARED),
     ],
 )
 def test_a_kill_between_the_renames(items, step, renames, stage, then):
@@ -158,7 +158,7 @@ def test_a_kill_between_the_renames(items, step, renames, stage, then):
         assert database.stage() is stage
         assert (database.count("old"), database.count("new")) == (25, 25)
         getattr(database, then)()
-        assert database.stage() is (Stage.SWITCHED if then == "switch" else Stage.BESIDE)
+        assert database.stage() is (Stage.SWITCHED if then == "switch" else Stage.PREPARED)
         assert width_shown(items) == (25, DIM_NEW if then == "switch" else DIM)
         database.rollback()
         assert rows_shown(items) == before
@@ -193,7 +193,7 @@ def test_an_alias_moves_in_one_step(items):
                 names[migration] = client.describe_alias("photos")["collection_name"]
                 assert database.stage() is Stage.SWITCHED
                 database.rollback()
-                assert database.stage() is Stage.BESIDE
+                assert database.stage() is Stage.PREPARED
                 database.switch()
             client.create_alias(collection_name=database._place().old, alias="another")
             with pytest.raises(MigrationError, match="alias 'another' on 'items.*Move or delete that alias first"):
@@ -293,7 +293,7 @@ def test_what_was_written_outlives_a_kill(items, tmp_path):
     shutil.copytree(tmp_path / "my.db", tmp_path / "killed.db")
     remnant = tmp_path / "killed.db" / "collections" / "items__congruence_new"
     with open_database(f"milvus://{tmp_path}/killed.db") as database:
-        assert (database.stage(), database.count("old"), database.count("new")) == (Stage.BESIDE, 25, 25)
+        assert (database.stage(), database.count("old"), database.count("new")) == (Stage.PREPARED, 25, 25)
         database.discard()
         remnant.mkdir()  # as a kill within the client's creation or deletion leaves it
         (remnant / "manifest.json").touch()

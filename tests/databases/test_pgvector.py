@@ -282,7 +282,7 @@ def test_what_a_view_would_not_keep_is_refused(shop, script, told):
         connection.execute(script)
         with pytest.raises(MigrationError, match=told):
             database.switch()
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
 
 
 def test_a_row_added_at_the_last_moment_is_not_lost(shop):
@@ -293,7 +293,7 @@ def test_a_row_added_at_the_last_moment_is_not_lost(shop):
         connection.execute("DELETE FROM items WHERE id = 4")
         with pytest.raises(MigrationError, match="Got 1 rows .* without a new vector"):
             database.switch()
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         for block in database.scan():
             write(database, block)
         database.switch()

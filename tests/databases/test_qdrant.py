@@ -196,10 +196,10 @@ def test_readers_of_the_collections_own_name_are_not_switched(server, items):
         run(database)
         with pytest.raises(MigrationError, match=r"expected an alias.*Create an alias of 'items_v1'.*table=ALIAS"):
             database.switch()
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
     alias(items, "items", "items_v1")
     with open_database(server.url, table="items") as database:  # the same migration goes on by the alias
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         database.switch()
     with open_database(server.url, table="items_v1") as database:
         assert database.stage() is Stage.SWITCHED
@@ -263,7 +263,7 @@ def test_collections_of_others_are_left_alone(server, items):
         database.rollback()
     alias(items, "staging", "items_v1__congruence_new")  # somebody looks at the new vectors
     with open_database(server.url, table="items") as database:
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         with pytest.raises(MigrationError, match="alias 'staging' on 'items_v1__congruence_new'"):
             database.discard()
     assert len(names(items)) == 2
@@ -331,7 +331,7 @@ def test_a_preparation_that_was_cut_short_is_completed(server, items):
         server.faults.append(("PUT /collections/items_v1__congruence_new/index", 503))
         with pytest.raises(DatabaseUnavailableError):
             database.prepare(DIM_NEW)
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         database.prepare(DIM_NEW)
     assert server.indexes["items_v1__congruence_new"] == {"kind": "keyword"}
 

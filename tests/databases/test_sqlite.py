@@ -111,7 +111,7 @@ def test_a_row_added_at_the_last_moment_is_not_lost(items):
         connection.execute("INSERT INTO items VALUES (7, 1, ?, ?)", [np.ones(4, np.float32), np.ones(2, np.float32)])
         with pytest.raises(MigrationError, match=r"Got 1 rows .*expected"):
             database.switch()
-        assert database.stage() is Stage.BESIDE
+        assert database.stage() is Stage.PREPARED
         fill(database)
         database.switch()
         assert connection.execute("SELECT count(*) FROM items").fetchone() == (6,)

@@ -11,7 +11,7 @@ from engine_data import FILES, ROWS, Dying, Killed, Pickled, X, make_map, table
 from s3_server import s3_server
 
 from congruence.databases import open_database
-from congruence.engines import EngineWalks, LocalEngine
+from congruence.engines import EngineExecutor, LocalEngine
 from congruence.errors import DatabaseError, FileError, NotFiniteError, ParameterError
 from congruence.upgrade.migrate import Migration
 
@@ -26,9 +26,11 @@ def write_table(where, vectors=X, rows=ROWS):
     return where
 
 
-def migrate(where, journal, walks, steps=("run", "verify", "switch"), **options):
+def migrate(where, journal, executor, steps=("run", "verify", "switch"), **options):
     told = {}
-    with Migration(open_database(str(where)), MAP, journal=journal, walks=walks, **options.pop("migration", {})) as one:
+    with Migration(
+        open_database(str(where)), MAP, journal=journal, executor=executor, **options.pop("migration", {})
+    ) as one:
         for step in steps:
             told[step] = getattr(one, step)(**(options if step == "run" else {}))
     return told
@@ -73,12 +75,12 @@ class Meanwhile(LocalEngine):
 def test_it_ends_as_in_one_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     where = write_table(tmp_path / "photos.lance")
-    told = migrate("photos.lance", "journal", EngineWalks(Pickled(), stretch_bytes=4 * X.shape[1] * 2 * ROWS))
+    told = migrate("photos.lance", "journal", EngineExecutor(Pickled(), range_bytes=4 * X.shape[1] * 2 * ROWS))
     assert told["verify"].passed
     assert check(where).tolist() == list(range(N))
     kept = json.loads((tmp_path / "journal" / "journal.json").read_text())
     assert kept["rows"] == N
-    with Migration(open_database("photos.lance"), journal="journal", walks=EngineWalks(Pickled())) as one:
+    with Migration(open_database("photos.lance"), journal="journal", executor=EngineExecutor(Pickled())) as one:
         assert one.rollback()["identical"] is True
     np.testing.assert_array_equal(rows_of(where)[1], X)
     assert lance.dataset(str(where)).to_table(columns=["id", "title"]).equals(table().drop(["vector"]))
@@ -95,7 +97,7 @@ def test_small_fragments_share_a_stretch(tmp_path):
 @pytest.mark.parametrize("after", [0, FILES - 1])
 @pytest.mark.parametrize("then", ["engine", "one process"])
 def test_a_killed_driver_loses_nothing(tmp_path, monkeypatch, after, then):
-    where, one_each = write_table(tmp_path / "photos.lance"), {"stretch_bytes": 1}
+    where, one_each = write_table(tmp_path / "photos.lance"), {"range_bytes": 1}
     database = open_database(str(where))
 
     def dead(files):
@@ -103,25 +105,27 @@ def test_a_killed_driver_loses_nothing(tmp_path, monkeypatch, after, then):
 
     monkeypatch.setattr(type(database), "take", lambda self, files: dead(files))
     with pytest.raises(Killed):
-        migrate(where, tmp_path / "j", EngineWalks(Dying(after), **one_each), steps=("run",))
+        migrate(where, tmp_path / "j", EngineExecutor(Dying(after), **one_each), steps=("run",))
     monkeypatch.undo()
-    walks = EngineWalks(LocalEngine(), **one_each) if then == "engine" else None
-    assert migrate(where, tmp_path / "j", walks, resume=True)["verify"].passed
+    executor = EngineExecutor(LocalEngine(), **one_each) if then == "engine" else None
+    assert migrate(where, tmp_path / "j", executor, resume=True)["verify"].passed
     assert len(check(where)) == N
 
 
 def test_what_is_committed_is_not_mapped_again(tmp_path, monkeypatch):
     where = write_table(tmp_path / "photos.lance")
     with pytest.raises(Killed):  # an interrupt: what was told is committed
-        migrate(where, tmp_path / "j", EngineWalks(Dying(2), stretch_bytes=1), steps=("run",))
+        migrate(where, tmp_path / "j", EngineExecutor(Dying(2), range_bytes=1), steps=("run",))
     from congruence.upgrade.migrate.mapper import RowMapper
 
     mapped, call = [], RowMapper.__call__
     monkeypatch.setattr(
         RowMapper, "__call__", lambda self, ids, *rest: mapped.append(len(ids)) or call(self, ids, *rest)
     )
-    with Migration(open_database(str(where)), MAP, journal=tmp_path / "j", walks=EngineWalks(LocalEngine())) as one:
-        one.walks.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
+    with Migration(
+        open_database(str(where)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
+    ) as one:
+        one.executor.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
     assert sum(mapped) == (FILES - 2) * ROWS
 
 
@@ -147,7 +151,7 @@ def test_others_change_the_table_meanwhile(tmp_path, name):
     """Files that were written for rows as they were before are committed where these still stand, and the others removed."""
     where = write_table(tmp_path / "photos.lance")
     engine = Meanwhile(where, CHANGES[name])
-    assert migrate(where, tmp_path / "j", EngineWalks(engine, stretch_bytes=1))["verify"].passed
+    assert migrate(where, tmp_path / "j", EngineExecutor(engine, range_bytes=1))["verify"].passed
     assert engine.change is None
     old = rows_of(where, "vector__congruence_old")
     ids, new = rows_of(where)
@@ -184,13 +188,13 @@ def test_rows_that_are_deleted_or_have_no_vector(tmp_path):
     whole = table().set_column(1, "vector", pa.array(lists, pa.list_(pa.float32(), X.shape[1])))
     lance.write_dataset(whole, str(where), max_rows_per_file=ROWS)
     lance.dataset(str(where)).delete(f"id IN ({', '.join(map(str, sorted(holes)))})")
-    migrate(where, tmp_path / "j", EngineWalks(LocalEngine()), steps=("run", "verify"))
+    migrate(where, tmp_path / "j", EngineExecutor(LocalEngine()), steps=("run", "verify"))
     database = open_database(str(where))
     wrong = pa.array([250, 1100])
     database.write(wrong, np.full((2, MAP.d_out), 0.5, np.float32))
     database.delete(pa.array([251]))
     database.flush()
-    with Migration(open_database(str(where)), journal=tmp_path / "j", walks=EngineWalks(Pickled())) as one:
+    with Migration(open_database(str(where)), journal=tmp_path / "j", executor=EngineExecutor(Pickled())) as one:
         one.switch()
         assert [found["written"] for found in one.journal.passes[-2:]] == [3, 0]
     ids, new = rows_of(where)
@@ -225,7 +229,7 @@ def test_rows_before_the_first_that_changes_are_copied(tmp_path):
 @pytest.mark.parametrize("element", ["float16", "binary"])
 def test_other_kinds_of_numbers(tmp_path, element):
     where = write_table(tmp_path / "photos.lance")
-    migrate(where, tmp_path / "a", EngineWalks(Pickled()), steps=("run",), migration={"element_type": element})
+    migrate(where, tmp_path / "a", EngineExecutor(Pickled()), steps=("run",), migration={"element_type": element})
     ours = lance.dataset(str(where)).to_table(columns=["vector__congruence_new"])
     other = write_table(tmp_path / "other.lance")
     migrate(other, tmp_path / "b", None, steps=("run",), migration={"element_type": element})
@@ -241,12 +245,12 @@ def test_bad_input(tmp_path):
     where = write_table(tmp_path / "photos.lance", vectors)
     files = column_files(where)[0]
     with pytest.raises(NotFiniteError, match=r"607.*The fragment is fragments 2 to 2"):
-        migrate(where, tmp_path / "j", EngineWalks(LocalEngine(), stretch_bytes=1), steps=("run",))
+        migrate(where, tmp_path / "j", EngineExecutor(LocalEngine(), range_bytes=1), steps=("run",))
     on_disk, named = column_files(where)
     assert on_disk - files == named - files  # of the fragments before, and nothing of the broken one
     database = open_database(str(write_table(tmp_path / "few.lance")), rows="id < 100")
     with pytest.raises(ParameterError, match="Got the condition 'id < 100' for an engine; expected all rows"):
-        Migration(database, MAP, journal=tmp_path / "k", walks=EngineWalks(LocalEngine())).run()
+        Migration(database, MAP, journal=tmp_path / "k", executor=EngineExecutor(LocalEngine())).run()
 
 
 @pytest.fixture
@@ -270,8 +274,8 @@ def test_a_table_in_an_object_store_by_the_command(bucket, here, tmp_path):
     MAP.save(tmp_path / "map")
     where = "s3://bucket/shop/photos.lance"
     with pytest.raises(Killed):
-        walks = EngineWalks(Dying(1), stretch_bytes=1)
-        migrate(where, tmp_path / "journal", walks, steps=("run",))
+        executor = EngineExecutor(Dying(1), range_bytes=1)
+        migrate(where, tmp_path / "journal", executor, steps=("run",))
     lance.dataset(where, storage_options=bucket).delete("id = 700")
     for words in (("--map", "map", "--resume", "--yes"), ("verify",), ("switch",)):
         ended = here("migrate", where, *words, "--journal", "journal")

@@ -20,7 +20,7 @@ from congruence.databases import open_database
 from congruence.encoders import load_encoder
 from congruence.engines import (
     EncoderSpec,
-    EngineWalks,
+    EngineExecutor,
     MapBatch,
     RayEngine,
     embed_dataset,
@@ -132,8 +132,8 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
     where = write_parts(tmp_path / "photos")
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
-    walks = EngineWalks(Dangerous(tmp_path / "marks", ("rows 300 to 599", "file-000002")))
-    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", walks=walks) as migration:
+    executor = EngineExecutor(Dangerous(tmp_path / "marks", ("rows 300 to 599", "file-000002")))
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", executor=executor) as migration:
         migration.run()
         assert migration.journal.rows == FILES * ROWS
         assert migration.verify().passed
@@ -159,8 +159,8 @@ def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_pat
     lance.write_dataset(table(), str(where), max_rows_per_file=ROWS)
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
-    walks = EngineWalks(Dangerous(tmp_path / "marks", ("fragments 2 to 2",)), stretch_bytes=1)
-    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", walks=walks) as migration:
+    executor = EngineExecutor(Dangerous(tmp_path / "marks", ("fragments 2 to 2",)), range_bytes=1)
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "journal", executor=executor) as migration:
         migration.run()
         assert migration.verify().passed
     assert [mark.name for mark in (tmp_path / "marks").iterdir()] == ["fragments 2 to 2"]

@@ -57,7 +57,7 @@ def some(models, **rows):
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
 @pytest.mark.parametrize("n", [5, 60])
 @pytest.mark.parametrize(
-    "options", [{}, {"shrinkage": "probed"}, {"center": False}, {"shrinkage_strength": 1.0}], ids=str
+    "options", [{}, {"shrinkage": "covered"}, {"center": False}, {"shrinkage_strength": 1.0}], ids=str
 )
 def test_two_models_give_their_pairwise_map(n, options):
     rows = world(n=n, widths=(8, 10), noise=0.3)
@@ -112,13 +112,13 @@ def loss(frame, models):
 
 def test_complete_models_reach_the_loss_of_gowers_iteration():
     models = world(3, n=30, widths=(5, 5, 5, 5), noise=0.8)
-    frame = CanonicalFrame(shrinkage="probed", tol=1e-13).fit(models)
+    frame = CanonicalFrame(shrinkage="covered", tol=1e-13).fit(models)
     np.testing.assert_allclose(loss(frame, models), gower(list(models.values())), rtol=1e-8)
 
 
 def test_scipys_optimizer_finds_nothing_better():
     models = world(4, n=25, widths=(3, 3, 3), noise=0.7)
-    frame = CanonicalFrame(shrinkage="probed", tol=1e-13).fit(models)
+    frame = CanonicalFrame(shrinkage="covered", tol=1e-13).fit(models)
     X = [(rows - rows.mean(0)) @ frame.models_[name].rotation for name, rows in models.items()]
 
     def moved(angles):
@@ -184,11 +184,11 @@ def test_directions_that_only_a_later_edge_of_the_tree_needs_are_not_lost():
     rows = some(
         {"a": a, "b": b, "d": d, "e": e}, a=range(20), b=range(10, 20), d=range(20, 60), e=[*range(10), *range(20, 60)]
     )
-    mapping = CanonicalFrame(shrinkage="probed").fit(rows).map("a", "b")
+    mapping = CanonicalFrame(shrinkage="covered").fit(rows).map("a", "b")
     np.testing.assert_allclose(mapping.transform(a[10:20]), b[10:20], atol=1e-8)
 
 
-@pytest.mark.parametrize("shrinkage", ["probed", "full"])
+@pytest.mark.parametrize("shrinkage", ["covered", "full"])
 def test_loops_close_on_what_the_models_share(shrinkage):
     models = world(9, n=40, widths=(8, 8, 8), noise=0.5)
     frame = CanonicalFrame(shrinkage=shrinkage).fit(models)
@@ -200,7 +200,7 @@ def test_loops_close_on_what_the_models_share(shrinkage):
 
 
 def test_a_loop_through_a_narrower_model_is_a_projection_and_gains_only_shrink():
-    frame = CanonicalFrame(shrinkage="probed").fit(world(10, n=40, widths=(8, 5, 8), noise=0.5))
+    frame = CanonicalFrame(shrinkage="covered").fit(world(10, n=40, widths=(8, 5, 8), noise=0.5))
     loop = frame.map("a", "b").then(frame.map("b", "c")).then(frame.map("c", "a")).rotation_
     np.testing.assert_allclose(loop, loop.T, atol=1e-12)
     np.testing.assert_allclose(loop @ loop, loop, atol=1e-12)

@@ -133,7 +133,7 @@ def test_impossible_options_are_refused():
         with pytest.raises(ParameterError, match=words):
             m.fit(p.X, p.Y)
     with pytest.raises(ParameterError, match="determinant"):
-        OrthogonalMap(allow_reflection=False, shrinkage="probed").fit(p.X, p.X)
+        OrthogonalMap(allow_reflection=False, shrinkage="covered").fit(p.X, p.X)
     with pytest.raises(ParameterError, match="at least 10"):
         OrthogonalMap(shrinkage="cv").fit(p.X[:9], p.Y[:9])
     with pytest.raises(ParameterError, match="partial_fit"):
@@ -150,16 +150,16 @@ def test_constant_anchors_are_refused():
 
 def test_few_anchors_probe_only_what_they_span():
     p = rigid_problem(10, 30, random_state=7)
-    m = OrthogonalMap(shrinkage="probed").fit(p.X, p.Y)
+    m = OrthogonalMap(shrinkage="covered").fit(p.X, p.Y)
     assert m.rank_ == 9
-    # Thm C.16: on the probed subspace the true rotation is found exactly, and nothing is said of the rest.
+    # Thm C.16: on the covered subspace the true rotation is found exactly, and nothing is said of the rest.
     basis = np.linalg.svd(p.X - p.X.mean(0))[2][:9]
     np.testing.assert_allclose(basis @ m.rotation_, basis @ p.rotation, atol=1e-8)
     rest = np.linalg.svd(p.X - p.X.mean(0))[2][9:]
     np.testing.assert_allclose(rest @ m.rotation_, 0, atol=1e-8)
-    np.testing.assert_allclose(m.probed_energy(basis + m.source_mean_), 1, atol=1e-8)
-    np.testing.assert_allclose(m.probed_energy(rest + m.source_mean_), 0, atol=1e-8)
-    assert m.probed_energy(m.source_mean_[None])[0] == 1
+    np.testing.assert_allclose(m.covered_share(basis + m.source_mean_), 1, atol=1e-8)
+    np.testing.assert_allclose(m.covered_share(rest + m.source_mean_), 0, atol=1e-8)
+    assert m.covered_share(m.source_mean_[None])[0] == 1
 
 
 def test_corresponding_means_count_as_a_direction():
@@ -173,15 +173,15 @@ def test_corresponding_means_count_as_a_direction():
     s = np.linalg.svd(m.rotation_, compute_uv=False)
     np.testing.assert_allclose(s[:30], 1, atol=1e-8)
     np.testing.assert_allclose(s[30:], 0, atol=1e-8)
-    np.testing.assert_allclose(m.probed_energy(X * 2), 1, atol=1e-8)
+    np.testing.assert_allclose(m.covered_share(X * 2), 1, atol=1e-8)
     # A second modality of the same models is carried far better: the gap between the means is no longer lost.
     other = np.random.default_rng(1).standard_normal((50, 80)) + 3 * shift
-    lost = OrthogonalMap(shrinkage="probed").fit(X, Y)
+    lost = OrthogonalMap(shrinkage="covered").fit(X, Y)
     assert np.linalg.norm(m.transform(other) - other @ p.rotation) < 0.5 * np.linalg.norm(
         lost.transform(other) - other @ p.rotation
     )
     assert m.inverse().mean_directions_ == 1
-    assert OrthogonalMap(shrinkage="probed").fit(X, Y).mean_directions_ == 0
+    assert OrthogonalMap(shrinkage="covered").fit(X, Y).mean_directions_ == 0
     two = OrthogonalMap().fit(
         np.vstack([X, X[:20] + 2]), np.vstack([Y, (X[:20] + 2) @ p.rotation]), modality=["text"] * 30 + ["image"] * 20
     )
@@ -200,9 +200,9 @@ def test_the_full_spectrum_fills_in_and_says_so():
     with pytest.warns(DegenerateWarning, match="cover 9 of 30"):
         m = OrthogonalMap(shrinkage="full").fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_ @ m.rotation_.T, np.eye(30), atol=1e-12)
-    probed = OrthogonalMap(shrinkage="probed").fit(p.X, p.Y)
+    covered = OrthogonalMap(shrinkage="covered").fit(p.X, p.Y)
     Z = np.random.default_rng(0).standard_normal((20, 30))
-    np.testing.assert_allclose(m.probed_energy(Z), probed.probed_energy(Z), atol=1e-8)
+    np.testing.assert_allclose(m.covered_share(Z), covered.covered_share(Z), atol=1e-8)
 
 
 def test_rank_counts_real_directions_only():
@@ -219,7 +219,7 @@ def test_no_competitor_beats_the_default_on_noisy_decaying_data(n):
     errors = {}
     for seed in range(12):
         p = rigid_problem(n + 300, 100, noise=0.03, decay=0.7, random_state=seed)
-        for shrinkage in ("auto", "full", "probed"):
+        for shrinkage in ("auto", "full", "covered"):
             import warnings
 
             with warnings.catch_warnings():
@@ -424,7 +424,7 @@ def test_composition_keeps_every_mean_right():
         stepwise = second.for_modality(name).transform(first.for_modality(name).transform(p.X))
         np.testing.assert_allclose(direct, stepwise, atol=1e-12)
     assert both.rank_ == 4
-    np.testing.assert_allclose(both.probed_energy(p.X), 1)
+    np.testing.assert_allclose(both.covered_share(p.X), 1)
     with pytest.raises(ShapeError):
         second.then(first)
     first.target_space_, second.source_space_ = Space("b"), Space("c")

@@ -170,7 +170,7 @@ def test_frames_that_are_not_orthonormal_are_refused(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
-@pytest.mark.parametrize("shrinkage", ["full", "probed", "wiener", "soft", "cv"])
+@pytest.mark.parametrize("shrinkage", ["full", "covered", "wiener", "soft", "cv"])
 @pytest.mark.parametrize(("n", "center"), [(10, True), (60, True), (60, False)])
 def test_every_rigid_map_of_ours_is_what_it_claims(tmp_path, shrinkage, n, center):
     """Few anchors, projections, inverses and chains: what is refused is never a map that was fitted here."""

@@ -16,7 +16,7 @@ from congruence.errors import TooFewAnchorsError
 from congruence.evaluation import Score, Scores
 from congruence.metrics import fit_cca
 from congruence.plotting.look import COLOR
-from congruence.theory import class_margins, probed_subspace, rank_trade_off, sym_spanning
+from congruence.theory import class_margins, covered_subspace, rank_trade_off, sym_spanning
 from congruence.transport import distribution_shift
 
 _rng = np.random.default_rng(0)
@@ -161,9 +161,9 @@ def test_spanning_that_was_estimated_draws_both_ends(monkeypatch):
 
 
 def test_a_subspace_and_canonical_correlations_draw_their_spectra():
-    probed = probed_subspace(X[:5])
-    (values,) = (line for line in probed.plot(axes()).lines if line.get_label() == "singular values")
-    np.testing.assert_allclose(values.get_ydata(), probed.singular_values)
+    covered = covered_subspace(X[:5])
+    (values,) = (line for line in covered.plot(axes()).lines if line.get_label() == "singular values")
+    np.testing.assert_allclose(values.get_ydata(), covered.singular_values)
     fit = fit_cca(X, Y)
     (line,) = fit.plot(axes()).lines
     assert line.get_xydata().tolist() == [[k, value] for k, value in enumerate(fit.correlations.tolist(), start=1)]

@@ -13,7 +13,7 @@ import congruence._utils.atomic as atomic
 import congruence._utils.rename as rename
 from congruence import persist
 from congruence._utils.atomic import atomic_path, backup_of
-from congruence._utils.owner import temporary_beside
+from congruence._utils.owner import temporary_path
 from congruence.errors import FileError, OutputExistsError
 from fresh import run_fresh
 
@@ -337,7 +337,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path):
 
 
 def test_what_may_be_in_work_stays(tmp_path):
-    mine = temporary_beside(tmp_path / "a")
+    mine = temporary_path(tmp_path / "a")
     process = subprocess.Popen(["true"])
     process.wait()
     dead = mine.name.replace(f"-{os.getpid()}-", f"-{process.pid}-")

@@ -102,10 +102,10 @@ def test_orders_differ_between_epochs_seeds_and_stretches(tmp_path):
     orders = [rows.batch(epoch, 4000, seed)[:, 0] for epoch in range(2) for seed in range(2)]
     rows.close()
     for i, order in enumerate(orders):
-        stretches = (order - 1) // 1000
-        assert [len(set(stretches[k : k + 1000])) for k in range(0, 4000, 1000)] == [1] * 4
+        chunks = (order - 1) // 1000
+        assert [len(set(chunks[k : k + 1000])) for k in range(0, 4000, 1000)] == [1] * 4
         within = [(order - 1)[k : k + 1000] % 1000 for k in range(0, 4000, 1000)]
-        for j in range(4):  # as likely to rise as to fall, and not the order of another stretch
+        for j in range(4):  # as likely to rise as to fall, and not the order of another chunk
             assert abs((np.diff(within[j]) > 0).mean() - 0.5) < 0.06
             assert (within[j] == within[j - 1]).mean() < 0.02
         assert all((order == other).mean() < 0.02 for other in orders[:i])
@@ -354,7 +354,7 @@ def test_an_epoch_needs_two_stretches(suffix, tmp_path):
     X = np.zeros((4096, 256), dtype=np.float32)
     X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
-    # Two stretches are 32 MB, two batches 8, a few blocks 4 each; Parquet holds a row group (64 MB) and its pages,
+    # Two chunks are 32 MB, two batches 8, a few blocks 4 each; Parquet holds a row group (64 MB) and its pages,
     # and zipfile seeks by reading 16 MB at a time.
     limit = {".parquet": 190_000, ".lance": 250_000, ".npz": 150_000}.get(suffix, 70_000)
     blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take

@@ -93,7 +93,7 @@ def test_a_rotation_is_recovered_from_texts_alone():
         p = dual_problem(30, 20, d, d_target, random_state=3)
         found = anchor_map(
             p.G, p.G_target, allow_rank_deficient=True
-        )  # in more dimensions exact texts leave some unprobed
+        )  # in more dimensions exact texts leave some uncovered
         np.testing.assert_allclose(p.F @ found.matrix, p.F_target, atol=1e-12)
         assert found.rank == d
         assert linear_text_error(p.G, p.G_target, found.matrix).largest < 1e-12
@@ -148,7 +148,7 @@ def test_the_sentence_says_what_one_is():
     assert "an error of at most 2 is that of any rotation" in turned.in_words()
 
 
-def test_unprobed_targets_promise_nothing():
+def test_uncovered_targets_promise_nothing():
     p = dual_problem(10, 5, 4, 6, noise=0.2, random_state=6)
     bound = linear_bound(*models(p))
     assert (bound.value, bound.conditions["sigma_min"], bound.conditions["rank"]) == (float("inf"), 0, 5)

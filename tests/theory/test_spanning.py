@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import congruence.theory.spanning as spanning
 from congruence.errors import NotFiniteError, ParameterError, ShapeError, ZeroRowError
-from congruence.theory import anchors_needed, probed_subspace, sym_spanning
+from congruence.theory import anchors_needed, covered_subspace, sym_spanning
 from congruence.theory.spanning import features, pack, seen_by, unpack
 
 
@@ -147,7 +147,7 @@ def test_inside_a_subspace_fewer_rows_do():
     hidden = np.linalg.qr(np.random.default_rng(2).standard_normal((50, 4)))[0].T
     S = sphere(10, 4) @ hidden
     assert not sym_spanning(S).spans
-    assert sym_spanning(probed_subspace(S).coordinates(S)).spans
+    assert sym_spanning(covered_subspace(S).coordinates(S)).spans
 
 
 def test_the_tolerance_is_the_callers():

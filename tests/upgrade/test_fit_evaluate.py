@@ -141,7 +141,7 @@ def test_every_score_is_its_metric(models):
         centered = scores.get("zero_shot_centered", f"{image} image", f"{text} text")
         assert centered.after > 0.9
     assert scores.get("zero_shot", "aligned image", "target text").before < 0.3
-    assert scores.probed_energy == {"image": pytest.approx(1), "text": pytest.approx(1)}
+    assert scores.covered_share == {"image": pytest.approx(1), "text": pytest.approx(1)}
     metrics = [row["metric"] for row in scores.to_dict()["rows"]]
     assert metrics[0] == "retrieval"
     assert set(metrics[-4:]) == {"cosine", "distance"}  # of both modalities, after everything that ranks

@@ -98,10 +98,10 @@ def as_given(out: Array, given: object) -> Array:
 
 
 @overload
-def beside(array: np.ndarray, rows: np.ndarray) -> np.ndarray: ...
+def cast_like(array: np.ndarray, rows: np.ndarray) -> np.ndarray: ...
 @overload
-def beside(array: np.ndarray, rows: Array) -> Array: ...
-def beside(array: np.ndarray, rows: Array) -> Array:
+def cast_like(array: np.ndarray, rows: Array) -> Array: ...
+def cast_like(array: np.ndarray, rows: Array) -> Array:
     """Return an array of a map converted to the library, device and dtype of ``rows``."""
     if isinstance(rows, np.ndarray):
         return array.astype(rows.dtype, copy=False)

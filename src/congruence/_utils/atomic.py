@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeAlias
 
-from congruence._utils.owner import find_left_over, temporary_beside
+from congruence._utils.owner import find_left_over, temporary_path
 from congruence._utils.refusals import say_refusal
 from congruence._utils.rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
@@ -85,7 +85,7 @@ def atomic_path(
     check_output(path, force=force, directory=directory, foreign=foreign)
     for left in find_left_over(path):
         _remove(left)
-    temporary = temporary_beside(path)
+    temporary = temporary_path(path)
     try:
         if directory:
             temporary.mkdir()
@@ -254,7 +254,7 @@ def recover(path: Path, foreign: Foreign) -> None:
         with suppress(FileExistsError, FileNotFoundError):  # another writer was faster
             rename_exclusive(backup, path)
     elif _is_own(path, foreign):
-        temporary = temporary_beside(path)
+        temporary = temporary_path(path)
         with suppress(FileNotFoundError):
             os.rename(backup, temporary)
         _remove(temporary)

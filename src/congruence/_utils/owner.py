@@ -13,7 +13,7 @@ from pathlib import Path
 _NAME = re.compile(r"\.(?P<place>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.tmp")
 
 
-def temporary_beside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return a free hidden name beside a path, with the place and number of this process."""
     return path.parent / f"{_stem(path)}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 

@@ -38,7 +38,7 @@ def print_plan(plan: Plan) -> None:
         ],
         [
             "written",
-            f"to a separate {plan.beside}; the switch takes {'one step' if plan.atomic_switch else 'several steps'}",
+            f"to a separate {plan.container}; the switch takes {'one step' if plan.atomic_switch else 'several steps'}",
         ],
         [
             "size",

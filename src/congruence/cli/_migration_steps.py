@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from congruence.cli._bars import Bars
     from congruence.databases import Database
     from congruence.embeddings import Embeddings
-    from congruence.engines import EngineWalks
+    from congruence.engines import EngineExecutor
     from congruence.upgrade.migrate import Migration, Plan, Verification
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "confirm_plan",
     "discard",
     "drop_old",
-    "make_walks",
-    "own_walks",
+    "local_executor",
+    "make_executor",
     "rollback",
     "run",
     "switch",
@@ -44,9 +44,9 @@ def typed(where: str, action: str, **options: str | None) -> str:
     return shlex.join(words)
 
 
-def make_walks(
+def make_executor(
     engine: str, address: str | None, workers: int | None, action: str, *, reembeds: bool
-) -> EngineWalks | None:
+) -> EngineExecutor | None:
     """Return the passes over rows on another engine than this process. Raises ParameterError for steps that no engine can run."""
     from congruence.cli._engines import make_engine, runs_apart
     from congruence.errors import ParameterError
@@ -57,12 +57,12 @@ def make_walks(
         raise ParameterError(
             f"Got --engine {engine} for {'reembed' if reembeds else action}; expected --engine with run, switch or rollback only. Leave it out."
         )
-    from congruence.engines import EngineWalks
+    from congruence.engines import EngineExecutor
 
-    return EngineWalks(make_engine(engine, address, workers, 0))
+    return EngineExecutor(make_engine(engine, address, workers, 0))
 
 
-def own_walks(database: Database, *, reembeds: bool) -> EngineWalks | None:
+def local_executor(database: Database, *, reembeds: bool) -> EngineExecutor | None:
     """Return passes in this process for a database that accepts whole files only. Raises ParameterError."""
     from congruence.databases import Partitioned
     from congruence.errors import ParameterError
@@ -73,9 +73,9 @@ def own_walks(database: Database, *, reembeds: bool) -> EngineWalks | None:
         raise ParameterError(
             f"Got {database.info().place} in an object store, to re-embed rows of; expected a table in a local folder. Copy the table to a local folder, and re-embed rows there."
         )
-    from congruence.engines import EngineWalks, LocalEngine
+    from congruence.engines import EngineExecutor, LocalEngine
 
-    return EngineWalks(LocalEngine())
+    return EngineExecutor(LocalEngine())
 
 
 def run(

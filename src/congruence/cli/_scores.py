@@ -57,7 +57,7 @@ def print_scores(scores: Scores, title: str) -> None:
         columns = ["metric", "query", "against", "unmapped", "mapped", "constant", "random rotation", "items"]
         print_table("mapped rows and those of the target", columns, rows)
         print(CONTROLS)
-    for modality, share in scores.probed_energy.items():
+    for modality, share in scores.covered_share.items():
         print(f"{modality}: {share:.1%} of the source vectors' variance lies in directions that the anchors cover.")
     for note in scores.notes:
         say(note)
@@ -99,18 +99,18 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
     rows = [["held-out pairs", str(scores["held_out_pairs"])]]
     for name, (key, chance) in names.items():
         if f"held_out_{key}" in scores:
-            beside = _beside(scores, {"chance": f"held_out_{chance}"})
+            beside = _in_parentheses(scores, {"chance": f"held_out_{chance}"})
             rows.append([name, number(scores[f"held_out_{key}"]) + beside])
     controls = {
         name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
     }
     if controls["constant"] in scores:
-        rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _beside(scores, controls)])
+        rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _in_parentheses(scores, controls)])
     else:  # saved by a version that did not measure controls
         rows.append(["held-out cosine", "without controls; run congruence evaluate"])
     return rows
 
 
-def _beside(scores: dict[str, Any], names: dict[str, str]) -> str:
+def _in_parentheses(scores: dict[str, Any], names: dict[str, str]) -> str:
     known = [f"{name} {number(scores[key])}" for name, key in names.items() if key in scores]
     return f" ({', '.join(known)})" if known else ""

@@ -176,8 +176,8 @@ def command(
             report, summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison), force=force
         )
     if as_json:
-        beside = {} if comparison is None else {"comparison": comparison.to_dict()}
-        print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **beside})
+        compared = {} if comparison is None else {"comparison": comparison.to_dict()}
+        print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **compared})
     else:
         print_scores(scores, "evaluation on held-out items" if held_out else "evaluation")
         if comparison is not None:

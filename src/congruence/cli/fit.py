@@ -34,7 +34,7 @@ def command(
     shrinkage: Annotated[
         str | None,
         typer.Option(
-            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), probed, wiener, soft or cv (orthogonal)."
+            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), covered, wiener, soft or cv (orthogonal)."
         ),
     ] = None,
     shrinkage_strength: Annotated[

@@ -30,7 +30,7 @@ def fit(
     center: Annotated[bool, typer.Option(help="Map means to means.")] = True,
     shrinkage: Annotated[
         str,
-        typer.Option(help="How to shrink directions that the anchors determine poorly: auto, wiener, probed or full."),
+        typer.Option(help="How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."),
     ] = "auto",
     allow_zero_rows: Annotated[
         bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are otherwise refused.")

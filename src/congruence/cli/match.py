@@ -61,8 +61,8 @@ def command(
     wrong: np.ndarray | str | None = hard
     if hard is not None and hard != "nearest":
         # Paired with the texts, whose rows then determine the images they belong to.
-        beside = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
-        wrong = beside[id_rows(captions.ids, pairs.target.ids)]
+        matched = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
+        wrong = matched[id_rows(captions.ids, pairs.target.ids)]
     others = None if unrelated is None else read(unrelated, None, Space()).vectors
     chosen = list(PERMUTATION_STATISTICS) if metric == ["all"] else metric or list(DEFAULT)
     with progress("scoring", draws + permutations, as_json) as callback:

@@ -278,12 +278,12 @@ def command(
         raise ParameterError(
             f"Got --encode for {action}; expected it for reembed. Pass --progressive, or leave it out."
         )
-    walks = steps.make_walks(engine, address, workers, action, reembeds=reembeds)
+    executor = steps.make_executor(engine, address, workers, action, reembeds=reembeds)
     verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
     with closing(database):
-        walks = walks or steps.own_walks(database, reembeds=reembeds)
+        executor = executor or steps.local_executor(database, reembeds=reembeds)
         migration = Migration(
             database,
             mapping,
@@ -294,7 +294,7 @@ def command(
             ranges=None if ranges is None else _read_ranges(ranges),
             old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
             allow_zero_rows=allow_zero_rows,
-            walks=walks,
+            executor=executor,
         )
         migration.retry.say = steps.complain
         if action == "status":

@@ -145,7 +145,7 @@ def command(
         return
     rows = [["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
     rows.append(["norms", "1" if report.normalized else "as mapped"])
-    if report.probed_energy is not None:
-        rows.append(["variance in covered directions", number(report.probed_energy)])
+    if report.covered_share is not None:
+        rows.append(["variance in covered directions", number(report.covered_share)])
     rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
     print_table("mapped", ["", ""], rows)

@@ -32,7 +32,7 @@ class Stage(StrEnum):
 
     UNTOUCHED = "untouched"
     """There are only old vectors."""
-    BESIDE = "beside"
+    PREPARED = "prepared"
     """Some or all new vectors are stored next to the old ones; readers see the old ones."""
     SWITCHED = "switched"
     """Readers see the new vectors; the old ones are kept."""
@@ -44,7 +44,7 @@ class Capabilities:
 
     Attributes
     ----------
-    beside : {"column", "named vector", "table", "collection", "file"}
+    container : {"column", "named vector", "table", "collection", "file"}
         Where the new vectors are written.
     atomic_switch : bool
         Whether a reader sees either all old or all new vectors, so that killing the process cannot leave an intermediate state.
@@ -62,7 +62,7 @@ class Capabilities:
         The types, among float32, float16, int8 and binary, in which new vectors can be stored.
     """
 
-    beside: str
+    container: str
     atomic_switch: bool
     concurrent_writes: bool
     follows_deletes: bool

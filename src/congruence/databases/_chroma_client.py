@@ -52,8 +52,8 @@ class Place:
     @property
     def made(self) -> Collection | None:
         """The collection of the new vectors, or None."""
-        beside = self.back if self.new is None else self.new
-        return self.shown if self.aside is not None and self.shown is not None else beside
+        other = self.back if self.new is None else self.new
+        return self.shown if self.aside is not None and self.shown is not None else other
 
     @property
     def switched(self) -> bool:

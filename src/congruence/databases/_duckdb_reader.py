@@ -121,7 +121,7 @@ class DuckDBReader(Database):
             )
         if old in names:
             return Stage.SWITCHED, old, shown
-        return (Stage.BESIDE if new in names else Stage.UNTOUCHED), shown, new
+        return (Stage.PREPARED if new in names else Stage.UNTOUCHED), shown, new
 
     def _made(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
         """Return the width and the note from the comment of the new column."""

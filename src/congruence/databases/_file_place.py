@@ -204,8 +204,8 @@ class FilePlace:
         if record is None:
             return Stage.UNTOUCHED
         if not self.other.exists() or fingerprint(self.other) != record.original:
-            return Stage.BESIDE
-        return Stage.SWITCHED if record.switched or fingerprint(self.path) != record.original else Stage.BESIDE
+            return Stage.PREPARED
+        return Stage.SWITCHED if record.switched or fingerprint(self.path) != record.original else Stage.PREPARED
 
     def check_unchanged(self, record: Record) -> None:
         """Raise MigrationError if the original has changed since the migration began."""

@@ -113,7 +113,7 @@ class FileDatabase(Database):
             raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
         if self._new is None:
             marks = self._place.folder / "written.bin"
-            self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.BESIDE)
+            self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
         return self._new
 
     def _record(self) -> Record:
@@ -262,7 +262,7 @@ class FileDatabase(Database):
                 raise MigrationError(
                     f"Got new vectors in {self._shown} with dimension, type and note {there}; expected {wanted}. Discard the new vectors first (discard)."
                 )
-            if self._stage is Stage.BESIDE:
+            if self._stage is Stage.PREPARED:
                 self._place.check_unchanged(record)
             return
         room = self._room(wanted[0], np.dtype(element_type).itemsize)
@@ -280,7 +280,7 @@ class FileDatabase(Database):
             shutil.rmtree(made, ignore_errors=True)
             raise
         self._place.begun(made)
-        self._stage = Stage.BESIDE
+        self._stage = Stage.PREPARED
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors by row number; see :meth:`Database.write`."""
@@ -319,7 +319,7 @@ class FileDatabase(Database):
 
     def build_index(self) -> str | None:
         """Write the complete new file to the hidden folder, so that the switch only exchanges names; return a description of its index, if any."""
-        if self._stage is Stage.BESIDE:
+        if self._stage is Stage.PREPARED:
             record = self._record()
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
                 self._place.check_unchanged(record)
@@ -344,7 +344,7 @@ class FileDatabase(Database):
         """Exchange the complete new file and the original; see :meth:`Database.switch`."""
         if self.stage() is Stage.UNTOUCHED:
             raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
-        if self._stage is Stage.BESIDE:
+        if self._stage is Stage.PREPARED:
             self.build_index()
             self._place.check_unchanged(self._record())
             self._exchange(True)
@@ -361,7 +361,7 @@ class FileDatabase(Database):
     def _exchange(self, switched: bool) -> None:
         self.close()
         self._place.swap(switched)
-        self._stage = Stage.SWITCHED if switched else Stage.BESIDE
+        self._stage = Stage.SWITCHED if switched else Stage.PREPARED
         self._moved()
 
     def drop_old(self) -> None:

@@ -128,7 +128,7 @@ class LanceRanges(LanceReader, Partitioned):
                 "fragment": fragment.fragment_id,
                 "rows": fragment.physical_rows,
                 "field": field,
-                "beside": _beside(fragment, field),
+                "other_files": _other_files(fragment, field),
                 "file": _plain(file),
             }
         ]
@@ -162,7 +162,7 @@ def _remove(place: TablePlace, name: str) -> None:
         (place.folder / "data" / name).unlink(missing_ok=True)
 
 
-def _beside(fragment: lance.LanceFragment, field: int) -> list[str]:
+def _other_files(fragment: lance.LanceFragment, field: int) -> list[str]:
     """Return the paths of a fragment's files, except the file that contains only this field."""
     return sorted(one.path for one in fragment.data_files() if list(one.fields) != [field])
 
@@ -180,7 +180,7 @@ def _fits(fragment: lance.LanceFragment | None, field: int, file: WrittenFile) -
         fragment is not None
         and field == file["field"]
         and fragment.physical_rows == file["rows"]
-        and _beside(fragment, field) == file["beside"]
+        and _other_files(fragment, field) == file["other_files"]
     )
 
 

@@ -108,7 +108,7 @@ class LanceReader(Database):
             )
         if old in names:
             return Stage.SWITCHED, old, self._column
-        return (Stage.BESIDE if new in names else Stage.UNTOUCHED), self._column, new
+        return (Stage.PREPARED if new in names else Stage.UNTOUCHED), self._column, new
 
     def _side(self, data: lance.LanceDataset, side: Side) -> str:
         stage, old, new = self._names(data)

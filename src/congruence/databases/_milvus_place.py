@@ -32,7 +32,7 @@ class Place:
         Collection with the old vectors.
     made : str or None
         Collection with the new vectors, if there is one.
-    beside : str
+    new_name : str
         Name under which the new collection is created.
     switched : bool
         Whether readers see the new vectors, or a rollback by renames was interrupted.
@@ -46,7 +46,7 @@ class Place:
     alias: bool
     old: str
     made: str | None
-    beside: str
+    new_name: str
     switched: bool
     torn: bool
     mark: Mapping[str, Any]
@@ -92,7 +92,7 @@ def find_place(connection: Connection, table: str) -> Place:
             f"Got collections {table!r} and {place.made!r}, which is no migration's; expected this name to be free. "
             "Rename or delete that collection."
         )
-    return Place(table, place.alias, place.old, place.made, place.beside, place.switched, place.torn, mark)
+    return Place(table, place.alias, place.old, place.made, place.new_name, place.switched, place.torn, mark)
 
 
 def _by_alias(connection: Connection, table: str, names: set[str], aliases: Mapping[str, str]) -> Place | None:
@@ -103,24 +103,24 @@ def _by_alias(connection: Connection, table: str, names: set[str], aliases: Mapp
     if of in names and of != target:
         return Place(table, True, str(of), target, target, True, False, {})
     found = _ROLE.search(target)
-    beside = f"{target}__congruence_new"
+    new_name = f"{target}__congruence_new"
     if found is not None:
-        beside = f"{target[: found.start()]}__congruence_new{int(found[1] or 1) + 1}"
-    return Place(table, True, target, beside if beside in names else None, beside, False, False, {})
+        new_name = f"{target[: found.start()]}__congruence_new{int(found[1] or 1) + 1}"
+    return Place(table, True, target, new_name if new_name in names else None, new_name, False, False, {})
 
 
 def _by_name(table: str, names: set[str]) -> Place | None:
-    aside, beside, back = (f"{table}__congruence_{role}" for role in ("old", "new", "back"))
+    aside, new_name, back = (f"{table}__congruence_{role}" for role in ("old", "new", "back"))
     shown = table in names
     old = aside if aside in names else table
     if old not in names:
         return None
-    made = next((one for one in (beside, back) if one in names), None)
+    made = next((one for one in (new_name, back) if one in names), None)
     if old == aside and shown:
         made = table
     # Between the two renames of a rollback the new vectors are in "back", between those of a switch in "new".
     switched = old == aside and (shown or back in names)
-    return Place(table, False, old, made, beside, switched, not shown, {})
+    return Place(table, False, old, made, new_name, switched, not shown, {})
 
 
 def only_table(connection: Connection) -> str:
@@ -150,9 +150,9 @@ def switch_names(connection: Connection, place: Place) -> None:
         return
     made = place.made
     if not place.torn:
-        if made != place.beside:  # left by an interrupted rollback
-            connection.ask("rename_collection", made, place.beside)
-            made = place.beside
+        if made != place.new_name:  # left by an interrupted rollback
+            connection.ask("rename_collection", made, place.new_name)
+            made = place.new_name
         connection.ask("rename_collection", place.old, f"{place.table}__congruence_old")
     connection.ask("rename_collection", made, place.table)
 
@@ -169,8 +169,8 @@ def switch_names_back(connection: Connection, place: Place) -> None:
             made = f"{place.table}__congruence_back"
             connection.ask("rename_collection", place.table, made)
         connection.ask("rename_collection", place.old, place.table)
-    if made is not None and made != place.beside:
-        connection.ask("rename_collection", made, place.beside)
+    if made is not None and made != place.new_name:
+        connection.ask("rename_collection", made, place.new_name)
 
 
 def refuse_readers(connection: Connection, collection: str) -> None:

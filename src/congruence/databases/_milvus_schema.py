@@ -132,12 +132,12 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
     if any(one.get("is_partition_key") for one in told["fields"]) and not connection.lite:
         options["num_partitions"] = told.get("num_partitions")
     if connection.file is not None:
-        remnant = connection.file / "collections" / place.beside
+        remnant = connection.file / "collections" / place.new_name
         if remnant.is_dir() and not (remnant / "schema.json").exists():  # left by a kill; the client would fail on it
             shutil.rmtree(remnant)
     connection.ask(
         "create_collection",
-        place.beside,
+        place.new_name,
         schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(told),
         properties={**kept, MARK_KEY: json.dumps(mark)},
         consistency_level=told.get("consistency_level", "Bounded"),

@@ -22,7 +22,7 @@ class WrittenFile(TypedDict):
     fragment: int
     rows: int
     field: int
-    beside: list[str]
+    other_files: list[str]
     file: dict[str, object]
 
 

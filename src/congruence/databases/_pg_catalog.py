@@ -57,7 +57,7 @@ _STATE = """
     FROM pg_namespace n WHERE n.nspname = $1"""
 
 
-def _beside(*names: str, suffix: str) -> str:
+def _unique_name(*names: str, suffix: str) -> str:
     """Return a name for an object that belongs to a table, unique within PostgreSQL's limit of 63 bytes, to which longer names are truncated."""
     whole = "__".join([*names, suffix])
     if len(whole.encode()) <= 63:
@@ -106,22 +106,22 @@ class Table:
     @property
     def renamed(self) -> str:
         """Name of the table while a view has its original name."""
-        return _beside(self.name, suffix="congruence_old")
+        return _unique_name(self.name, suffix="congruence_old")
 
     @property
     def side(self) -> str:
         """Name of the table of new vectors, with columns id, vector, and own: whether the application wrote the vector after the switch."""
-        return _beside(self.name, self.column, suffix="congruence_new")
+        return _unique_name(self.name, self.column, suffix="congruence_new")
 
     @property
     def writer(self) -> str:
         """Name of the view's trigger function."""
-        return _beside(self.name, self.column, suffix="congruence_write")
+        return _unique_name(self.name, self.column, suffix="congruence_write")
 
     @property
     def finder(self) -> str:
         """Name of the function that returns a row's new vector while the column is rewritten."""
-        return _beside(self.name, self.column, suffix="congruence_find")
+        return _unique_name(self.name, self.column, suffix="congruence_find")
 
     def identifier(self, name: str) -> Identifier:
         """Return the quoted name of an object in the table's schema."""
@@ -259,6 +259,6 @@ def read_state(cursor: Cursor, table: Table) -> State:
     if not facts or made is None:
         return State(Stage.UNTOUCHED, table.name)
     kind, dim = made.split(" ")
-    stage, rows = (Stage.SWITCHED, table.renamed) if switched else (Stage.BESIDE, table.name)
+    stage, rows = (Stage.SWITCHED, table.renamed) if switched else (Stage.PREPARED, table.name)
     note = {str(key): str(value) for key, value in (facts.get("note") or {}).items()}
     return State(stage, rows, kind, int(dim), note, facts.get("required") is True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Place", "copy_payload_indexes", "create", "find_place", "index_words", "only_table"]
 
 #: Suffix of a new collection; a later migration of that collection writes ``…_new2``, and so on.
-_BESIDE = re.compile(r"__congruence_new(\d*)$")
+_NEW_SUFFIX = re.compile(r"__congruence_new(\d*)$")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def find_place(connection: Connection, table: str) -> Place:
                 f"Got {table!r}, which a migration of {of!r} writes; expected the collection {of!r} or an alias. Pass table={of!r}."
             )
         return Place(alias, of, target, True, True, _mark_of(target, info), connection.ask("get_collection", of), info)
-    new = _name_beside(target)
+    new = _new_name(target)
     if new not in names:
         return Place(alias, target, new, False, False, {}, info, None)
     new_info = connection.ask("get_collection", new)
@@ -97,9 +97,9 @@ def only_table(connection: Connection) -> str:
     aliases = {one.alias_name: one.collection_name for one in connection.ask("get_aliases").aliases}
     names: dict[str, str] = {}
     for name in sorted(one.name for one in connection.ask("get_collections").collections):
-        names.setdefault(_BESIDE.sub("", name), name)  # of an old collection and its new one, keep the old one
+        names.setdefault(_NEW_SUFFIX.sub("", name), name)  # of an old collection and its new one, keep the old one
     for target in aliases.values():
-        names.pop(_BESIDE.sub("", target), None)
+        names.pop(_NEW_SUFFIX.sub("", target), None)
     found = sorted([*aliases, *names.values()])
     if len(found) != 1:
         there = ", ".join(repr(one) for one in found[:20]) or "none"
@@ -109,15 +109,15 @@ def only_table(connection: Connection) -> str:
     return str(found[0])
 
 
-def _name_beside(name: str) -> str:
-    found = _BESIDE.search(name)
+def _new_name(name: str) -> str:
+    found = _NEW_SUFFIX.search(name)
     if found is None:
         return f"{name}__congruence_new"
     return f"{name[: found.start()]}__congruence_new{int(found[1] or 1) + 1}"
 
 
 def _mark_of(name: str, info: CollectionInfo) -> Mapping[str, object]:
-    mark = (info.config.metadata or {}).get(MARK_KEY) if _BESIDE.search(name) else None
+    mark = (info.config.metadata or {}).get(MARK_KEY) if _NEW_SUFFIX.search(name) else None
     return mark if isinstance(mark, dict) else {}
 
 

@@ -87,7 +87,7 @@ class Chroma(Database):
 
     kind = "chroma"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        beside="collection",
+        container="collection",
         atomic_switch=False,
         concurrent_writes=True,
         follows_deletes=False,
@@ -150,7 +150,7 @@ class Chroma(Database):
             raise MigrationError(f"Got no new vectors of {self._table!r}; expected some. Run the migration first.")
         return made
 
-    def _beside(self) -> Place:
+    def _prepared(self) -> Place:
         """Return all collections. Raises MigrationError if there are no new vectors, or readers already see them."""
         self._made()
         place = self._place()
@@ -187,7 +187,7 @@ class Chroma(Database):
     def stage(self) -> Stage:
         """Return the state of the migration, according to the names of the collections."""
         place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.BESIDE
+        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.PREPARED
 
     def note(self) -> Mapping[str, str]:
         """Return the note in the new collection's metadata."""
@@ -253,7 +253,7 @@ class Chroma(Database):
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         if place.switched:
-            self._beside()
+            self._prepared()
         mark = {"dim": dim, "note": dict(note or {})}
         if place.made is None:
             settings = settings_of(place.old, mark)
@@ -291,7 +291,7 @@ class Chroma(Database):
 
     def delete(self, ids: pa.Array) -> None:
         """Remove records from the new collection."""
-        self._beside()
+        self._prepared()
         self._records.remove(self._made(), ids.to_pylist())
 
     # ---- switch and rollback -----------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class Chroma(Database):
         place = self._place()
         if place.made is None:
             return
-        self._beside()
+        self._prepared()
         self.rollback()  # completes an interrupted switch or rollback
         self._connection.ask(self._connection.client.delete_collection, self._name("new"))
 

@@ -59,7 +59,7 @@ class DuckDB(DuckDBReader):
 
     kind = "duckdb"
     capabilities = Capabilities(
-        beside="column",
+        container="column",
         atomic_switch=True,
         concurrent_writes=False,
         follows_deletes=True,
@@ -208,7 +208,7 @@ class DuckDB(DuckDBReader):
         stage = self.stage()
         if stage is Stage.UNTOUCHED:
             raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
-        if stage is Stage.BESIDE:
+        if stage is Stage.PREPARED:
             self._rename(NEW, OLD)
 
     def rollback(self) -> None:
@@ -243,7 +243,7 @@ class DuckDB(DuckDBReader):
                 f"Got {self._place}, which is already switched; expected it not switched. Roll back first."
             )
         self._pending.clear()
-        if stage is Stage.BESIDE:
+        if stage is Stage.PREPARED:
             self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class LanceDB(LanceRanges):
 
     kind = "lancedb"
     capabilities = Capabilities(
-        beside="column",
+        container="column",
         atomic_switch=True,
         concurrent_writes=True,
         follows_deletes=True,
@@ -208,7 +208,7 @@ class LanceDB(LanceRanges):
         if self.whole_files_only:
             raise DatabaseError(
                 f"Got rows to write one by one in {self._place}; expected whole files of the column, as required in an object store. Migrate with an engine: "
-                "Migration(…, walks=EngineWalks(LocalEngine())), or congruence migrate."
+                "Migration(…, executor=EngineExecutor(LocalEngine())), or congruence migrate."
             )
         self._pending.append((ids, self._addresses(ids), vectors))
         if sum(one.nbytes for *_, one in self._pending) > _PENDING:
@@ -328,7 +328,7 @@ class LanceDB(LanceRanges):
     def rollback(self) -> None:
         """Rename both columns back in one version; rows added since the switch are kept. See :meth:`Database.rollback`."""
         if self.stage() is not Stage.UNTOUCHED:
-            self._rename(Stage.BESIDE, OLD, NEW)
+            self._rename(Stage.PREPARED, OLD, NEW)
 
     def _rename(self, goal: Stage, shown: str, hidden: str) -> None:
         """Rename the column with the suffix ``shown`` to the name that readers use, and the column with that name to the suffix ``hidden``.
@@ -346,9 +346,9 @@ class LanceDB(LanceRanges):
 
         def hide() -> None:
             data = self._open()
-            beside = data.lance_schema.field(self._column + hidden).metadata
+            metadata = data.lance_schema.field(self._column + hidden).metadata
             wanted = mark(storage_of(data.schema.field(self._column + hidden).type))
-            if wanted.items() - texts(beside).items() or EXTENSION in texts(
+            if wanted.items() - texts(metadata).items() or EXTENSION in texts(
                 data.lance_schema.field(self._column).metadata
             ):
                 data.update_field_metadata(
@@ -384,7 +384,7 @@ class LanceDB(LanceRanges):
                 raise MigrationError(
                     f"Got {self._place}, which is already switched; expected it not switched. Roll back first."
                 )
-            if stage is Stage.BESIDE:
+            if stage is Stage.PREPARED:
                 data.drop_columns([quoted(new)])
 
         self._change(drop)

@@ -90,7 +90,7 @@ class Milvus(Database):
 
     kind = "milvus"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        beside="collection",
+        container="collection",
         atomic_switch=False,
         concurrent_writes=True,
         follows_deletes=False,
@@ -199,7 +199,7 @@ class Milvus(Database):
     def stage(self) -> Stage:
         """Return the state of the migration, according to the names of the collections."""
         place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.BESIDE
+        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.PREPARED
 
     def note(self) -> Mapping[str, str]:
         """Return the note in the new collection's properties."""
@@ -260,7 +260,7 @@ class Milvus(Database):
                 f"Got new vectors of width {place.mark.get('dim')} for {self._table!r}, made with other settings or another map; "
                 f"expected width {dim} with this map and these settings. Discard them first."
             )
-        copy_indexes(self._connection, place.old, place.made or place.beside)
+        copy_indexes(self._connection, place.old, place.made or place.new_name)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store the new vectors of rows, with a copy of the current other fields from the collection that readers see."""
@@ -348,8 +348,8 @@ class Milvus(Database):
             return
         self._refuse_switched(place)
         switch_names_back(self._connection, place)  # completes an interrupted switch or rollback
-        refuse_readers(self._connection, place.beside)
-        self._connection.ask("drop_collection", place.beside)
+        refuse_readers(self._connection, place.new_name)
+        self._connection.ask("drop_collection", place.new_name)
 
     def close(self) -> None:
         """Close the connection to a server. A Milvus Lite file stays open until the process ends, because all clients of a process share it."""

@@ -53,7 +53,7 @@ class Npy(FileDatabase):
 
     kind = "npy"
     capabilities = Capabilities(
-        beside="file",
+        container="file",
         atomic_switch=EXCHANGES,
         concurrent_writes=False,
         follows_deletes=False,

@@ -61,7 +61,7 @@ class Tables(FileDatabase, Partitioned):
     kind = "parquet"
     unit: ClassVar[str] = "rows"
     capabilities = Capabilities(
-        beside="file",
+        container="file",
         atomic_switch=EXCHANGES,
         concurrent_writes=False,
         follows_deletes=False,

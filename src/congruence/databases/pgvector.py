@@ -52,7 +52,7 @@ class PgVector(PgReader):
 
     kind = "pgvector"
     capabilities = Capabilities(
-        beside="table",
+        container="table",
         atomic_switch=True,
         concurrent_writes=True,
         follows_deletes=False,
@@ -116,16 +116,16 @@ class PgVector(PgReader):
                 return
             except psycopg.errors.UniqueViolation:  # some rows exist: replace them, from a temporary table
                 pass
-            beside = sql.Identifier("pg_temp", "congruence_rows")
+            temporary = sql.Identifier("pg_temp", "congruence_rows")
             cursor.execute(sql.SQL("CREATE TEMP TABLE congruence_rows (LIKE {}) ON COMMIT DROP").format(side))
-            cursor.execute(sql.SQL("ALTER TABLE {} ALTER own SET DEFAULT false").format(beside))
-            with cursor.copy(into.format(beside)) as copy:
+            cursor.execute(sql.SQL("ALTER TABLE {} ALTER own SET DEFAULT false").format(temporary))
+            with cursor.copy(into.format(temporary)) as copy:
                 copy.write(stream)
             cursor.execute(
                 sql.SQL(
                     "INSERT INTO {} AS s (id, vector) SELECT n.id, n.vector FROM {} n WHERE EXISTS (SELECT FROM {} u WHERE u.{} = n.id) "
                     "ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = false"
-                ).format(side, beside, table.identifier(state.rows), sql.Identifier(table.ids))
+                ).format(side, temporary, table.identifier(state.rows), sql.Identifier(table.ids))
             )
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:

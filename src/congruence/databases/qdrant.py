@@ -83,7 +83,7 @@ class Qdrant(Database):
 
     kind = "qdrant"
     capabilities: ClassVar[Capabilities] = Capabilities(
-        beside="collection",
+        container="collection",
         atomic_switch=True,
         concurrent_writes=True,
         follows_deletes=False,
@@ -142,7 +142,7 @@ class Qdrant(Database):
             raise MigrationError(f"Got no new vectors of {place.old!r}; expected some. Run the migration first.")
         return place
 
-    def _beside(self) -> Place:
+    def _prepared(self) -> Place:
         """Return the old and the new collection. Raises MigrationError if there are no new vectors, or readers already see them."""
         place = self._made()
         if place.switched:
@@ -177,7 +177,7 @@ class Qdrant(Database):
     def stage(self) -> Stage:
         """Return the state of the migration: whether there is a new collection, and whether the alias points to it."""
         place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.BESIDE if place.exists else Stage.UNTOUCHED
+        return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
 
     def note(self) -> Mapping[str, str]:
         """Return the note in the new collection's metadata."""
@@ -236,7 +236,7 @@ class Qdrant(Database):
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         if place.switched:
-            self._beside()
+            self._prepared()
         if not place.exists:
             create(self._connection, place, self._column, dim, element_type, note or {})
         else:
@@ -272,7 +272,7 @@ class Qdrant(Database):
 
     def delete(self, ids: pa.Array) -> None:
         """Remove points from the new collection."""
-        new, wanted = self._beside().new, [one for one in self._points.point_ids(ids) if one is not None]
+        new, wanted = self._prepared().new, [one for one in self._points.point_ids(ids) if one is not None]
         if wanted:
             selector = self._points.models.PointIdsList(points=wanted)
             self._connection.ask("delete", new, points_selector=selector, wait=True)
@@ -308,7 +308,7 @@ class Qdrant(Database):
         place, points = self._place(), self._points
         if place.switched:
             return
-        self._beside()
+        self._prepared()
         alias, lacking = self._alias_of(place), points.lacking()
         stale = points.models.FilterSelector(filter=lacking)
         self._connection.ask("delete", place.new, points_selector=stale, wait=True)
@@ -367,7 +367,7 @@ class Qdrant(Database):
         """Delete the new collection."""
         place = self._place()
         if place.switched:
-            self._beside()
+            self._prepared()
         if place.exists:
             self._refuse_readers(place.new)
             self._connection.ask("delete_collection", place.new)

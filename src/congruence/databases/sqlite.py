@@ -59,7 +59,7 @@ class SQLite(Database):
 
     kind = "sqlite-vec"
     capabilities = Capabilities(
-        beside="table",
+        container="table",
         atomic_switch=True,
         concurrent_writes=True,
         follows_deletes=False,
@@ -161,7 +161,7 @@ class SQLite(Database):
         there = self._statements()
         if f"{self._table}__congruence_old" in there:
             return Stage.SWITCHED
-        return Stage.BESIDE if f"{self._table}__congruence_new" in there else Stage.UNTOUCHED
+        return Stage.PREPARED if f"{self._table}__congruence_new" in there else Stage.UNTOUCHED
 
     def note(self) -> Mapping[str, str]:
         """Return the note, which is stored in a separate table."""
@@ -235,7 +235,7 @@ class SQLite(Database):
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield the ids of new vectors whose rows were deleted; nothing after the switch, because rows are then added to the new table only."""
-        if self.stage() is not Stage.BESIDE:
+        if self.stage() is not Stage.PREPARED:
             return
         facts, after = self._facts(), None
         values: list[int | str]
@@ -376,7 +376,7 @@ class SQLite(Database):
                 raise MigrationError(
                     f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back first, then discard the new ones."
                 )
-            if stage is Stage.BESIDE:
+            if stage is Stage.PREPARED:
                 self._remove(connection, self._name("new"))
 
     def _remove(self, connection: SQLConnection, name: str) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from congruence._utils.owner import find_left_over, temporary_beside
+from congruence._utils.owner import find_left_over, temporary_path
 from congruence._utils.validation import check_positive
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 
@@ -144,7 +144,7 @@ def remove_left_over(folder: Path) -> None:
 def _temporary_in(folder: Path) -> Iterator[Path]:
     """Yield a hidden temporary folder, removed when the block ends; first remove those of killed runs."""
     remove_left_over(folder)
-    temporary = temporary_beside(folder / "unpacking")
+    temporary = temporary_path(folder / "unpacking")
     temporary.mkdir()
     try:
         yield temporary

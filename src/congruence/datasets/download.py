@@ -199,13 +199,13 @@ def check_recorded(path: Path) -> None:
     CorruptFileError
         If the file has changed.
     """
-    beside = _record_of(path)
-    if beside.is_file() and beside.read_text(encoding="utf-8", errors="replace").split()[:1] != [
+    recorded = _record_of(path)
+    if recorded.is_file() and recorded.read_text(encoding="utf-8", errors="replace").split()[:1] != [
         _digest(path, "sha256")
     ]:
         raise CorruptFileError(
-            f"Got {path}, which has changed since it was downloaded; expected the checksum in {beside.name}. "
-            f"Download it again, or delete {beside.name} if you changed it on purpose."
+            f"Got {path}, which has changed since it was downloaded; expected the checksum in {recorded.name}. "
+            f"Download it again, or delete {recorded.name} if you changed it on purpose."
         )
 
 

@@ -7,7 +7,7 @@ from congruence.engines.embed import EmbedDataSetReport, EncoderSpec, embed_data
 from congruence.engines.fit import fit_dataset
 from congruence.engines.items import ItemSet, open_itemset
 from congruence.engines.local import LocalEngine
-from congruence.engines.migrate import EngineWalks
+from congruence.engines.migrate import EngineExecutor
 from congruence.engines.pairs import PairedData, open_pairs
 from congruence.engines.ray import RayEngine
 from congruence.engines.sample import read_sample
@@ -19,7 +19,7 @@ __all__ = [
     "EmbedDataSetReport",
     "EncoderSpec",
     "Engine",
-    "EngineWalks",
+    "EngineExecutor",
     "Fragment",
     "ItemSet",
     "LocalEngine",

@@ -26,13 +26,13 @@ from congruence.upgrade.migrate.passes import (
     wrong_rows,
 )
 
-__all__ = ["EngineWalks"]
+__all__ = ["EngineExecutor"]
 
 #: Bytes of old vectors per range of rows, the unit of work of one task.
-STRETCH_BYTES = 256 * 2**20
+RANGE_BYTES = 256 * 2**20
 
 
-class EngineWalks:
+class EngineExecutor:
     """The passes of a migration over Parquet or Arrow files, or a LanceDB table, that all workers can read and write.
 
     Rows never pass through the driver. For files, a worker writes the new vectors of its range at their row numbers, and then marks them as written. A range may
@@ -44,19 +44,19 @@ class EngineWalks:
     ----------
     engine : Engine
         :class:`RayEngine`, or :class:`LocalEngine` to run the passes in this process.
-    stretch_bytes : int
+    range_bytes : int
         Bytes of old vectors per range. Larger files are divided at row-group boundaries; smaller fragments of a Lance table are combined into one task up to this size.
 
     Examples
     --------
-    >>> from congruence.engines import EngineWalks, RayEngine
-    >>> walks = EngineWalks(RayEngine("auto"))
-    >>> with Migration(open_database("photos"), mapping, walks=walks) as migration:  # doctest: +SKIP
+    >>> from congruence.engines import EngineExecutor, RayEngine
+    >>> executor = EngineExecutor(RayEngine("auto"))
+    >>> with Migration(open_database("photos"), mapping, executor=executor) as migration:  # doctest: +SKIP
     ...     migration.run()
     """
 
-    def __init__(self, engine: Engine, *, stretch_bytes: int = STRETCH_BYTES) -> None:
-        self.engine, self.stretch_bytes = engine, stretch_bytes
+    def __init__(self, engine: Engine, *, range_bytes: int = RANGE_BYTES) -> None:
+        self.engine, self.range_bytes = engine, range_bytes
 
     def begin(self, database: Database) -> None:
         """Let the engine also write the new files of a data set. Raises ParameterError if workers cannot share the database."""
@@ -161,7 +161,7 @@ class EngineWalks:
         return old, {"rows": old.rows, "written": written, "removed": 0, "old": str(old)}
 
     def _ranges(self, rows: Partitioned, dim: int) -> list[Fragment]:
-        most = max(1, self.stretch_bytes // (4 * dim))
+        most = max(1, self.range_bytes // (4 * dim))
         return [Fragment(f"{rows.unit} {a} to {b - 1}", "", b - a, 0, start=a) for a, b in rows.ranges(most)]
 
 

@@ -61,7 +61,7 @@ class Output:
     @property
     def working(self) -> Place:
         """Folder of the journal and, on a local disk, of the output until it is complete."""
-        return self.place.beside(".partial")
+        return self.place.with_suffix(".partial")
 
     @property
     def journal(self) -> Place:

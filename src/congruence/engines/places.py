@@ -78,7 +78,7 @@ class Place:
         """Return a place inside of this one."""
         return self._with(lambda path: f"{path.rstrip('/')}/{name}")
 
-    def beside(self, suffix: str) -> Place:
+    def with_suffix(self, suffix: str) -> Place:
         """Return the place of this name with a suffix."""
         return self._with(lambda path: path.rstrip("/") + suffix)
 

@@ -146,11 +146,11 @@ def evaluate(
         raise InputError(
             "Got embeddings between which nothing can be measured; expected the same items in both models, or images of one and texts of the other. Pass the same items, with the same ids, for both."
         )
-    energy = {}
+    covered = {}
     if isinstance(mapping, OrthogonalMap):
         for m, items in sides["source"].items():
-            energy[m] = float(mapping.for_modality(_known(mapping, m)).probed_energy(items.vectors).mean())
-    return Scores(retrieval_first(rows), energy, notes + ways[-1].notes)
+            covered[m] = float(mapping.for_modality(_known(mapping, m)).covered_share(items.vectors).mean())
+    return Scores(retrieval_first(rows), covered, notes + ways[-1].notes)
 
 
 def _known(mapping: Map, modality: str) -> str | None:

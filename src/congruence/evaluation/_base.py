@@ -121,14 +121,14 @@ class Scores:
     ----------
     rows : list of Score
         Retrieval and classification first, then cosines and distances with their controls.
-    probed_energy : dict of str to float
+    covered_share : dict of str to float
         By modality, the mean share of the source vectors' variance (norm²) in directions that the anchors cover.
     notes : list of str
         Notes a reader needs to interpret the numbers.
     """
 
     rows: list[Score]
-    probed_energy: dict[str, float] = field(default_factory=dict)
+    covered_share: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 #: Values of ``shrinkage`` that :class:`~congruence.OrthogonalMap` accepts.
-SHRINKAGES = ("auto", "full", "probed", "wiener", "soft", "cv")
+SHRINKAGES = ("auto", "full", "covered", "wiener", "soft", "cv")
 
 #: Default strength of each filter, chosen by measurement (docs/few_anchors.md).
 DEFAULT_STRENGTH = {"wiener": 0.1, "soft": 0.003}
@@ -53,7 +53,7 @@ def choose_gains(
 
     Parameters
     ----------
-    shrinkage : {"full", "probed", "wiener", "soft"}
+    shrinkage : {"full", "covered", "wiener", "soft"}
     svd : CrossSVD
         SVD of the anchors' mean cross-covariance.
     alignment : float
@@ -66,18 +66,18 @@ def choose_gains(
     shrinkage : str
         The argument of the same name.
     strength : float or None
-        The strength used; None for "full" and "probed".
+        The strength used; None for "full" and "covered".
     gains : ndarray, shape (k,)
     """
-    probed = (np.arange(len(svd.s)) < svd.rank).astype(float)
+    covered = (np.arange(len(svd.s)) < svd.rank).astype(float)
     if shrinkage == "full":
         return shrinkage, None, np.ones(len(svd.s))
-    if shrinkage == "probed":
-        return shrinkage, None, probed
+    if shrinkage == "covered":
+        return shrinkage, None, covered
     strength = DEFAULT_STRENGTH[shrinkage] if strength is None else strength
     if shrinkage == "wiener":
-        return shrinkage, strength, probed * wiener_gains(svd.s, alignment, strength)
-    return shrinkage, strength, probed * soft_gains(svd.s, strength)
+        return shrinkage, strength, covered * wiener_gains(svd.s, alignment, strength)
+    return shrinkage, strength, covered * soft_gains(svd.s, strength)
 
 
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
@@ -154,11 +154,11 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
     rests = []
     for a, b in means:
-        probed_a, probed_b = a @ U, b @ V
-        size = float(np.linalg.norm(probed_a) * np.linalg.norm(probed_b))
-        if size == 0 or probed_a @ probed_b <= size * max(0.5, 2.33 / np.sqrt(svd.rank)):
+        covered_a, covered_b = a @ U, b @ V
+        size = float(np.linalg.norm(covered_a) * np.linalg.norm(covered_b))
+        if size == 0 or covered_a @ covered_b <= size * max(0.5, 2.33 / np.sqrt(svd.rank)):
             continue
-        rest_a, rest_b = a - U @ probed_a, b - V @ probed_b
+        rest_a, rest_b = a - U @ covered_a, b - V @ covered_b
         lengths = np.linalg.norm(rest_a), np.linalg.norm(rest_b)
         if lengths[0] > 1e-6 * np.linalg.norm(a) and lengths[1] > 1e-6 * np.linalg.norm(b):
             rests.append((rest_a / lengths[0], rest_b / lengths[1]))

@@ -8,7 +8,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import as_given, beside, is_tensor
+from congruence._utils.arrays import as_given, cast_like, is_tensor
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import refuse_overflow
 from congruence.maps._base import Map
@@ -59,8 +59,8 @@ class AffineMap(Map):
         A = self._check_source(X)
         # The means are folded into one offset, so a block is read once and never copied to be centered.
         with np.errstate(over="ignore", invalid="ignore"):
-            out = A @ beside(self.matrix, A)
-            out += beside(self.offset, A)
+            out = A @ cast_like(self.matrix, A)
+            out += cast_like(self.offset, A)
         return refuse_overflow(as_given(out, X), X if is_tensor(X) else A, "X")
 
     def _layers_of(self, side: str) -> list[Layer]:

@@ -177,11 +177,11 @@ def _pairing(report: Mapping[str, Any]) -> list[str]:
     said = {"paired": "the pairs belong together", "not paired": "THE PAIRS DO NOT LOOK PAIRED"}.get(
         report["state"], "cannot tell whether the pairs belong together"
     )
-    beside = (
+    compared = (
         f"mean cosine of pairs left out {report['alignment']:.3f}, of pairs drawn at random {report['null_mean']:.3f}"
     )
     suspects = f"; {len(report['suspects'])} single pairs look wrong" if report["suspects"] else ""
-    return [as_markdown(f"Pairing: {said} ({beside}, p = {report['p_value']:.2g}){suspects}.")]
+    return [as_markdown(f"Pairing: {said} ({compared}, p = {report['p_value']:.2g}){suspects}.")]
 
 
 def _choice(choice: Mapping[str, Any]) -> list[str]:

@@ -116,7 +116,7 @@ class SavedFrame(BaseEstimator, ABC):
             name: {
                 "space": model.space.to_dict(),
                 "anchors": model.n_anchors,
-                "directions_probed": model.rank,
+                "directions_covered": model.rank,
                 "means_from": model.means_from,
             }
             for name, model in self.models_.items()

@@ -227,8 +227,8 @@ def means_of(
         middle /= total
         for m in group:
             R = legs[m].isometry
-            beside = means[m] @ R - offset[m] - middle  # where this model's items lie beside the items of all
-            out[m] = means[m] - beside @ R.T, "items" if len(group) > 1 else "rows"
+            shift = means[m] @ R - offset[m] - middle  # where this model's items lie beside the items of all
+            out[m] = means[m] - shift @ R.T, "items" if len(group) > 1 else "rows"
     return out
 
 
@@ -322,8 +322,8 @@ def mean_axes(
 ) -> np.ndarray:
     """Return what a model has on the frame's axes for means: one axis a modality, shape (d, len(names)).
 
-    The rule is that of :func:`congruence.linalg.shrinkage.mean_isometry`: where the probed part of a model's mean lies as that of the
-    others does, the part that no anchor probed is taken to correspond as well.
+    The rule is that of :func:`congruence.linalg.shrinkage.mean_isometry`: where the covered part of a model's mean lies as that of the
+    others does, the part that no anchor covered is taken to correspond as well.
 
     Parameters
     ----------
@@ -339,11 +339,11 @@ def mean_axes(
     for axis, name in enumerate(names):
         if name not in means or name not in others:
             continue
-        probed = means[name] @ leg.isometry
-        size = float(np.linalg.norm(probed) * np.linalg.norm(others[name]))
-        if size == 0 or probed @ others[name] <= size * max(0.5, 2.33 / np.sqrt(leg.rank)):
+        covered = means[name] @ leg.isometry
+        size = float(np.linalg.norm(covered) * np.linalg.norm(others[name]))
+        if size == 0 or covered @ others[name] <= size * max(0.5, 2.33 / np.sqrt(leg.rank)):
             continue
-        rest = means[name] - leg.isometry @ probed
+        rest = means[name] - leg.isometry @ covered
         if np.linalg.norm(rest) > 1e-6 * np.linalg.norm(means[name]):
             rests.append(rest / np.linalg.norm(rest))
             axes.append(axis)
@@ -371,7 +371,7 @@ def join_frame(rows: Rows, known: Mapping[str, Consensus], places: Mapping[str, 
     return moments
 
 
-def means_beside(rows: Rows, moments: Mapping[str, CrossMoments], leg: FrameRotation, *, center: bool) -> Means:
+def means_to_join(rows: Rows, moments: Mapping[str, CrossMoments], leg: FrameRotation, *, center: bool) -> Means:
     """Return the means of a model that joins a frame, as :func:`means_of` does for those it is fitted on."""
     means: Means = {}
     for q, side in rows.items():

@@ -63,9 +63,9 @@ def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
     """Return the scores on held-out pairs; empty if the record holds anything other than numbers."""
     found = []
     for key, (kind, label, control) in _METRICS.items():
-        value, beside = scores.get(key), scores.get(control)
+        value, reference = scores.get(key), scores.get(control)
         if _is_number(value):
-            more = f" ({_CONTROLS.get(control, 'chance')}: {beside:.3f})" if _is_number(beside) else ""
+            more = f" ({_CONTROLS.get(control, 'chance')}: {reference:.3f})" if _is_number(reference) else ""
             found.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{more}"})
     return found
 

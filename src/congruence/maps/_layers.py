@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._utils.arrays import beside, blocks, is_tensor, namespace, normalize_rows, to_numpy
+from congruence._utils.arrays import blocks, cast_like, is_tensor, namespace, normalize_rows, to_numpy
 from congruence._utils.typing import Array, Layer
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 
@@ -143,7 +143,7 @@ def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
     """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only if they differ."""
     return [
         {
-            key: cast(value, rows) if key == "layers" else beside(value, rows) if is_array(value) else value
+            key: cast(value, rows) if key == "layers" else cast_like(value, rows) if is_array(value) else value
             for key, value in layer.items()
         }
         for layer in layers

@@ -9,7 +9,7 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import as_given, beside, to_numpy
+from congruence._utils.arrays import as_given, cast_like, to_numpy
 from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
 from congruence._utils.validation import check_choice, check_width
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
@@ -67,7 +67,7 @@ class RotationMap(AffineMap):
         A = check_native(Z, "Z")
         check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
         back = self.rotation_.T
-        out = A @ beside(back, A) + beside(self.source_mean_ - self.target_mean_ @ back, A)
+        out = A @ cast_like(back, A) + cast_like(self.source_mean_ - self.target_mean_ @ back, A)
         return as_given(out, Z)
 
     def inverse(self) -> Self:
@@ -237,7 +237,7 @@ class RotationMap(AffineMap):
             "Pass one of these, or add the means of this one with recenter, or with means=… when fitting."
         )
 
-    def probed_energy(self, X: RowsLike) -> np.ndarray:
+    def covered_share(self, X: RowsLike) -> np.ndarray:
         """Return the share of each centered row's variance (norm²) in directions the anchors cover.
 
         Parameters
@@ -251,14 +251,14 @@ class RotationMap(AffineMap):
             rotated arbitrarily. A row equal to the mean counts as 1.
         """
         A = to_numpy(self._check_source(X))
-        basis = self._probed_basis()
+        basis = self._covered_basis()
         centered = A - self.source_mean_
         total = np.einsum("ij,ij->i", centered, centered)
-        probed = np.square(centered @ basis).sum(axis=1)
-        return np.minimum(np.divide(probed, total, out=np.ones(len(A)), where=total > 0), 1.0)
+        covered = np.square(centered @ basis).sum(axis=1)
+        return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
-    def _probed_basis(self) -> np.ndarray:
-        if self.gains_[self.rank_ :].any() and self.moments_:  # "full": the rotation hides what was probed
+    def _covered_basis(self) -> np.ndarray:
+        if self.gains_[self.rank_ :].any() and self.moments_:  # "full": the rotation hides what was covered
             whole, count = pooled_cross(list(self.moments_.values()), center=self.center), self.n_pairs_
         else:
             whole, count = self.rotation_, self.rank_ + self.mean_directions_

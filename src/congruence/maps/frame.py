@@ -35,7 +35,7 @@ from congruence.maps.orthogonal import OrthogonalMap
 __all__ = ["CanonicalFrame"]
 
 #: Shrinkage settings that a frame supports: those of :class:`~congruence.OrthogonalMap` that do not need a second pass over the rows.
-SHRINKAGES = ("auto", "wiener", "probed", "full")
+SHRINKAGES = ("auto", "wiener", "covered", "full")
 
 
 class CanonicalFrame(SavedFrame):
@@ -49,7 +49,7 @@ class CanonicalFrame(SavedFrame):
     ----------
     center : bool, default=True
         Subtract the source mean and add the target mean when mapping; the rotations are fitted on centered rows.
-    shrinkage : {"auto", "wiener", "probed", "full"}, default="auto"
+    shrinkage : {"auto", "wiener", "covered", "full"}, default="auto"
         How to weight a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is ``"wiener"``. A map between
         two models multiplies the square roots of both models' gains.
     shrinkage_strength : float, optional
@@ -85,7 +85,7 @@ class CanonicalFrame(SavedFrame):
     that have item i. For complete data this is Gower's generalized Procrustes analysis without scaling; for two models it gives their
     :class:`~congruence.OrthogonalMap`. The solver is :func:`congruence.linalg.generalized.generalized_procrustes`.
 
-    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame, under ``"probed"`` and ``"full"``
+    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame, under ``"covered"`` and ``"full"``
     or where gains are 1. Directions that a model lacks (because it is narrower, or its anchors do not cover them) are lost in a map through it, as
     in any projection. Gains below 1 shrink the result of a loop but do not rotate it.
 
@@ -237,7 +237,7 @@ class CanonicalFrame(SavedFrame):
         cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
         most = most_directions(name, used, center=self.center)
         leg = solving.make_rotation(name, cross, size, most, widest, *self._spectrum())
-        means = solving.means_beside(rows, moments, leg, center=self.center)
+        means = solving.means_to_join(rows, moments, leg, center=self.center)
         known = {q: self.consensus_[q].center for q in rows if q in self.consensus_}
         self.models_[name] = solving.make_model(rows, leg, means, known, self.axes_, sum(used))
         model = self.models_[name]

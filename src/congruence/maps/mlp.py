@@ -9,7 +9,7 @@ from typing import ClassVar, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import as_given, beside, blocks, is_tensor, namespace
+from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, namespace
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
@@ -259,7 +259,7 @@ class MLPMap(Map):
             A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
         """
         A = self._check_source(X)
-        w = {name: beside(value, A) for name, value in self.weights_.items()}
+        w = {name: cast_like(value, A) for name, value in self.weights_.items()}
 
         def move(rows: Array) -> Array:
             centered = rows - w["source_mean"]

@@ -56,11 +56,11 @@ class OrthogonalMap(ContinuedMap):
     center : bool, default=True
         Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows. ``False`` is the paper's
         uncentered ablation.
-    shrinkage : {"auto", "full", "probed", "wiener", "soft", "cv"}, default="auto"
+    shrinkage : {"auto", "full", "covered", "wiener", "soft", "cv"}, default="auto"
         How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those with s above rounding error.
         * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are filled with an
           arbitrary rotation.
-        * ``"probed"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that can be
+        * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that can be
           identified (Thm C.16).
         * ``"wiener"``: gain s² / (s² + τ²), with the noise level τ estimated from the anchors
           (:func:`congruence.linalg.shrinkage.wiener_gains`). Noise-free data give the exact isometry. If few anchors leave directions

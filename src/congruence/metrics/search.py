@@ -138,13 +138,13 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
         )
 
 
-def moderate(A: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
+def moderate(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
     """Scale by a power of two if products of entries could overflow or underflow; this is exact.
 
     Parameters
     ----------
     A : ndarray, shape (n, d)
-    beside : ndarray, shape (m, d), optional
+    other : ndarray, shape (m, d), optional
         Rows to be scaled by the same factor, for distances to them.
 
     Returns
@@ -152,7 +152,7 @@ def moderate(A: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
     ndarray, shape (n, d)
         Usually A itself.
     """
-    top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if beside is None else (A, beside)))
+    top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if other is None else (A, other)))
     limit = float(np.finfo(A.dtype).max) ** 0.25
     if top == 0 or 1 / limit < top < limit:
         return A

@@ -244,8 +244,8 @@ def _small_fit(
             out["retrieval", modality, "mapped"] = class_retrieval(moved, raw.target.vectors, own)
             out["cosine", modality, "mapped"] = float(paired_cosines(moved, raw.target.vectors).mean())
             if controls:
-                beside = cosine_controls(with_means(small, modality), *raw)
-                for kind, value in (("constant", beside.constant), ("random rotation", beside.random_rotation)):
+                known = cosine_controls(with_means(small, modality), *raw)
+                for kind, value in (("constant", known.constant), ("random rotation", known.random_rotation)):
                     if value is not None:
                         out["cosine", modality, kind] = value
     if "text" in source and "image" in target and "text" in small.modality_means_:

@@ -104,7 +104,7 @@ def summarize(
         "scores": [asdict(row) for row in scores.rows],
         "notes": list(scores.notes),
         "comparison": None if comparison is None else comparison.to_dict(),
-        "probed": dict(scores.probed_energy),
+        "covered": dict(scores.covered_share),
         "histograms": plots.histograms(mapping, source, target, aligned, rng),
         "spectrum": plots.spectrum(mapping),
         "clouds": plots.clouds(source, target, aligned, rng),
@@ -155,7 +155,7 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
         rule = f"accuracy of mapped vectors relative to the {model} model's own"
         kind = "a mapped image finds its text" if main.query == "aligned image" else "an image finds its mapped text"
         parts.append(
-            f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{_beside(main)}"
+            f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{_in_parentheses(main)}"
         )
     retrieval = [row for row in scores.rows if row.metric == "retrieval"]
     if reached is None and retrieval:
@@ -163,7 +163,7 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
         for row in retrieval:
             modality = row.query.split(" ")[1]
             parts.append(
-                f"a mapped {modality} finds its own counterpart first {row.after:.1%} of the time{_beside(row)}"
+                f"a mapped {modality} finds its own counterpart first {row.after:.1%} of the time{_in_parentheses(row)}"
             )
     if reached is None:
         level = "unknown"
@@ -174,7 +174,7 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
     return {"level": level, "action": _ACTIONS[level], "sentence": sentence, "reached": reached, "rule": rule}
 
 
-def _beside(row: Score) -> str:
+def _in_parentheses(row: Score) -> str:
     known = [
         f"{value:.1%} {what}"
         for value, what in ((row.before, "without the map"), (row.chance, "by chance"))

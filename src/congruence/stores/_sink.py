@@ -115,10 +115,10 @@ class Sink(ABC):
 
     def _check_sidecar(self) -> None:
         """Check that no foreign file lies in the place of the space description. Raises OutputExistsError."""
-        beside = sidecar(self.path)
-        if os.path.lexists(beside) and (beside.is_symlink() or not has_marker(beside, is_space)):
+        described = sidecar(self.path)
+        if os.path.lexists(described) and (described.is_symlink() or not has_marker(described, is_space)):
             raise OutputExistsError(
-                f"Got a file {beside} that is not a space description; expected no such file, since it would be read together with {self.path}. Move it, or pass another path."
+                f"Got a file {described} that is not a space description; expected no such file, since it would be read together with {self.path}. Move it, or pass another path."
             )
 
     @staticmethod

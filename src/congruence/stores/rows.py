@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamedRows", "open_rows"]
 
-#: Default number of rows per chunk (called stretch in this module).
+#: Default number of rows per chunk.
 POOL = 65_536
 
 #: Approximate number of bytes read at a time.
@@ -93,14 +93,14 @@ class StreamedRows:
         done = 0
         while done < size:
             epoch, at = divmod(step * size + done, len(self))
-            plan = self._stretches(random_state, epoch)
+            plan = self._chunk_order(random_state, epoch)
             ends = np.cumsum(self._lengths[plan])
             place = int(np.searchsorted(ends, at, "right"))
-            stretch = int(plan[place])
-            rows = self._read(stretch)[: self._lengths[stretch]]
+            chunk = int(plan[place])
+            rows = self._read(chunk)[: self._lengths[chunk]]
             self._read_ahead(int(plan[place + 1] if place + 1 < len(plan) else self._next_first(random_state, epoch)))
             at -= int(ends[place]) - len(rows)
-            chosen = self._within(random_state, epoch, stretch)[at : at + size - done]
+            chosen = self._within(random_state, epoch, chunk)[at : at + size - done]
             out[done : done + len(chosen)] = rows[chosen]
             done += len(chosen)
         return out
@@ -133,7 +133,7 @@ class StreamedRows:
         if self._ahead is not None:
             self._ahead.stop.set()
 
-    def _stretches(self, random_state: int, epoch: int) -> np.ndarray:
+    def _chunk_order(self, random_state: int, epoch: int) -> np.ndarray:
         """Return the order of the chunks in an epoch."""
         if self._plan is None or self._plan[0] != (random_state, epoch):
             self._plan = (
@@ -145,58 +145,58 @@ class StreamedRows:
     def _next_first(self, random_state: int, epoch: int) -> int:
         return int(np.random.default_rng([random_state, epoch + 1]).permutation(len(self._lengths))[0])
 
-    def _within(self, random_state: int, epoch: int, stretch: int) -> np.ndarray:
+    def _within(self, random_state: int, epoch: int, chunk: int) -> np.ndarray:
         """Return the order of the rows of a chunk in an epoch."""
-        key = (random_state, epoch, stretch)
+        key = (random_state, epoch, chunk)
         if self._order is None or self._order[0] != key:
-            # stretch + 1, because [seed, epoch, 0] would give the same stream as [seed, epoch].
+            # chunk + 1, because [seed, epoch, 0] would give the same stream as [seed, epoch].
             self._order = (
                 key,
-                np.random.default_rng([random_state, epoch, stretch + 1]).permutation(self._lengths[stretch]),
+                np.random.default_rng([random_state, epoch, chunk + 1]).permutation(self._lengths[chunk]),
             )
         return self._order[1]
 
-    def _read(self, stretch: int) -> np.ndarray:
+    def _read(self, chunk: int) -> np.ndarray:
         """Return the rows of a chunk: from memory, from the thread that reads ahead, or read now."""
-        if self._held is None or self._held[0] != stretch:
+        if self._held is None or self._held[0] != chunk:
             self._held = None
-            if self._ahead is not None and self._ahead.stretch != stretch:
+            if self._ahead is not None and self._ahead.chunk != chunk:
                 self._ahead.cancel()
                 self._ahead = None
             reading = self._ahead
             if reading is None:
-                reading = self._reading(stretch)
+                reading = self._reading(chunk)
                 reading.run()
             else:
                 reading.join()
             self._ahead = None
-            self._held = stretch, reading.result()
+            self._held = chunk, reading.result()
         return self._held[1]
 
-    def _read_ahead(self, stretch: int) -> None:
+    def _read_ahead(self, chunk: int) -> None:
         """Start to read a chunk in a thread, unless it is in memory or being read already."""
-        if self._held is not None and self._held[0] == stretch:
+        if self._held is not None and self._held[0] == chunk:
             return
         if self._ahead is not None:
-            if self._ahead.stretch == stretch:
+            if self._ahead.chunk == chunk:
                 return
             self._ahead.cancel()
-        self._ahead = self._reading(stretch)
+        self._ahead = self._reading(chunk)
         self._ahead.start()
 
-    def _reading(self, stretch: int) -> _Reading:
+    def _reading(self, chunk: int) -> _Reading:
         if not self._buffers:  # reused throughout: repeated allocation would fragment memory by several more buffers
             self._buffers = [np.empty((self._size, self.dim), self._dtype) for _ in range(min(2, len(self._lengths)))]
         into = next(buffer for buffer in self._buffers if self._held is None or buffer is not self._held[1])
-        return _Reading(self._source, stretch, stretch * self._size, int(self._lengths[stretch]), into)
+        return _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
 
 
 class _Reading(threading.Thread):
     """Thread that reads one chunk. It holds no reference to its :class:`StreamedRows`, so that these can be deleted while it runs."""
 
-    def __init__(self, source: Source, stretch: int, start: int, count: int, into: np.ndarray):
+    def __init__(self, source: Source, chunk: int, start: int, count: int, into: np.ndarray):
         super().__init__(name=f"congruence: rows {start} on")
-        self.stretch, self.stop = stretch, threading.Event()
+        self.chunk, self.stop = chunk, threading.Event()
         self._source, self._start, self._count, self._into = source, start, count, into
         self._error: BaseException | None = None
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from congruence.theory._base import Bound
 from congruence.theory.agreement import KernelAgreement, gram_agreement, kernel_agreement
+from congruence.theory.covered import CoveredShare, CoveredSubspace, covered_share, covered_subspace
 from congruence.theory.critic import CriticGap, bayes_posterior, critic_gap, infonce_loss, pmi, sigmoid_loss
 from congruence.theory.critic_rank import CriticRank, DualEncoder, critic_rank, realize_critic
 from congruence.theory.curation import Curation, curate, independent_weights, latent_joint
 from congruence.theory.linear_map import AnchorMap, TextError, anchor_map, linear_bound, linear_text_error
 from congruence.theory.margins import Margins, class_margins
-from congruence.theory.probed import Probed, ProbedShare, probed_share, probed_subspace
 from congruence.theory.spanning import Spanning, anchors_needed, sym_spanning
 from congruence.theory.spanning_constant import Kappa, kappa
 from congruence.theory.stability import (
@@ -25,6 +25,8 @@ from congruence.theory.stability import (
 __all__ = [
     "AnchorMap",
     "Bound",
+    "CoveredShare",
+    "CoveredSubspace",
     "CriticGap",
     "CriticRank",
     "Curation",
@@ -33,8 +35,6 @@ __all__ = [
     "KernelAgreement",
     "Margins",
     "PolarRotation",
-    "Probed",
-    "ProbedShare",
     "RankTradeOff",
     "Spanning",
     "TextError",
@@ -42,6 +42,8 @@ __all__ = [
     "anchors_needed",
     "bayes_posterior",
     "class_margins",
+    "covered_share",
+    "covered_subspace",
     "critic_gap",
     "critic_rank",
     "curate",
@@ -56,8 +58,6 @@ __all__ = [
     "orthogonal_bound",
     "pmi",
     "polar_rotation",
-    "probed_share",
-    "probed_subspace",
     "projected_text_bound",
     "rank_trade_off",
     "realize_critic",

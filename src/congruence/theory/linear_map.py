@@ -148,7 +148,7 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
     Returns
     -------
     Bound
-        √m ε / σ_min(G̃), infinite where the anchors leave directions of the target unprobed. ``measured`` is Δ of
+        √m ε / σ_min(G̃), infinite where the anchors leave directions of the target uncovered. ``measured`` is Δ of
         Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse. ``conditions``: ``epsilon``, ``sigma_min``,
         ``n_anchors``, ``rank``, and ``sharp``, the step before the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
 

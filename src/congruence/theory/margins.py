@@ -14,7 +14,7 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_width
 from congruence.errors import ParameterError, ShapeError
 from congruence.theory._base import paired_models
-from congruence.theory.probed import probed_subspace
+from congruence.theory.covered import covered_subspace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -225,7 +225,7 @@ def class_margins(
         The rotation acting on rows, such as ``OrthogonalMap(shrinkage="full").fit(…).rotation_``. Rows orthonormal to
         10⁻³; the nearest exactly orthonormal one is used.
     rank, rtol : optional
-        How the span U_X is determined; see :func:`congruence.theory.probed_subspace`.
+        How the span U_X is determined; see :func:`congruence.theory.covered_subspace`.
     names : sequence of str, optional
         Names of the classes.
 
@@ -277,7 +277,7 @@ def class_margins(
     check_width(F.shape[1], d, "class_margins")
     if names is not None and len(names) != K:
         raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each. Pass names=… with {K} entries.")
-    basis = probed_subspace(F_anchors, rank=rank, rtol=rtol).basis
+    basis = covered_subspace(F_anchors, rank=rank, rtol=rtol).basis
     # Coordinates of u and of Proj g̃ in the basis of U_X and its image: products of those equal products of the vectors.
     image = basis @ R
     u, u_target = G @ basis.T, G_target @ image.T

@@ -13,7 +13,7 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.theory._spanning import Spanning
-from congruence.theory.probed import rounding_floor
+from congruence.theory.covered import rounding_floor
 
 __all__ = [
     "Spanning",

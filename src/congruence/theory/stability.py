@@ -246,7 +246,7 @@ def text_bound(
     Returns
     -------
     Bound
-        √n (ε′ + δ_f) / σ_min(F), infinite where the anchors leave directions of the source unprobed.
+        √n (ε′ + δ_f) / σ_min(F), infinite where the anchors leave directions of the source uncovered.
         ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``,
         (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest entries.
 

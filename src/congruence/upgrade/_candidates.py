@@ -35,7 +35,7 @@ class Candidate:
 #: The one to prefer first.
 ROTATIONS = (
     Candidate("rotation about the means", "orthogonal"),
-    Candidate("rotation about the means, no direction faded", "orthogonal", {"shrinkage": "probed"}),
+    Candidate("rotation about the means, no direction faded", "orthogonal", {"shrinkage": "covered"}),
     Candidate(
         "rotation about the means, weak directions faded more",
         "orthogonal",

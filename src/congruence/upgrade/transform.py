@@ -23,7 +23,7 @@ from congruence.upgrade.blocks import BlockMap
 __all__ = ["TransformReport", "transform_file"]
 
 #: Number of rows from which the share of variance in covered directions is estimated.
-_ENERGY_ROWS = 1000
+_COVERED_ROWS = 1000
 
 #: Ids, vectors, and the table rows they belong to.
 _Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
@@ -40,7 +40,7 @@ class TransformReport:
         Size of the output.
     dtype : str
     seconds : float
-    probed_energy : float or None
+    covered_share : float or None
         Mean share of the first rows' variance (norm²) in directions that the anchors cover.
     normalized : bool
         Whether the mapped rows were scaled to unit norm.
@@ -53,7 +53,7 @@ class TransformReport:
     dim: int
     dtype: str
     seconds: float
-    probed_energy: float | None
+    covered_share: float | None
     normalized: bool = False
     left_out: list[str] = field(default_factory=list)
 
@@ -163,7 +163,7 @@ def transform_file(
             ColumnsWarning,
             stacklevel=2,
         )
-    energy: list[float] = []
+    shares: list[float] = []
     rows = function.rows_of_block(source.row_bytes if sink.keeps_columns else None)
 
     def scan() -> Iterator[_Block]:
@@ -176,7 +176,7 @@ def transform_file(
         for ids, block, others in run_ahead(scan()):
             function.check_block(block, source.path, RowNames(ids, row), first=row == 0)
             if row == 0 and isinstance(function.mapped, OrthogonalMap):
-                energy.append(float(function.mapped.probed_energy(block[:_ENERGY_ROWS]).mean()))
+                shares.append(float(function.mapped.covered_share(block[:_COVERED_ROWS]).mean()))
             row += len(block)
             yield ids, function(block), others
 
@@ -186,7 +186,7 @@ def transform_file(
             if callback is not None:
                 callback(len(block))
     seconds = time.perf_counter() - started
-    probed = energy[0] if energy else None
+    covered = shares[0] if shares else None
     return TransformReport(
-        str(output), source.n, function.dim, function.dtype.name, seconds, probed, function.unit, sink.left_out
+        str(output), source.n, function.dim, function.dtype.name, seconds, covered, function.unit, sink.left_out
     )

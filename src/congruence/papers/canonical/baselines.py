@@ -18,7 +18,7 @@ __all__ = ["BASELINES", "ModalityMap", "RandomRotation", "fit_modality_map"]
 BASELINES: dict[str, tuple[str, dict[str, object]]] = {
     "orthogonal": ("orthogonal", {"shrinkage": "full"}),
     "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),
-    "probed": ("orthogonal", {"shrinkage": "probed"}),
+    "covered": ("orthogonal", {"shrinkage": "covered"}),
     "filtered": ("orthogonal", {}),
     "linear": ("linear", {}),
     "least_squares": ("linear", {"ridge": 0.0}),

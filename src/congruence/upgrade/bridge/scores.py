@@ -123,7 +123,7 @@ def evaluate_bridge(
     kept = np.flatnonzero(judgments.judged)
     old = None
     if queries_old is not None:
-        old, there = _beside(asked, queries_old, "queries_old")
+        old, there = _matched_rows(asked, queries_old, "queries_old")
         check_width(old.shape[1], rows.dim, "Bridge.evaluate (queries_old)")
         if not there.all():
             notes.append(f"{int((~there).sum())} queries are not among those of the old model; they were left out.")
@@ -131,7 +131,7 @@ def evaluate_bridge(
     judgments = judgments.take(kept)
     new = None
     if index_new is not None:
-        new, there = _beside(rows, index_new, "index_new")
+        new, there = _matched_rows(rows, index_new, "index_new")
         if not there.all():
             notes.append(
                 f"{int((~there).sum())} of {len(rows)} rows have no vector of the new model: two-stage search leaves them behind those that have one, and there "
@@ -184,7 +184,7 @@ def _of_correction(has_bank: bool, has_old: bool) -> list[str]:
     ] * has_old
 
 
-def _beside(given: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _matched_rows(given: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return another model's rows for the given ones, with zeros for missing rows, and a mask of those present."""
     ours, theirs = as_pair(given, other, ("queries" if name == "queries_old" else "index", name))
     if not (ours.has_ids and theirs.has_ids):

@@ -101,7 +101,7 @@ class TwoWay:
     def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
         """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
         if isinstance(self.forward, OrthogonalMap):
-            return self.forward.for_modality(modality).probed_energy(rows)
+            return self.forward.for_modality(modality).covered_share(rows)
         assert self._anchors is not None
         anchors = self._anchors() - self.forward.source_mean_
         _, s, basis = np.linalg.svd(anchors, full_matrices=False)

@@ -15,13 +15,13 @@ from congruence.theory import (
     anchor_map,
     anchors_needed,
     class_margins,
+    covered_share,
     gram_agreement,
     kappa,
     kernel_agreement,
     linear_bound,
     orthogonal_bound,
     polar_rotation,
-    probed_share,
     projected_text_bound,
     sym_spanning,
     text_bound,
@@ -139,7 +139,7 @@ def theory_entries(
     Q = polar_rotation(rotation).rotation
     entries.append(_bound(text_bound(F, G, F_other, G_other, Q)))
     entries.append(_bound(projected_text_bound(F, G, F_other, G_other, Q)))
-    share = probed_share(F, G)
+    share = covered_share(F, G)
     entries.append(
         _entry(
             "Thm C.16",

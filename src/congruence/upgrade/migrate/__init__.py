@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from congruence.upgrade.migrate._migration import Migration
+from congruence.upgrade.migrate.executor import Executor, LocalExecutor
 from congruence.upgrade.migrate.plan import Plan
 from congruence.upgrade.migrate.together import migrate
 from congruence.upgrade.migrate.verify import Verification
-from congruence.upgrade.migrate.walks import LocalWalks, Walks
 
-__all__ = ["LocalWalks", "Migration", "Plan", "Verification", "Walks", "migrate"]
+__all__ = ["Executor", "LocalExecutor", "Migration", "Plan", "Verification", "migrate"]

@@ -48,8 +48,8 @@ class Migration(OpenMigration):
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
-    walks : Walks, optional
-        Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineWalks` runs them on an engine.
+    executor : Executor, optional
+        Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineExecutor` runs them on an engine.
 
     Raises
     ------
@@ -167,7 +167,9 @@ class Migration(OpenMigration):
             self._prepare()
             if journal.state == "filling":
                 tell("mapping")
-                self.walks.fill(self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback)
+                self.executor.fill(
+                    self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback
+                )
             if self.database.capabilities.concurrent_writes or journal.resumed:
                 self._settle(tell, callback)
             tell("indexing")
@@ -272,7 +274,7 @@ class Migration(OpenMigration):
             # Also if the state is already rolled back: the process may have been killed before the database finished.
             self.retry(self.database, self.database.rollback)
             journal.state = "rolled back"
-            checksum = self.walks.checksum(self.database, self.info.dim, self.retry)
+            checksum = self.executor.checksum(self.database, self.info.dim, self.retry)
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)
             told = {

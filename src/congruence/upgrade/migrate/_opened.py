@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 from congruence.databases import Database
 from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
 from congruence.maps import Map, load
+from congruence.upgrade.migrate.executor import Executor, LocalExecutor
 from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hold, make_folder
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
 from congruence.upgrade.migrate.passes import Retry, settle
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.refusal import refuse
-from congruence.upgrade.migrate.walks import LocalWalks, Walks
 
 __all__ = ["OpenMigration"]
 
@@ -41,12 +41,12 @@ class OpenMigration:
         old_ranges: ArrayLike | None = None,
         allow_zero_rows: bool = False,
         retry: Retry | None = None,
-        walks: Walks | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.database = database
         self.retry = retry or Retry()
-        self.walks: Walks = walks or LocalWalks()
-        self.walks.begin(database)
+        self.executor: Executor = executor or LocalExecutor()
+        self.executor.begin(database)
         self.info = self.retry(database, database.info)
         self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
         self.journal = Journal.read(self.folder)
@@ -140,10 +140,10 @@ class OpenMigration:
         self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
 
     def _settle(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
-        def walk() -> dict[str, object]:
-            return self.walks.repair(self.database, self.mapper, self.info.dim, self.retry, callback)
+        def pass_over() -> dict[str, object]:
+            return self.executor.repair(self.database, self.mapper, self.info.dim, self.retry, callback)
 
-        settle(walk, self._journal(), self.folder, tell)
+        settle(pass_over, self._journal(), self.folder, tell)
 
     @contextmanager
     def _at_work(self) -> Iterator[Journal]:

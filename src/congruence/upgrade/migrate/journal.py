@@ -197,7 +197,7 @@ class Journal:
         if stage is Stage.SWITCHED and self.state in ("verified", "rolled back"):
             self.state = "switched"
             self.say("found switched")
-        elif stage is Stage.BESIDE and self.state == "switched":
+        elif stage is Stage.PREPARED and self.state == "switched":
             self.state = "rolled back"
             self.say("found rolled back")
         elif stage is Stage.UNTOUCHED and self.state == "switched":

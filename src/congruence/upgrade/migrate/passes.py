@@ -236,7 +236,7 @@ def repair(
     """
     reader = database.reader()
 
-    def walk() -> dict[str, object]:
+    def pass_over() -> dict[str, object]:
         old = Checksum()
         written = removed = 0
         for block in run_ahead(reader.scan_pairs(batch=rows_per_block(dim))):
@@ -253,7 +253,7 @@ def repair(
         return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
 
     try:
-        return retry(database, walk)
+        return retry(database, pass_over)
     finally:
         if reader is not database:
             reader.close()
@@ -280,13 +280,13 @@ def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, w
 
 
 def settle(
-    walk: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
+    pass_over: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
 ) -> None:
     """Repeat repair passes until one finds no differences, and record each in the journal.
 
     Parameters
     ----------
-    walk : callable
+    pass_over : callable
         Runs one repair pass, and returns the result of :func:`repair`.
     journal : Journal
     folder : Path
@@ -301,7 +301,7 @@ def settle(
     """
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
-        found = walk()
+        found = pass_over()
         journal.passes = [*journal.passes[-9:], found]
         journal.write(folder)
         if not found["written"] and not found["removed"]:

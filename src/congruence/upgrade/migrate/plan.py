@@ -44,7 +44,7 @@ class Plan:
     dim_old, dim_new : int
     element_type : str
         Type in which the new vectors are stored.
-    beside : str
+    container : str
         Where the new vectors are written: column, named vector, table, collection or file.
     atomic_switch : bool
     bytes_new : int
@@ -81,7 +81,7 @@ class Plan:
     dim_old: int
     dim_new: int
     element_type: str
-    beside: str
+    container: str
     atomic_switch: bool
     bytes_new: int
     free_bytes: int | None
@@ -168,7 +168,7 @@ def make_plan(
     elif stage is Stage.UNTOUCHED:
         note("stage", "good", "there are only old vectors")
     else:
-        note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.BESIDE else 'switched on'}")
+        note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
     try:
         mapper.check(info, sample.vectors)
         note("space", "good" if info.space.model else "unknown", _space_words(mapper, info))
@@ -228,7 +228,7 @@ def make_plan(
         dim_old=info.dim,
         dim_new=mapper.dim,
         element_type=element_type,
-        beside=database.capabilities.beside,
+        container=database.capabilities.container,
         atomic_switch=database.capabilities.atomic_switch,
         bytes_new=size,
         free_bytes=info.free_bytes,

@@ -222,7 +222,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
     info, path = migration.info, migration.folder / SCRATCH
     large = 4 * info.rows * info.dim > IN_MEMORY
 
-    def walk(out: IO[bytes] | None) -> None:
+    def pass_over(out: IO[bytes] | None) -> None:
         ids.clear()
         rows.clear()
         if out is not None:
@@ -249,9 +249,9 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
 
     if large:
         with _writing(path), open(path, "wb") as out:
-            migration.retry(migration.database, lambda: walk(out))
+            migration.retry(migration.database, lambda: pass_over(out))
     else:
-        migration.retry(migration.database, lambda: walk(None))
+        migration.retry(migration.database, lambda: pass_over(None))
     n = sum(map(len, ids))
     if len(seen) > 1:
         raise ParameterError(

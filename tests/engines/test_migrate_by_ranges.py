@@ -1,4 +1,4 @@
-"""A migration whose walks an engine makes: the same bits as in one process, nothing lost to kills, and files only."""
+"""A migration whose executor an engine makes: the same bits as in one process, nothing lost to kills, and files only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from engine_data import FILES, ROWS, Dying, Killed, Pickled, X, make_map, read_parts, write_parts
 
 from congruence.databases import open_database
-from congruence.engines import EngineWalks, LocalEngine
+from congruence.engines import EngineExecutor, LocalEngine
 from congruence.errors import CorruptFileError, MigrationError, NotFiniteError, ParameterError
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.passes import SAMPLE_IDS
@@ -19,9 +19,11 @@ from congruence.upgrade.migrate.passes import SAMPLE_IDS
 MAP = make_map()
 
 
-def migrate(where, journal, walks=None, steps=("run", "verify", "switch"), **options):
+def migrate(where, journal, executor=None, steps=("run", "verify", "switch"), **options):
     told = {}
-    with Migration(open_database(str(where)), MAP, journal=journal, walks=walks, **options.pop("migration", {})) as one:
+    with Migration(
+        open_database(str(where)), MAP, journal=journal, executor=executor, **options.pop("migration", {})
+    ) as one:
         for step in steps:
             told[step] = getattr(one, step)(**(options if step == "run" else {}))
     return told
@@ -46,11 +48,11 @@ def test_the_files_are_those_of_one_process_to_the_bit(both, tmp_path, monkeypat
     ours, theirs = both
     old = read_parts(ours)
     monkeypatch.chdir(tmp_path)
-    told = migrate("a/photos", tmp_path / "ja", EngineWalks(Pickled()))
+    told = migrate("a/photos", tmp_path / "ja", EngineExecutor(Pickled()))
     migrate(theirs, tmp_path / "jb")
     assert told["verify"].passed
     same_files(ours, theirs)
-    with Migration(open_database("a/photos"), journal=tmp_path / "ja", walks=EngineWalks(Pickled())) as one:
+    with Migration(open_database("a/photos"), journal=tmp_path / "ja", executor=EngineExecutor(Pickled())) as one:
         assert one.rollback()["identical"] is True
     assert read_parts(ours).equals(old)
 
@@ -68,8 +70,8 @@ def test_large_files_are_divided_between_row_groups(tmp_path):
             seen.extend(one.name for one in fragments)
             return super().run(work, fragments)
 
-    walks = EngineWalks(Counted(), stretch_bytes=250 * 4 * X.shape[1])
-    assert migrate(where, tmp_path / "journal", walks)["verify"].passed
+    executor = EngineExecutor(Counted(), range_bytes=250 * 4 * X.shape[1])
+    assert migrate(where, tmp_path / "journal", executor)["verify"].passed
     assert seen[:4] == ["rows 0 to 299", "rows 300 to 599", "rows 600 to 899", "rows 900 to 1199"]
     np.testing.assert_allclose(
         np.stack(pq.read_table(where)["vector"].to_pylist()), MAP.transform(X), rtol=0, atol=2e-6
@@ -82,10 +84,10 @@ def test_a_killed_driver_loses_nothing(both, tmp_path, after, then):
     ours, theirs = both
     journal = tmp_path / "ja"
     with pytest.raises(Killed):
-        migrate(ours, journal, EngineWalks(Dying(after)), steps=("run",))
+        migrate(ours, journal, EngineExecutor(Dying(after)), steps=("run",))
     assert json.loads((journal / "journal.json").read_text())["state"] == "filling"
-    walks = EngineWalks(LocalEngine()) if then == "engine" else None
-    told = migrate(ours, journal, walks, resume=True)
+    executor = EngineExecutor(LocalEngine()) if then == "engine" else None
+    told = migrate(ours, journal, executor, resume=True)
     assert told["verify"].passed
     kept = json.loads((journal / "journal.json").read_text())
     assert kept["rows"] == FILES * ROWS
@@ -97,7 +99,7 @@ def test_a_killed_driver_loses_nothing(both, tmp_path, after, then):
 def test_a_stretch_that_is_done_is_not_mapped_again(both, tmp_path, monkeypatch):
     ours, _ = both
     with pytest.raises(Killed):
-        migrate(ours, tmp_path / "j", EngineWalks(Dying(2, unseen=False)), steps=("run",))
+        migrate(ours, tmp_path / "j", EngineExecutor(Dying(2, unseen=False)), steps=("run",))
     mapped = []
     from congruence.upgrade.migrate.mapper import RowMapper
 
@@ -105,8 +107,10 @@ def test_a_stretch_that_is_done_is_not_mapped_again(both, tmp_path, monkeypatch)
     monkeypatch.setattr(
         RowMapper, "__call__", lambda self, ids, *rest: mapped.append(len(ids)) or call(self, ids, *rest)
     )
-    with Migration(open_database(str(ours)), MAP, journal=tmp_path / "j", walks=EngineWalks(LocalEngine())) as one:
-        one.walks.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
+    with Migration(
+        open_database(str(ours)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
+    ) as one:
+        one.executor.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
     assert sum(mapped) == (FILES - 3) * ROWS  # three ranges were done: two told of, and the one after which it died
 
 
@@ -119,7 +123,7 @@ def test_what_others_change_is_written_again(both, tmp_path):
     database.write(ids, np.full((2, MAP.d_out), 0.5, np.float32))
     database.delete(pa.array([5]))
     database.close()
-    with Migration(open_database(str(ours)), journal=tmp_path / "j", walks=EngineWalks(Pickled())) as one:
+    with Migration(open_database(str(ours)), journal=tmp_path / "j", executor=EngineExecutor(Pickled())) as one:
         one.switch()
         assert [found["written"] for found in one.journal.passes[-2:]] == [2, 0]
     found = np.stack(read_parts(ours)["vector"].to_pylist())
@@ -132,7 +136,7 @@ def test_bad_rows_are_named_with_their_stretch_and_nothing_is_shown(tmp_path):
     where = write_parts(tmp_path / "photos", vectors)
     before = [part.read_bytes() for part in sorted(where.iterdir())]
     with pytest.raises(NotFiniteError, match=r"607.*The fragment is rows 600 to 899"):
-        migrate(where, tmp_path / "j", EngineWalks(LocalEngine()), steps=("run",))
+        migrate(where, tmp_path / "j", EngineExecutor(LocalEngine()), steps=("run",))
     assert [part.read_bytes() for part in sorted(where.iterdir())] == before
     (where / "part-1.parquet").write_bytes((where / "part-1.parquet").read_bytes()[:-200])
     with pytest.raises(CorruptFileError, match=r"part-1\.parquet"):
@@ -145,8 +149,8 @@ def test_rows_without_a_vector_stay_without_one(tmp_path):
     where = tmp_path / "photos.parquet"
     table = table.set_column(1, "vector", pa.array(lists, pa.list_(pa.float32(), X.shape[1])))
     pq.write_table(table, where, row_group_size=150)
-    walks = EngineWalks(LocalEngine(), stretch_bytes=200 * 4 * X.shape[1])
-    assert migrate(where, tmp_path / "j", walks)["verify"].passed
+    executor = EngineExecutor(LocalEngine(), range_bytes=200 * 4 * X.shape[1])
+    assert migrate(where, tmp_path / "j", executor)["verify"].passed
     found = pq.read_table(where)["vector"].to_pylist()
     assert [k for k, row in enumerate(found) if row is None] == list(range(3, FILES * ROWS, 100))
 
@@ -154,14 +158,14 @@ def test_rows_without_a_vector_stay_without_one(tmp_path):
 def test_only_files_of_tables_and_only_maps(tmp_path):
     np.save(tmp_path / "photos.npy", X)
     with pytest.raises(ParameterError, match="Got npy for an engine; expected Parquet or Arrow files"):
-        Migration(open_database(str(tmp_path / "photos.npy")), MAP, walks=EngineWalks(LocalEngine()))
+        Migration(open_database(str(tmp_path / "photos.npy")), MAP, executor=EngineExecutor(LocalEngine()))
     where = write_parts(tmp_path / "photos")
     with Migration(
-        open_database(str(where)), MAP, journal=tmp_path / "j", walks=EngineWalks(LocalEngine())
+        open_database(str(where)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
     ) as migration:
         migration.mapper.native = object()
         with pytest.raises(MigrationError, match="a migration with re-embedded rows for an engine"):
-            migration.walks.repair(migration.database, migration.mapper, migration.info.dim, migration.retry, None)
+            migration.executor.repair(migration.database, migration.mapper, migration.info.dim, migration.retry, None)
 
 
 def test_the_command_refuses_steps_that_no_engine_makes(here, tmp_path):

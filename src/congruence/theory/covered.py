@@ -16,11 +16,11 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Probed", "ProbedShare", "probed_share", "probed_subspace", "rounding_floor"]
+__all__ = ["CoveredShare", "CoveredSubspace", "covered_share", "covered_subspace", "rounding_floor"]
 
 
 @dataclass(frozen=True)
-class Probed:
+class CoveredSubspace:
     """The span of a set of rows, U_X in Theorems C.16 and C.28.
 
     Attributes
@@ -57,7 +57,7 @@ class Probed:
             If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
         """
         A = as_matrix(X, "X", allow_zero_rows=True)
-        check_width(A.shape[1], self.basis.shape[1], "Probed")
+        check_width(A.shape[1], self.basis.shape[1], "CoveredSubspace")
         return A.astype(np.float64) @ self.basis.T
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
@@ -83,7 +83,7 @@ class Probed:
 
 
 @dataclass(frozen=True)
-class ProbedShare:
+class CoveredShare:
     """Share of each query in the subspace that the anchors cover.
 
     Attributes
@@ -105,7 +105,7 @@ class ProbedShare:
         return {**asdict(self), "shares": self.shares.tolist()}
 
 
-def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> Probed:
+def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> CoveredSubspace:
     """Compute the subspace that a set of rows spans.
 
     Parameters
@@ -120,7 +120,7 @@ def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None 
 
     Returns
     -------
-    Probed
+    CoveredSubspace
 
     Raises
     ------
@@ -143,7 +143,7 @@ def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None 
     Examples
     --------
     >>> import numpy as np
-    >>> probed_subspace([[1.0, 0, 0], [0, 1, 0], [0.6, 0.8, 0]]).rank
+    >>> covered_subspace([[1.0, 0, 0], [0, 1, 0], [0.6, 0.8, 0]]).rank
     2
     """
     if rtol is not None and rank is not None:
@@ -162,10 +162,12 @@ def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None 
     norm = float(np.sqrt(np.einsum("ij,ij->", A, A) / n))
     tolerance = rounding_floor(S, A.shape, norm, float(s[0])) if rtol is None else float(rtol * s[0])
     r = rank if rank is not None else int(np.count_nonzero(s > tolerance))
-    return Probed(r, np.ascontiguousarray(vt[:r]), s, tolerance)
+    return CoveredSubspace(r, np.ascontiguousarray(vt[:r]), s, tolerance)
 
 
-def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> ProbedShare:
+def covered_share(
+    S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None
+) -> CoveredShare:
     """Measure the share of each query in the subspace that the anchors cover.
 
     The anchors determine how a map sends this component; they contain no information about the rest.
@@ -177,11 +179,11 @@ def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, r
     queries : array_like, shape (m, d)
         Rows to be mapped, of the same modality or another one.
     rtol, rank
-        As for :func:`probed_subspace`.
+        As for :func:`covered_subspace`.
 
     Returns
     -------
-    ProbedShare
+    CoveredShare
 
     Raises
     ------
@@ -194,16 +196,16 @@ def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, r
 
     Examples
     --------
-    >>> probed_share([[1.0, 0]], [[0.6, 0.8]]).shares.round(2).tolist()
+    >>> covered_share([[1.0, 0]], [[0.6, 0.8]]).shares.round(2).tolist()
     [0.36]
     """
-    probed = probed_subspace(S, rtol=rtol, rank=rank)
+    covered = covered_subspace(S, rtol=rtol, rank=rank)
     X = as_matrix(queries, "queries").astype(np.float64)
-    inside = probed.coordinates(X)
+    inside = covered.coordinates(X)
     shares = np.einsum("ij,ij->i", inside, inside) / np.einsum("ij,ij->i", X, X)
     shares = np.minimum(shares, 1.0)
     at = {"min": 0, "5%": 0.05, "25%": 0.25, "50%": 0.5, "75%": 0.75, "95%": 0.95, "max": 1}
-    return ProbedShare(probed.rank, shares, {name: float(np.quantile(shares, q)) for name, q in at.items()})
+    return CoveredShare(covered.rank, shares, {name: float(np.quantile(shares, q)) for name, q in at.items()})
 
 
 def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:

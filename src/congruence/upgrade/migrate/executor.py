@@ -11,10 +11,10 @@ from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, Retry, checksum_of, fill, repair
 
-__all__ = ["LocalWalks", "Walks"]
+__all__ = ["Executor", "LocalExecutor"]
 
 
-class Walks(Protocol):
+class Executor(Protocol):
     """The passes of a migration over all rows; each can be repeated after it was interrupted."""
 
     def begin(self, database: Database) -> None:
@@ -46,7 +46,7 @@ class Walks(Protocol):
         """Return the checksum of the old vectors."""
 
 
-class LocalWalks:
+class LocalExecutor:
     """Passes over all rows in this process."""
 
     def begin(self, database: Database) -> None:
@@ -62,7 +62,7 @@ class LocalWalks:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> None:
-        """Write the new vectors of all rows; see :meth:`Walks.fill`."""
+        """Write the new vectors of all rows; see :meth:`Executor.fill`."""
         fill(database, mapper, journal, folder, dim, retry, callback)
 
     def repair(
@@ -73,9 +73,9 @@ class LocalWalks:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Compare and repair; see :meth:`Walks.repair`."""
+        """Compare and repair; see :meth:`Executor.repair`."""
         return repair(database, mapper, dim, retry, callback)
 
     def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
-        """Return the checksum of the old vectors; see :meth:`Walks.checksum`."""
+        """Return the checksum of the old vectors; see :meth:`Executor.checksum`."""
         return retry(database, lambda: checksum_of(database, "old", dim))
