@@ -8,7 +8,7 @@ scores on one scale (calibration.py), with 40 % random rows. *Rotation*: refitte
 together, without what the old model says of texts. ``--part coverage``: how often the meter's 95 % intervals hold the true value, at every
 stage of many runs, real and simulated, and the forecast's the true quality or a lower one; and how often a target is reached where batches stop. ``--part settings``: weights of the fit, and scores by origin.
 
-Chosen after looking: SHARPNESS and the order "entropy" on the emoji sample and splits 0 to 2 of Caltech-101; splits 3 and 4 were not looked at.
+Chosen after looking: SHARPNESS and the order "entropy" on the emoji sample and splits 0 to 2 of Caltech-101; splits 3 and 4 were not parsed at.
 """
 
 from __future__ import annotations
@@ -220,15 +220,15 @@ def watch(case: Case, seed: int, share: float = 0.3) -> list[list[Any]]:
                 for name, values in kept.items()
             }
         for name, truth in true.items():
-            told = reading.store[name]
-            out.append([name, told.low - 1e-9 <= truth <= told.high + 1e-9, told.high - told.low])
+            result = reading.store[name]
+            out.append([name, result.low - 1e-9 <= truth <= result.high + 1e-9, result.high - result.low])
         stop = "agreement" if "agreement" in true else "cosine"
         stages.append((true[stop], reading.store[stop].value, reading.store[stop].low))
         if case.kind == "overlap":
             continue
         out += [["forecast", low <= true["agreement"], high - low] for low, high in ahead]
-        told = plan.forecast(metric="agreement", further=(0.05,))
-        ahead = [(told.low[1], told.high[1])] if len(told.low) > 1 and reading.n_meter >= 20 else []
+        result = plan.forecast(metric="agreement", further=(0.05,))
+        ahead = [(result.low[1], result.high[1])] if len(result.low) > 1 and reading.n_meter >= 20 else []
     for target in TARGETS:
         for column, name in ((1, "stop by estimate"), (2, "stop by lower end")):
             stopped = [k for k, one in enumerate(stages) if one[column] >= target]

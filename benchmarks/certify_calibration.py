@@ -224,7 +224,7 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
         return None
 
     ways = with_known({strategy: truth[f"{task}/{strategy}"] for strategy in said.strategies[task]}, task)
-    narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
+    narrows = tables.source[tables.store_modality].shape[1] > tables.target[tables.query_modality].shape[1]
     right = decide(ways, enough, thresholds, narrows=narrows, of_lists=is_of_lists(task))
     near = {right.action}
     for shift in (-NEAR, NEAR):

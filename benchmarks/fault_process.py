@@ -48,7 +48,7 @@ class Task:
     again: bool = False
 
 
-def migrate(kind: Kind, task: Task, told: Path) -> None:
+def migrate(kind: Kind, task: Task, report: Path) -> None:
     """Run, verify, switch and roll back, starting from the current state; write a CongruenceError to a file, and exit with 3."""
     from congruence.databases import open_database
     from congruence.errors import CongruenceError
@@ -119,11 +119,11 @@ def migrate(kind: Kind, task: Task, told: Path) -> None:
             if migration.journal.state in ("verified", "switched") and task.until != "verified":
                 migration.switch()
             if migration.journal.state == "switched" and task.until == "rolled back":
-                told = migration.rollback()
-                if not told["identical"]:
+                report = migration.rollback()
+                if not report["identical"]:
                     raise SystemExit("the old vectors changed")
     except CongruenceError as error:
-        told.write_text(json.dumps([type(error).__name__, str(error)]))
+        report.write_text(json.dumps([type(error).__name__, str(error)]))
         raise SystemExit(3) from error
 
 

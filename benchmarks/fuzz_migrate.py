@@ -64,26 +64,26 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def hostile_journal(rng: random.Random, raw: bytes) -> bytes:
     """Damage a journal, or change its values and seal it again."""
-    from congruence.upgrade.migrate.journal import seal
+    from congruence.upgrade.migrate.journal import digest_of
 
     what = rng.random()
     if what < 0.4:
         return mutate(rng, raw, TEXT)
-    told = json.loads(raw)
+    result = json.loads(raw)
     if what < 0.5:
-        return json.dumps(mutate_data(rng, told)).encode()
+        return json.dumps(mutate_data(rng, result)).encode()
     if what < 0.51:
         return raw + b" " * rng.choice((2**20, 5 * 2**20))
-    given = told.pop("seal")
+    given = result.pop("digest")
     if what < 0.6:
-        one, other = rng.sample(sorted(told), 2)
-        told[one], told[other] = told[other], told[one]
+        one, other = rng.sample(sorted(result), 2)
+        result[one], result[other] = result[other], result[one]
     else:
-        told = mutate_data(rng, told)
+        result = mutate_data(rng, result)
     try:
-        return json.dumps({**told, "seal": seal(told)} if isinstance(told, dict) else told).encode()
+        return json.dumps({**result, "digest": digest_of(result)} if isinstance(result, dict) else result).encode()
     except (TypeError, ValueError):  # values that cannot be written as JSON, and so not sealed
-        return json.dumps({**told, "seal": given} if isinstance(told, dict) else told).encode()
+        return json.dumps({**result, "digest": given} if isinstance(result, dict) else result).encode()
 
 
 def hostile_map(rng: random.Random, folder: Path) -> None:

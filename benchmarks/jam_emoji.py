@@ -170,7 +170,7 @@ def main() -> None:
         for loss in given.losses:
             start = time.perf_counter()
             if loss == "cca":
-                mapping, told = CCAMap(n_components=JAM().latent, ridge=0.1).fit(V[train], P[train]), "closed form"
+                mapping, result = CCAMap(n_components=JAM().latent, ridge=0.1).fit(V[train], P[train]), "closed form"
             else:
                 mapping = JAM(loss, device="cpu", random_state=seed).fit(
                     V[train],
@@ -179,14 +179,14 @@ def main() -> None:
                     validation=(V[held], P[held], N[held], texts[held]),
                     verbose=False,
                 )
-                told = f"best step {mapping.facts_['best_step']} of {mapping.facts_['steps']}"
+                result = f"best step {mapping.facts_['best_step']} of {mapping.facts_['steps']}"
             sides = mapping.transform(V[test]), mapping.transform_target(P[test]), mapping.transform_target(N[test])
             one = sugarcrepe_recall(asked, *sides, random_state=seed)[0]
             found[loss].append((one.binary, one.choice))
             seconds = time.perf_counter() - start
             print(
                 f"seed {seed:2d} {loss:6s} {len(train)} + {len(held)} + {len(test)}: binary {one.binary:.3f}, 5-way {one.choice:.3f}; "
-                f"{told}, {seconds:.0f} s",
+                f"{result}, {seconds:.0f} s",
                 flush=True,
             )
     print("\n| loss | binary | 5-way |\n| --- | --- | --- |")

@@ -95,7 +95,7 @@ class Bench:
         self.mapper = RowMapper(self.mapping)
         self.row_of = np.argsort(self.ids)
         self.first = self.scratch / "first"
-        self.told = self.scratch / "error.json"
+        self.result = self.scratch / "error.json"
 
     def map(self, ids: np.ndarray, rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         return self.mapper(pa.array(ids), rows, pa.array(kinds.tolist(), pa.large_string()))
@@ -117,15 +117,15 @@ class Bench:
         return place
 
     def start(self, place: Path, *hooks: tuple[str, int, str], **task: Any) -> Any:
-        self.told.unlink(missing_ok=True)
-        given = (self.kind.application(place), Task(place, hooks=hooks, **task), self.told)
+        self.result.unlink(missing_ok=True)
+        given = (self.kind.application(place), Task(place, hooks=hooks, **task), self.result)
         process = CONTEXT.Process(target=migrate, args=given)
         process.start()
         return process
 
     def error(self) -> tuple[str, str]:
         """Return the type and the message of the error with which the last process ended."""
-        name, said = json.loads(self.told.read_text()) if self.told.exists() else ("none of ours", "")
+        name, said = json.loads(self.result.read_text()) if self.result.exists() else ("none of ours", "")
         return name, said
 
     def finish(self, place: Path, *hooks: tuple[str, int, str], **task: Any) -> None:
@@ -352,10 +352,10 @@ def duplicate_ids(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
 
 def digest(place: Path) -> str:
     """Return a digest of all files of a folder and their names."""
-    told = hashlib.sha256()
+    result = hashlib.sha256()
     for path in sorted(one for one in place.rglob("*") if one.is_file()):
-        told.update(str(path.relative_to(place)).encode() + path.read_bytes())
-    return told.hexdigest()
+        result.update(str(path.relative_to(place)).encode() + path.read_bytes())
+    return result.hexdigest()
 
 
 FAULTS = {
@@ -384,9 +384,9 @@ def main() -> None:
         kind = KINDS[options.kind](room)
         stack.callback(kind.close)
         bench = Bench(kind, scratch, ids, rows, kinds, mapping, room)
-        told = FAULTS[options.fault](bench, options)
+        result = FAULTS[options.fault](bench, options)
         saw = {key: value for key, value in bench.totals.items() if key.startswith("readers saw")}
-    results = {"kind": options.kind, "rows": options.rows, "fault": options.fault, **told, **saw}
+    results = {"kind": options.kind, "rows": options.rows, "fault": options.fault, **result, **saw}
     results |= {key: bench.totals[key] for key in COUNTED}
     print(results)
     write_json(options, results)

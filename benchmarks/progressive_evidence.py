@@ -166,7 +166,7 @@ def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list
     depth = wanted.sum(axis=1)
     for share in stages(plan, case.new, shares):
         native, rows = plan.embedded, plan.measured
-        scores, told = case.queries @ plan.store().T, {}
+        scores, result = case.queries @ plan.store().T, {}
         for kind in KINDS:
             changed = scores
             if kind != "none":
@@ -176,11 +176,11 @@ def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list
             place = np.argsort(np.argsort(-changed, axis=1, kind="stable"), axis=1)
             found = place < depth[:, None]
             right = found & wanted
-            told[kind] = [
+            result[kind] = [
                 *(float(right[:, part].sum() / wanted[:, part].sum()) for part in (slice(None), native, ~native)),
                 float(found[:, native].sum() / found.sum()),
             ]
-        out.append({"share": share, "native": float(wanted[:, native].sum() / wanted.sum()), "kinds": told})
+        out.append({"share": share, "native": float(wanted[:, native].sum() / wanted.sum()), "kinds": result})
     return out
 
 
@@ -196,16 +196,16 @@ def made_up(seed: int, source_noise: float, target_noise: float) -> Case:
 def verdict(case: Case, seed: int, metric: str) -> dict[str, Any]:
     """Return the forecast once 20 rows are measured, and the true quality with half of the store re-embedded."""
     plan = case.plan("auto", seed, **({"labels": case.labels} if metric == "accuracy" else {}))
-    told: dict[str, Any] = {"metric": metric}
+    result: dict[str, Any] = {"metric": metric}
     for ids in plan.batches(round(0.05 * len(plan)), share=MOST):
         plan.update(ids, case.new[ids])
-        if "said" not in told and len(plan.measured) >= 20 and metric in plan.meter().store:
-            told["share"] = float(plan.embedded.mean())
+        if "said" not in result and len(plan.measured) >= 20 and metric in plan.meter().store:
+            result["share"] = float(plan.embedded.mean())
             ahead = {target: plan.forecast(target=target, metric=metric) for target in TARGETS}
-            told["said"] = {str(target): one.verdict for target, one in ahead.items()}
-            told["needed"] = {str(target): one.needed for target, one in ahead.items()}
-    told["reached"] = quality(case, plan, metric)
-    return told
+            result["said"] = {str(target): one.verdict for target, one in ahead.items()}
+            result["needed"] = {str(target): one.needed for target, one in ahead.items()}
+    result["reached"] = quality(case, plan, metric)
+    return result
 
 
 def quality(case: Case, plan: Progressive, metric: str) -> float:

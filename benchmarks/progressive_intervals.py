@@ -136,19 +136,19 @@ def measure(kind: str, draw: Draw, m: int, n: int, runs: int) -> dict[str, list[
         w = rng.lognormal(0, 1, n) if kind == "weighted" else None
         truth = float(np.average(rest, weights=None if w is None else w[m:]))
         if w is not None:
-            told = {
+            result = {
                 "Student": student(x, n - m, w[:m]),
                 "Gaffke": rest_interval(x, n - m, weights=w[:m], rest_weights=w[m:])[1:],
             }
         else:
-            told = {one.__name__: one(x, n - m) for one in (student, hall, bootstrap_t, likelihood)}
+            result = {one.__name__: one(x, n - m) for one in (student, hall, bootstrap_t, likelihood)}
             if kind == "shares":
-                told["wilson"] = wilson(x, n - m)
-            told["betting"] = betting(x, n - m, least)
-            told["Gaffke"] = rest_interval(x, n - m, (least, 1.0))[1:]
+                result["wilson"] = wilson(x, n - m)
+            result["betting"] = betting(x, n - m, least)
+            result["Gaffke"] = rest_interval(x, n - m, (least, 1.0))[1:]
             seen = float(min(other.min(), x.min()))
-            told["Gaffke, least seen"] = rest_interval(x, n - m, (seen, 1.0) if seen < x.max() else (least, 1.0))[1:]
-        for name, (low, high) in told.items():
+            result["Gaffke, least seen"] = rest_interval(x, n - m, (seen, 1.0) if seen < x.max() else (least, 1.0))[1:]
+        for name, (low, high) in result.items():
             found.setdefault(name, []).append((low - 1e-9 <= truth <= high + 1e-9, high - low))
     return {name: [float(np.mean(one)) for one in zip(*rows, strict=True)] for name, rows in found.items()}
 

@@ -224,8 +224,8 @@ def _coverage(results: list[Any]) -> dict[str, Any]:
         kind = name.rsplit(": ", 1)[1].partition("@")[0]
         by.setdefault("weighted" if kind.startswith("weighted ") else kind.rpartition(" ")[2], []).append(cells)
     found = {name: pooled(cells) for name, cells in by.items()}
-    told = {name: one[1] for name, one in found.items()}
-    return {"stages": found["cosine"][0], "stops": [found[name][0] for name in ("estimate", "end")], **told}
+    result = {name: one[1] for name, one in found.items()}
+    return {"stages": found["cosine"][0], "stops": [found[name][0] for name in ("estimate", "end")], **result}
 
 
 def _verdicts(results: list[Any]) -> dict[str, Any]:
@@ -233,9 +233,9 @@ def _verdicts(results: list[Any]) -> dict[str, Any]:
     runs = [one for run in results[0]["results"] for one in run.values()]
     out: dict[str, Any] = {"runs": len(runs)}
     for target in ("0.95", "0.99"):
-        told = [(one["said"][target] == "re-embed everything", one["reached"] < float(target)) for one in runs]
-        short = [said for said, fell in told if fell]
-        out[f"t{target[2:]}"] = {"right": sum(a == b for a, b in told), "short": len(short), "said": sum(short)}
+        result = [(one["said"][target] == "re-embed everything", one["reached"] < float(target)) for one in runs]
+        short = [said for said, fell in result if fell]
+        out[f"t{target[2:]}"] = {"right": sum(a == b for a, b in result), "short": len(short), "said": sum(short)}
     return out
 
 

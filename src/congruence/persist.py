@@ -257,11 +257,11 @@ def numbers_digest(config: Mapping[str, object]) -> str:
     str
         SHA-256 of the kind, parameters, facts, scores, the digest of the arrays, and all entries of both spaces that are not names.
     """
-    told = {key: config.get(key) for key in ("kind", "parameters", "facts", "scores", "weights_sha256")}
+    content = {key: config.get(key) for key in ("kind", "parameters", "facts", "scores", "weights_sha256")}
     for side in ("source_space", "target_space"):
         space = config.get(side)
-        told[side] = {k: v for k, v in space.items() if k not in _NAMES} if isinstance(space, Mapping) else space
-    return _digest(told)
+        content[side] = {k: v for k, v in space.items() if k not in _NAMES} if isinstance(space, Mapping) else space
+    return _digest(content)
 
 
 def _digest(config: Mapping[str, object]) -> str:

@@ -25,9 +25,9 @@ def quick(monkeypatch):
     )
 
 
-def check(told, photos):
+def check(result, photos):
     """What the story claims, by the sample's own vectors."""
-    ways = {way["name"]: way for way in told["ways"]}
+    steps = {step["name"]: step for step in result["steps"]}
     names, own = photos.source["text"].ids, photos.class_of("image", photos.source["image"].ids)
 
     def right(images, texts):
@@ -36,16 +36,16 @@ def check(told, photos):
         ).mean()
 
     old, new = photos.source, photos.target
-    assert ways["before"]["accuracy"] == pytest.approx(right(old["image"], old["text"]))
-    assert ways["only the encoder changed"]["accuracy"] == pytest.approx(right(old["image"], new["text"]))
-    assert told["new_model"] == pytest.approx(right(new["image"], new["text"]))
-    assert ways["only the encoder changed"]["accuracy"] < 0.02
-    assert ways["mapped"]["accuracy"] < ways["before"]["accuracy"] < ways["re-embedded"]["accuracy"]
-    assert ways["re-embedded"]["accuracy"] > told["new_model"] - 0.01
-    assert told["embedded"] == 150
-    assert told["identical"]
-    assert told["same_lists"]
-    assert ways["rolled back"] == {**ways["before"], "name": "rolled back", "note": ways["rolled back"]["note"]}
+    assert steps["before"]["accuracy"] == pytest.approx(right(old["image"], old["text"]))
+    assert steps["only the encoder changed"]["accuracy"] == pytest.approx(right(old["image"], new["text"]))
+    assert result["new_model"] == pytest.approx(right(new["image"], new["text"]))
+    assert steps["only the encoder changed"]["accuracy"] < 0.02
+    assert steps["mapped"]["accuracy"] < steps["before"]["accuracy"] < steps["re-embedded"]["accuracy"]
+    assert steps["re-embedded"]["accuracy"] > result["new_model"] - 0.01
+    assert result["embedded"] == 150
+    assert result["identical"]
+    assert result["same_lists"]
+    assert steps["rolled back"] == {**steps["before"], "name": "rolled back", "note": steps["rolled back"]["note"]}
 
 
 @pytest.mark.heavy
@@ -54,15 +54,15 @@ def test_a_library_is_moved_and_the_page_tells_it(here, quick, photos, tmp_path)
     pytest.importorskip("lance")
     done = here("demo", "--json", "-o", tmp_path / "p.html", "--save-map", tmp_path / "map")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["store"] == "LanceDB table"
-    check(told, photos)
-    assert [round(stage["share"], 2) for stage in told["stages"]] == [0, 0.02, 0.04, 0.06, 0.08, 0.1]
-    assert told["certificate"]["headline"]
-    assert told["certificate"]["costs"][0]["name"] == "keep the old model"
+    result = json.loads(done.out)
+    assert result["store"] == "LanceDB table"
+    check(result, photos)
+    assert [round(stage["share"], 2) for stage in result["stages"]] == [0, 0.02, 0.04, 0.06, 0.08, 0.1]
+    assert result["certificate"]["headline"]
+    assert result["certificate"]["costs"][0]["name"] == "keep the old model"
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert page.count("data:image/webp") == (6 + 1) * 4 * 5  # one search is told step by step
-    assert told["certificate"]["headline"][1:] in page
+    assert result["certificate"]["headline"][1:] in page
     assert "CC BY 4.0" in page
     assert "the old vectors are restored bit for bit" in page
     assert "a map alone is not enough here" in page
@@ -72,13 +72,13 @@ def test_a_library_is_moved_and_the_page_tells_it(here, quick, photos, tmp_path)
 def test_without_lancedb_the_library_is_a_parquet_file(monkeypatch, capsys, photos):
     for module in (_demo_files, _demo_story):
         monkeypatch.setattr(module, "has_lancedb", lambda: False)
-    told = _demo_story.move_library(photos, _demo_story.fit_on_names(photos))
-    assert told["store"] == "Parquet file"
-    check(told, photos)
-    harmed = [one for one in told["examples"] if one["harmed"]]
-    assert all(one["ways"][2]["right"] < one["ways"][0]["right"] for one in harmed)
-    told["certificate"] = {"headline": "map now"}
-    _demo_story.print_story(told | {"same_lists": False})
+    result = _demo_story.move_library(photos, _demo_story.fit_on_names(photos))
+    assert result["store"] == "Parquet file"
+    check(result, photos)
+    harmed = [one for one in result["examples"] if one["harmed"]]
+    assert all(one["steps"][2]["right"] < one["steps"][0]["right"] for one in harmed)
+    result["certificate"] = {"headline": "map now"}
+    _demo_story.print_story(result | {"same_lists": False})
     out = capsys.readouterr().out
     assert "pip install 'congruence[lancedb]'" in out
     assert "NOT the same" in out

@@ -30,20 +30,20 @@ def test_a_table_is_searched_before_and_after_and_rolled_back(here, demo, tmp_pa
         "demo", "--sample", "emoji", "--json", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html"
     )
     assert done.code == 0, done.err
-    told = json.loads(done.out)["migration"]
-    ways = {way["name"]: way["scores"] for way in told["searches"]["ways"]}
-    assert told["identical"] is True
-    assert told["same_lists"] is True
-    assert told["searches"]["n"] == 795
-    assert told["searches"]["gallery"] == 1595
-    assert ways["before"] == ways["rolled back"]
-    assert ways["only the encoder changed"]["recall@10"] < 0.02  # spaces that have nothing to do with each other
-    assert 20 * 10 / 1595 < ways["after the switch"]["recall@10"] < ways["all re-embedded"]["recall@10"]
+    result = json.loads(done.out)["migration"]
+    steps = {step["name"]: step["scores"] for step in result["searches"]["steps"]}
+    assert result["identical"] is True
+    assert result["same_lists"] is True
+    assert result["searches"]["n"] == 795
+    assert result["searches"]["gallery"] == 1595
+    assert steps["before"] == steps["rolled back"]
+    assert steps["only the encoder changed"]["recall@10"] < 0.02  # spaces that have nothing to do with each other
+    assert 20 * 10 / 1595 < steps["after the switch"]["recall@10"] < steps["all re-embedded"]["recall@10"]
     page = (tmp_path / "m.html").read_text(encoding="utf-8")
     assert page.count("data:image/webp") == 6 * 3 * 5
     assert "Readers see the old vectors again" in page
     assert "Fluent Emoji" in page
-    assert all(len(way["found"]) == 5 for example in told["searches"]["examples"] for way in example["ways"])
+    assert all(len(step["found"]) == 5 for example in result["searches"]["examples"] for step in example["steps"])
 
 
 def test_recall_is_that_of_the_vectors_themselves(here, demo):
@@ -55,7 +55,7 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo):
     from congruence.datasets import load_sample
     from congruence.splits import Split
 
-    told = json.loads(here("demo", "--sample", "emoji", "--json", "--no-report", "--classes", 300).out)
+    result = json.loads(here("demo", "--sample", "emoji", "--json", "--no-report", "--classes", 300).out)
     sample = load_sample("emoji")
     ids = sample.source["text"].ids
     split = Split.from_dict(fit_on_images(sample, 300, 0).scores_["holdout"])
@@ -64,7 +64,7 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo):
     near = NearestNeighbors(n_neighbors=10, metric="cosine").fit(sample.source["image"].vectors.astype(np.float32))
     found = sample.source["image"].ids[near.kneighbors(queries, return_distance=False)]
     hit = (found == asked[:, None]).any(axis=1).mean()
-    before = next(way for way in told["migration"]["searches"]["ways"] if way["name"] == "before")
+    before = next(step for step in result["migration"]["searches"]["steps"] if step["name"] == "before")
     assert before["scores"]["recall@10"] == pytest.approx(hit, abs=2 / len(asked))
 
 
@@ -79,10 +79,10 @@ def test_without_lancedb_the_extra_is_named_and_nothing_of_it_written(here, demo
 def test_a_terminal_shows_the_pictures_as_characters(capsys, monkeypatch):
     from congruence.cli._demo_table import print_table_searches
 
-    ways = [{"name": name, "note": "", "scores": {"recall@1": 0.5}} for name in ("before", "after the switch")]
-    found = [{"name": way["name"], "found": [{"id": "1F468-200D-1F33E"}]} for way in ways]
-    searches = {"n": 1, "gallery": 2, "measures": ["recall@1"], "ways": ways}
-    searches["examples"] = [{"text": "farmer", "ways": found}]
+    steps = [{"name": name, "note": "", "scores": {"recall@1": 0.5}} for name in ("before", "after the switch")]
+    found = [{"name": step["name"], "found": [{"id": "1F468-200D-1F33E"}]} for step in steps]
+    searches = {"n": 1, "gallery": 2, "measures": ["recall@1"], "steps": steps}
+    searches["examples"] = [{"text": "farmer", "steps": found}]
     monkeypatch.setattr("congruence.cli._streams.knows_unicode", lambda: True)
     print_table_searches({"searches": searches, "identical": True, "same_lists": False})
     out = capsys.readouterr().out

@@ -28,10 +28,10 @@ def test_a_frame_is_fitted_added_to_and_gives_maps(here, files, tmp_path):
     assert "Frame of 2 models, alignment 1.000" in fitted.out
     added = here("frame", "add", "two", "new:text=c.npz", "-o", "three", "--json")
     assert added.code == 0, added.err
-    told = json.loads(added.out)
-    assert list(told["models"]) == ["one", "b", "new"]
-    assert told["models"]["one"]["space"]["model"] == "one"
-    assert told["items"] == {"text": 60}
+    result = json.loads(added.out)
+    assert list(result["models"]) == ["one", "b", "new"]
+    assert result["models"]["one"]["space"]["model"] == "one"
+    assert result["items"] == {"text": 60}
     taken = here("frame", "map", "three", "one", "new", "-o", "map")
     assert taken.code == 0, taken.err
     mapping = congruence.load(tmp_path / "map")

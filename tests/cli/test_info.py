@@ -65,14 +65,14 @@ def test_sources_that_are_not_installed_still_report(monkeypatch):
 def test_the_command_prints_the_same_as_text_and_as_json(here, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("QDRANT_API_KEY", "s3cret")
-    told = json.loads(here("info", "--json", "--no-devices").out)
-    assert told["version"] == congruence.__version__
-    assert told["variables"]["OMP_NUM_THREADS"] == "1"
-    assert told["threads"]["cpus"] >= 1
-    assert told["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
+    result = json.loads(here("info", "--json", "--no-devices").out)
+    assert result["version"] == congruence.__version__
+    assert result["variables"]["OMP_NUM_THREADS"] == "1"
+    assert result["threads"]["cpus"] >= 1
+    assert result["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
     shown = here("info", "--no-devices").out
     assert re.search(rf"^congruence +{re.escape(congruence.__version__)}$", shown, flags=re.M)
-    for text in (shown, json.dumps(told)):
+    for text in (shown, json.dumps(result)):
         assert "s3cret" not in text
         assert str(Path.home()) not in text.replace(str(Path.home()), "", 0) or str(Path.home()) == "/"
 

@@ -150,13 +150,13 @@ def test_the_command_watches_and_compares(here, tmp_path):
     X = rows(600)
     for name, part in {"old": X[:400], "next": X[400:500], "turned": X[500:] @ turn(), "now": X[:400] @ turn()}.items():
         np.save(tmp_path / f"{name}.npy", part)
-    told = json.loads(here("drift", "old.npy", "next.npy", "turned.npy", "--json").out)
+    result = json.loads(here("drift", "old.npy", "next.npy", "turned.npy", "--json").out)
     own = DriftMonitor().fit(X[:400])
     own.update(X[400:500])
-    assert told["alarm_at"] == own.update(X[500:] @ turn()).alarm_at
+    assert result["alarm_at"] == own.update(X[500:] @ turn()).alarm_at
     assert here("drift", "old.npy", "next.npy", "--exit-code").code == 0
     alarm = here("drift", "old.npy", "next.npy", "turned.npy", "--exit-code")
-    assert (alarm.code, f"at vector {told['alarm_at']}" in alarm.out) == (1, True)
+    assert (alarm.code, f"at vector {result['alarm_at']}" in alarm.out) == (1, True)
     turned = here("drift", "old.npy", "now.npy", "--canaries", "--exit-code")
     assert (turned.code, "the same cosines" in turned.out) == (1, True)
     assert json.loads(here("drift", "old.npy", "old.npy", "--canaries", "--json").out)["kind"] == "none"

@@ -138,9 +138,9 @@ def test_killed_at_every_name(tmp_path, kind, exchanges):
             assert (shown(where).shape == (N, E)) == (stage is Stage.SWITCHED)
             np.testing.assert_array_equal(np.concatenate([block.vectors for block in database.scan()]), X)
             if kind == "npy":
-                told = database.info().space.model
+                result = database.info().space.model
                 described = folder / "v.npy.space.json"
-                assert told == "old"
+                assert result == "old"
                 assert ('"new"' in described.read_text()) == (stage is Stage.SWITCHED)
         forward(where)
         np.testing.assert_array_equal(shown(where), X[:, :E])

@@ -25,7 +25,7 @@ from congruence.errors import (
     SpaceMismatchError,
 )
 from congruence.upgrade.migrate import Migration
-from congruence.upgrade.migrate.journal import seal
+from congruence.upgrade.migrate.journal import digest_of
 from congruence.upgrade.migrate.passes import Checksum, Retry
 from congruence.upgrade.migrate.quantize import Quantizer
 
@@ -117,8 +117,8 @@ def test_the_whole_way_and_back(mapping, tmp_path, ids):
         summary = migration.switch()
         assert made.switched
         assert bits(made.old) == before
-        told = migration.rollback()
-        assert told == {"rows": N, "identical": True, "checksum": summary["checksum_old"], "rows_without": 0}
+        result = migration.rollback()
+        assert result == {"rows": N, "identical": True, "checksum": summary["checksum_old"], "rows_without": 0}
         assert not made.switched
         assert migration.verify().passed
         migration.switch()
@@ -127,7 +127,7 @@ def test_the_whole_way_and_back(mapping, tmp_path, ids):
             migration.rollback()
     saved = json.loads((tmp_path / "journal" / "summary.json").read_text())
     digest = saved.pop("sha256")
-    assert digest == seal(saved)
+    assert digest == digest_of(saved)
     assert (saved["rows"], saved["map"], saved["state"]) == (N, migration.journal.map_digest, "dropped")
 
 
@@ -483,10 +483,10 @@ def test_a_certificate_for_progressive_re_embedding_speaks_for_mapping_and_for_m
     }
     with begin(table(), mapping, tmp_path) as migration:
         plan = migration.plan(certificate={"verdict": verdict, "facts": {}})
-        told = next(one for one in plan.checks if one["check"] == "certificate")
-        assert told["outcome"] == "good"
-        assert "re-embed 8%" in told["detail"]
-        assert "--progressive" in told["detail"]
+        result = next(one for one in plan.checks if one["check"] == "certificate")
+        assert result["outcome"] == "good"
+        assert "re-embed 8%" in result["detail"]
+        assert "--progressive" in result["detail"]
 
 
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):
@@ -541,7 +541,7 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
     begin(made, mapping, tmp_path).run()
     path = tmp_path / "journal" / "journal.json"
     good = path.read_bytes()
-    told = json.loads(good)
+    result = json.loads(good)
     before = bits(made.new)
     rng = random.Random(0)
     hostile = [
@@ -552,9 +552,9 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
         b"[" * 100_000,
         b"\xff" * 50,
         good + b"x",
-        json.dumps({**told, "state": "switched"}).encode(),
+        json.dumps({**result, "state": "switched"}).encode(),
     ]
-    del told["seal"]
+    del result["digest"]
     for change in (
         {"state": "gone"},
         {"dim": "3"},
@@ -564,8 +564,8 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
         {"sample": None},
         {"dim": True},
     ):
-        body = {**told, **change}
-        hostile.append(json.dumps({**body, "seal": seal(body)}).encode())
+        body = {**result, **change}
+        hostile.append(json.dumps({**body, "digest": digest_of(body)}).encode())
     for _ in range(300):
         raw = bytearray(good)
         for _ in range(rng.randint(1, 4)):

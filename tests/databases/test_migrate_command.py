@@ -78,8 +78,8 @@ def test_the_next_step_can_be_typed_as_it_is_printed_without_a_password(run, mad
 def test_json_is_all_that_is_printed(run, made):
     plan = json.loads(run("plan", "--map", "map", "--json").out)
     assert {"rows", "checks", "minutes", "bytes_new"} <= set(plan)
-    told = json.loads(run("--map", "map", "--yes", "--json").out)
-    assert (told["passed"], told["rows_new"]) == (True, N)
+    result = json.loads(run("--map", "map", "--yes", "--json").out)
+    assert (result["passed"], result["rows_new"]) == (True, N)
     assert json.loads(run("switch", "--json").out)["rows"] == N
 
 
@@ -137,8 +137,8 @@ def test_what_does_not_verify_ends_with_one(run, made, tmp_path):
 
 
 def test_a_certificate_is_heeded_and_files_that_are_none_are_refused(run, made, tmp_path):
-    told = {"verdict": {"action": "keep", "headline": "keep the old model", "reason": "it is better"}, "facts": {}}
-    (tmp_path / "c.json").write_text(json.dumps(told))
+    result = {"verdict": {"action": "keep", "headline": "keep the old model", "reason": "it is better"}, "facts": {}}
+    (tmp_path / "c.json").write_text(json.dumps(result))
     (tmp_path / "bad.json").write_text("{")
     against = run("--map", "map", "--yes", "--certificate", "c.json")
     assert against.code == 2

@@ -92,9 +92,9 @@ def test_the_command_prints_what_a_cut_off_becomes(run, made, tmp_path):  # noqa
     assert shown.code == 0, shown.err
     assert "0.9000" in shown.out
     assert "cross-validated over queries" in shown.out
-    told = json.loads(run(*words, "--json").out)
-    assert told["thresholds"][0]["threshold"] == 0.9
-    assert told["n_queries"] == 400
+    result = json.loads(run(*words, "--json").out)
+    assert result["thresholds"][0]["threshold"] == 0.9
+    assert result["n_queries"] == 400
     for bad, said in (
         (("thresholds",), "Got no --threshold"),
         (("verify", "--threshold", 0.5), "Got --threshold for verify"),

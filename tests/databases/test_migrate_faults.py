@@ -16,7 +16,7 @@ from congruence import OrthogonalMap
 from congruence.databases import open_database
 from congruence.errors import CorruptFileError, IdError, StorageError
 from congruence.upgrade.migrate import Migration
-from congruence.upgrade.migrate.journal import Journal, seal
+from congruence.upgrade.migrate.journal import Journal, digest_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -175,10 +175,10 @@ def damaged(tmp_path):
 @pytest.mark.parametrize("change", HOSTILE, ids=str)
 def test_a_journal_with_values_that_none_has_is_refused_though_its_seal_is_right(damaged, change):
     _, folder = damaged
-    told = json.loads((folder / "journal.json").read_text())
-    told.pop("seal")
-    told |= change
-    (folder / "journal.json").write_text(json.dumps({**told, "seal": seal(told)}))
+    result = json.loads((folder / "journal.json").read_text())
+    result.pop("digest")
+    result |= change
+    (folder / "journal.json").write_text(json.dumps({**result, "digest": digest_of(result)}))
     with pytest.raises(CorruptFileError, match="Got a damaged or edited journal"):
         Journal.read(folder)
 

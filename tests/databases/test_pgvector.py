@@ -260,7 +260,7 @@ def test_other_users_keep_their_rights(shop):
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "result"),
     [
         ("CREATE VIEW dear AS SELECT title, embedding FROM items", "views .*dear"),
         ("ALTER TABLE items ENABLE ROW LEVEL SECURITY", "row-level security"),
@@ -268,11 +268,11 @@ def test_other_users_keep_their_rights(shop):
         ("ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE", "no unique index on 'id'"),
     ],
 )
-def test_what_a_view_would_not_keep_is_refused(shop, script, told):
+def test_what_a_view_would_not_keep_is_refused(shop, script, result):
     where, connection = shop(SHOP + script)
     with (
         open_database(where, table="items") as database,
-        pytest.raises(MigrationError, match=f"Got .*{told}.*expected"),
+        pytest.raises(MigrationError, match=f"Got .*{result}.*expected"),
     ):
         database.prepare(3)
     connection.execute("DROP SCHEMA shop CASCADE")
@@ -280,7 +280,7 @@ def test_what_a_view_would_not_keep_is_refused(shop, script, told):
     with open_database(where, table="items") as database:
         fill(database)
         connection.execute(script)
-        with pytest.raises(MigrationError, match=told):
+        with pytest.raises(MigrationError, match=result):
             database.switch()
         assert database.stage() is Stage.PREPARED
 
@@ -510,11 +510,14 @@ def test_a_condition_is_the_users_own_and_cannot_write(shop):
         assert database.count() == 1
         assert [block.ids.to_pylist() for block in database.scan()] == [[2]]
         assert len(next(database.scan_pairs()).ids) == 1
-    for condition, told in (
+    for condition, result in (
         ("nextval('items_id_seq') > 0", "read-only.*rows="),
         ("true); DROP TABLE likes; --", "Got a refusal"),
     ):
-        with open_database(where, table="items", rows=condition) as database, pytest.raises(DatabaseError, match=told):
+        with (
+            open_database(where, table="items", rows=condition) as database,
+            pytest.raises(DatabaseError, match=result),
+        ):
             list(database.scan())
     assert connection.execute("SELECT count(*) FROM likes").fetchone() == (2,)
 
@@ -526,14 +529,14 @@ def test_tables_are_found_and_chosen(shop):
     )
     with pytest.raises(ParameterError, match=r"expected one of shop.items, shop.odd, shop.pairs, shop.two"):
         open_database(where)
-    for options, told in (
+    for options, result in (
         ({"table": "pairs"}, "primary key of 2 columns"),
         ({"table": "two"}, "several columns of vectors: v, w"),
         ({"table": "odd"}, "ids of type numeric"),
         ({"table": "items", "ids": "nope"}, "ids='nope'"),
         ({"table": "likes"}, "table='likes'"),
     ):
-        with pytest.raises(ParameterError, match=f"Got .*{told}.*expected"):
+        with pytest.raises(ParameterError, match=f"Got .*{result}.*expected"):
             open_database(where, **options)
     with open_database(where, table="shop.two", column="w") as database:
         fill(database, 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import ParameterError
-from congruence.upgrade.migrate.quantize import Quantizer, check_told, recall_of
+from congruence.upgrade.migrate.quantize import Quantizer, check_ranges, recall_of
 
 RNG = np.random.default_rng(0)
 DIM = 16
@@ -39,11 +39,13 @@ def test_a_sample_gives_one_step_for_all_components():
         0,
         pytest.approx(np.mean(10 * np.abs(X) > largest), abs=0.02),
     )
-    again = Quantizer.of_told("int8", DIM, quantizer.told())
+    again = Quantizer.from_ranges("int8", DIM, quantizer.plain_ranges())
     np.testing.assert_array_equal(again.encode(X), quantizer.encode(X))
     by_component = Quantizer("int8", DIM, RANGES)
-    check_told(by_component.told(), DIM)
-    np.testing.assert_array_equal(Quantizer.of_told("int8", DIM, by_component.told()).encode(X), by_component.encode(X))
+    check_ranges(by_component.plain_ranges(), DIM)
+    np.testing.assert_array_equal(
+        Quantizer.from_ranges("int8", DIM, by_component.plain_ranges()).encode(X), by_component.encode(X)
+    )
 
 
 def test_codes_differ_by_more_than_what_rounding_can_do():
@@ -99,7 +101,7 @@ def test_what_does_not_fit_is_refused(element_type, dim, ranges, match):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "result",
     [
         [1],
         {"a": 1},
@@ -115,8 +117,8 @@ def test_what_does_not_fit_is_refused(element_type, dim, ranges, match):
         [[0] * 4, [1, 1, 1, None]],
     ],
 )
-def test_ranges_that_no_journal_holds_are_refused(told):
+def test_ranges_that_no_journal_holds_are_refused(result):
     with pytest.raises(ValueError, match="ranges"):
-        check_told(told, 4)
-    check_told([0, 1], 4)
-    check_told([[0] * 4, 1], 4)
+        check_ranges(result, 4)
+    check_ranges([0, 1], 4)
+    check_ranges([[0] * 4, 1], 4)

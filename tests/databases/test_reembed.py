@@ -84,12 +84,12 @@ def check(made, plan, truth, before):
 def test_each_stage_is_a_store_of_native_and_mapped_rows(switched, mapping, truth, tmp_path):
     made = switched
     old, before = bits(made.old), bits(made.new)
-    model, told = Model(truth), []
+    model, result = Model(truth), []
     with begin(made, mapping, tmp_path) as migration:
-        plan = reembed(migration, model, among="image", size=20, share=0.3, stage=told.append)
+        plan = reembed(migration, model, among="image", size=20, share=0.3, stage=result.append)
         check(made, plan, truth, before)
         assert plan.meter().n_embedded == len(model.asked) == len(set(model.asked)) == 60
-        assert sum("re-embedded" in one for one in told) == 3
+        assert sum("re-embedded" in one for one in result) == 3
         assert migration.verify().passed
         assert migration.journal.state == "switched"
         events = [one["what"] for one in migration.journal.events]
@@ -363,9 +363,9 @@ def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, trut
         reembed(migration, Model(truth), among="image", size=20, budget=20)
     held = bits(made.new)
     path = tmp_path / "journal" / "progressive" / "state" / "config.json"
-    told = json.loads(path.read_text())
+    result = json.loads(path.read_text())
     for change in ({"kind": "orthogonal"}, {"facts": None}, {"among": 7}):
-        path.write_text(json.dumps(told | change))
+        path.write_text(json.dumps(result | change))
         with pytest.raises(CorruptFileError):
             begin(made, mapping, tmp_path)
     assert bits(made.new) == held
@@ -456,11 +456,11 @@ def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
     more = run(
         "reembed", "--encode", "new.npz", "--budget", 80, "--batch", 20, "--encode-rate", 10, "--price", 0.01, "--json"
     )
-    told = json.loads(more.out)
-    assert [one["n_embedded"] for one in told["stages"]] == [20, 40, 60, 80]
-    assert told["forecast"]["verdict"]
-    assert told["forecast"]["minutes"][-1] > 0
-    assert told["forecast"]["price"][-1] > 0
+    result = json.loads(more.out)
+    assert [one["n_embedded"] for one in result["stages"]] == [20, 40, 60, 80]
+    assert result["forecast"]["verdict"]
+    assert result["forecast"]["minutes"][-1] > 0
+    assert result["forecast"]["price"][-1] > 0
     assert run("rollback").code == 0
 
 

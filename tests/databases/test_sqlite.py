@@ -179,13 +179,13 @@ def test_what_is_no_vec0_table_is_refused(items, tmp_path):
     with pytest.raises(CorruptFileError, match=r"Got .*expected"):
         open_database(tmp_path / "bad.sqlite")
     connection.execute("CREATE VIRTUAL TABLE bits USING vec0(v bit[8], w int8[4])")
-    for options, told in (
+    for options, result in (
         ({}, "expected one of items, bits"),
         ({"table": "items"}, "several columns of vectors in 'items': embedding, other"),
         ({"table": "items", "column": "other", "rows": "id > 1"}, "rows='id > 1'"),
         ({"table": "items", "column": "other", "ids": "owner"}, "ids='owner'"),
     ):
-        with pytest.raises(ParameterError, match=f"Got .*{told}"):
+        with pytest.raises(ParameterError, match=f"Got .*{result}"):
             open_database(where, **options)
     with open_database(f"sqlite:///{where}", table="items", column="other") as database:
         assert database.info().dim == 2

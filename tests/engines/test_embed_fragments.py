@@ -231,8 +231,8 @@ def test_the_command_encodes_urls_by_fragments(opened, here, tmp_path):
     assert done.code == 0, done.err
     facts = json.loads(done.out)
     assert (facts["rows"], facts["space"]["model"], facts["fingerprint"]) == (FILES * ROWS, "small", "f" * 64)
-    told = here("embed", "small", source, "-o", "out", "--force")
-    assert "embedded" in told.out
+    result = here("embed", "small", source, "-o", "out", "--force")
+    assert "embedded" in result.out
     for flag, value in (("--cache", "c"), ("--on-error", "skip"), ("--shard-size", 9), ("--layer", "all")):
         refused = here("embed", "small", source, "-o", "o2", flag, value)
         assert refused.code == 2, flag

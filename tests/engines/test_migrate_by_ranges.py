@@ -20,13 +20,13 @@ MAP = make_map()
 
 
 def migrate(where, journal, executor=None, steps=("run", "verify", "switch"), **options):
-    told = {}
+    result = {}
     with Migration(
         open_database(str(where)), MAP, journal=journal, executor=executor, **options.pop("migration", {})
     ) as one:
         for step in steps:
-            told[step] = getattr(one, step)(**(options if step == "run" else {}))
-    return told
+            result[step] = getattr(one, step)(**(options if step == "run" else {}))
+    return result
 
 
 def same_files(ours, theirs):
@@ -48,9 +48,9 @@ def test_the_files_are_those_of_one_process_to_the_bit(both, tmp_path, monkeypat
     ours, theirs = both
     old = read_parts(ours)
     monkeypatch.chdir(tmp_path)
-    told = migrate("a/photos", tmp_path / "ja", EngineExecutor(Pickled()))
+    result = migrate("a/photos", tmp_path / "ja", EngineExecutor(Pickled()))
     migrate(theirs, tmp_path / "jb")
-    assert told["verify"].passed
+    assert result["verify"].passed
     same_files(ours, theirs)
     with Migration(open_database("a/photos"), journal=tmp_path / "ja", executor=EngineExecutor(Pickled())) as one:
         assert one.rollback()["identical"] is True
@@ -87,8 +87,8 @@ def test_a_killed_driver_loses_nothing(both, tmp_path, after, then):
         migrate(ours, journal, EngineExecutor(Dying(after)), steps=("run",))
     assert json.loads((journal / "journal.json").read_text())["state"] == "filling"
     executor = EngineExecutor(LocalEngine()) if then == "engine" else None
-    told = migrate(ours, journal, executor, resume=True)
-    assert told["verify"].passed
+    result = migrate(ours, journal, executor, resume=True)
+    assert result["verify"].passed
     kept = json.loads((journal / "journal.json").read_text())
     assert kept["rows"] == FILES * ROWS
     assert len(set(kept["sample"])) == SAMPLE_IDS

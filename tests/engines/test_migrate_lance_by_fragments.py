@@ -27,13 +27,13 @@ def write_table(where, vectors=X, rows=ROWS):
 
 
 def migrate(where, journal, executor, steps=("run", "verify", "switch"), **options):
-    told = {}
+    result = {}
     with Migration(
         open_database(str(where)), MAP, journal=journal, executor=executor, **options.pop("migration", {})
     ) as one:
         for step in steps:
-            told[step] = getattr(one, step)(**(options if step == "run" else {}))
-    return told
+            result[step] = getattr(one, step)(**(options if step == "run" else {}))
+    return result
 
 
 def rows_of(where, column="vector"):
@@ -75,8 +75,8 @@ class Meanwhile(LocalEngine):
 def test_it_ends_as_in_one_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     where = write_table(tmp_path / "photos.lance")
-    told = migrate("photos.lance", "journal", EngineExecutor(Pickled(), range_bytes=4 * X.shape[1] * 2 * ROWS))
-    assert told["verify"].passed
+    result = migrate("photos.lance", "journal", EngineExecutor(Pickled(), range_bytes=4 * X.shape[1] * 2 * ROWS))
+    assert result["verify"].passed
     assert check(where).tolist() == list(range(N))
     kept = json.loads((tmp_path / "journal" / "journal.json").read_text())
     assert kept["rows"] == N

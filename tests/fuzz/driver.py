@@ -53,10 +53,10 @@ def run_cases(
     child = child or Child()
     try:
         while number < first + count:
-            for done, what, told in child.ask(target, seed, number, first + count - number):
+            for done, what, result in child.ask(target, seed, number, first + count - number):
                 number = done
                 if what == "finding":
-                    finding = {"target": target, "seed": seed, "number": number, "what": told}
+                    finding = {"target": target, "seed": seed, "number": number, "what": result}
                     out.findings.append(finding | ({"input": child.keep(keep, target, seed, number)} if keep else {}))
                 out.counts[what] += 1
             number += 1
@@ -104,10 +104,10 @@ class Child:
             if line in ("done", "tired"):
                 self._tired = line == "tired"
                 return
-            number, what, told = json.loads(line)
+            number, what, result = json.loads(line)
             if what == "broken":
-                raise RuntimeError(f"{target}, case {number}: no valid input could be made of it\n{told}")
-            yield number, what, told
+                raise RuntimeError(f"{target}, case {number}: no valid input could be made of it\n{result}")
+            yield number, what, result
             number += 1
         hung = not self._ended
         process.kill() if hung else process.wait()
@@ -273,18 +273,18 @@ def _serve(home: Path) -> None:
                 break
             place = home / "in" / valid.name
             REFUSALS.clear()
-            what, told = _judge(target.read, place, guard, CongruenceError, check_message)
+            what, result = _judge(target.read, place, guard, CongruenceError, check_message)
             what = "refused" if what == "read" and REFUSALS else what
             left = [p.name for p in (home / "cwd").iterdir()]
             if left or guard.seen:
-                what, told = "finding", f"{guard.seen} {left}"
+                what, result = "finding", f"{guard.seen} {left}"
                 guard.seen.clear()
                 for path in (home / "cwd").iterdir():
                     remove(path)
             if what == "finding":
                 (home / "found" / str(number)).mkdir(parents=True, exist_ok=True)
                 copy(place, home / "found" / str(number) / valid.name)
-            print(json.dumps([number, what, told]), file=out, flush=True)
+            print(json.dumps([number, what, result]), file=out, flush=True)
             if limit - _memory() < MEMORY // 2:  # what earlier cases left in pools must not count against later ones
                 print("tired", file=out, flush=True)
                 return
@@ -326,20 +326,20 @@ def _judge(read: Any, place: Path, guard: Guard, kind: type[Exception], check_me
     guard.on = True
     try:
         read(place)
-        what, told = "read", ""
+        what, result = "read", ""
     except kind as error:
-        what, told = "refused", ""
+        what, result = "refused", ""
         try:
             check_message(error)
         except Exception as bad:
-            what, told = "finding", f"message: {bad}"
+            what, result = "finding", f"message: {bad}"
     except BaseException:
-        what, told = "finding", traceback.format_exc()[-3000:]
+        what, result = "finding", traceback.format_exc()[-3000:]
     guard.on = False
     took = time.perf_counter() - began
     if took > SECONDS:
         return "finding", f"took {took:.1f} s"
-    return what, told
+    return what, result
 
 
 if __name__ == "__main__":

@@ -223,14 +223,14 @@ def read_journal(path: Path) -> None:
 
 
 def seal_journal(rng: random.Random, path: Path) -> None:
-    """Change the journal as somebody would who computes its seal again."""
-    from congruence.upgrade.migrate.journal import seal
+    """Change the journal as somebody would who computes its digest again."""
+    from congruence.upgrade.migrate.journal import digest_of
 
-    told = json.loads((path / "journal.json").read_text())
-    told.pop("seal")
-    changed = mutate_data(rng, told)
+    result = json.loads((path / "journal.json").read_text())
+    result.pop("digest")
+    changed = mutate_data(rng, result)
     try:
-        text = json.dumps({**changed, "seal": seal(changed)} if isinstance(changed, dict) else changed)
+        text = json.dumps({**changed, "digest": digest_of(changed)} if isinstance(changed, dict) else changed)
     except (TypeError, ValueError):  # what JSON has no form for
         return
     (path / "journal.json").write_text(text)
@@ -409,12 +409,12 @@ def read_saved_plan(path: Path) -> None:
 
 
 def write_certificate(rng: random.Random, folder: Path) -> Path:
-    told = {
+    result = {
         "verdict": {"action": "map", "headline": "map the stored vectors", "reason": "it keeps .97", "more": None},
         "facts": {"source": "a", "target": "b", "data": "photos"},
         "task": "retrieval@1",
     }
-    (folder / "certificate.json").write_text(json.dumps(told))
+    (folder / "certificate.json").write_text(json.dumps(result))
     return folder / "certificate.json"
 
 

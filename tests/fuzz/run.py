@@ -51,8 +51,8 @@ def fuzz(names: list[str], seed: int, seconds: float, out: Path) -> int:
                 totals[name].findings += done.findings
                 for finding in done.findings:
                     (Path(finding["input"]) / "finding.json").write_text(json.dumps(finding, indent=2) + "\n")
-                    told = finding["what"].encode("ascii", "backslashreplace").decode()
-                    print(f"\n{name} {finding['number']}: {told}\n  input: {finding['input']}", flush=True)
+                    result = finding["what"].encode("ascii", "backslashreplace").decode()
+                    print(f"\n{name} {finding['number']}: {result}\n  input: {finding['input']}", flush=True)
             first += PER_SEED
     finally:
         child.close()

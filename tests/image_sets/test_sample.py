@@ -210,8 +210,8 @@ def test_photos_thumbnails_are_pictures(photos):
 def test_half_precision_costs_the_photos_nothing(photos):
     """The scores of float32, measured when the sample was made."""
     for side in (photos.source, photos.target):
-        told = photos.info["each_model_alone"][side["image"].space.model]["accuracy"]
-        assert right(side["image"].vectors, side["text"].vectors, photos) == pytest.approx(told, abs=1 / 1500)
+        result = photos.info["each_model_alone"][side["image"].space.model]["accuracy"]
+        assert right(side["image"].vectors, side["text"].vectors, photos) == pytest.approx(result, abs=1 / 1500)
 
 
 def test_a_map_alone_does_not_beat_the_old_model_of_the_photos(photos):

@@ -43,7 +43,7 @@ def start(folder: Path, *options: str, **env: str) -> subprocess.Popen:
     )
 
 
-def told(process: subprocess.Popen) -> dict:
+def result(process: subprocess.Popen) -> dict:
     lines = [process.stdout.readline()]
     while lines[-1] not in ("}\n", ""):
         lines.append(process.stdout.readline())
@@ -54,7 +54,7 @@ def told(process: subprocess.Popen) -> dict:
 def test_a_signal_lets_requests_in_flight_end(folder, bridge, number):
     process = start(folder, "--api-key-env", "MY_KEY", MY_KEY=KEY, TOY_PAUSE="0.7")
     try:
-        facts = told(process)
+        facts = result(process)
         assert facts["models"] == ["old-model"]
         assert (facts["dim"], facts["key"]) == (24, True)
         headers, answers = {"authorization": f"Bearer {KEY}"}, []

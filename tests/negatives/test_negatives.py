@@ -55,7 +55,7 @@ captions = st.builds(
 
 def words(text):
     """Words without what agreement may change: the form of an article, the number of a noun that is known."""
-    one = {" ".join(term.many): " ".join(term.one) for term in lexicon().nouns.values()}
+    one = {" ".join(term.plural): " ".join(term.singular) for term in lexicon().nouns.values()}
     return [{"an": "a"}.get(word, one.get(word, word)) for word in Sentence.parse(text).lower]
 
 
@@ -192,7 +192,7 @@ def test_no_word_is_in_two_families():
     seen: dict[tuple[str, ...], str] = {}
     for number, (section, line) in enumerate(_families()):
         for term in _family(section.name, number, line):
-            for form in {term.one, term.many}:
+            for form in {term.singular, term.plural}:
                 assert form not in seen, f"{form} in {seen[form]} and {section.name}"
                 seen[form] = section.name
 
@@ -200,7 +200,7 @@ def test_no_word_is_in_two_families():
 def test_every_class_and_section_named_in_the_rules_exists():
     known = lexicon()
     names = {"any", "in", "never"} | set(known.classes) | set(known.classes.values())
-    names |= {"_".join(term.one) for term in known.nouns.values()}
+    names |= {"_".join(term.singular) for term in known.nouns.values()}
     used = set().union(
         *known.fitting.values(), *(p.before for p in known.prepositions), *(v.before for v in known.verbs)
     )

@@ -238,24 +238,24 @@ def test_texts_alone_tell_what_is_added_and_never_see_an_image(made):
     rng = np.random.default_rng(0)
     mark = 3 * rng.standard_normal(parts.train.target.shape[1])
     V, P, _ = parts.test
-    told = {}
+    result = {}
     for name, wrong in (("added", lambda rows: rows + mark), ("alike", lambda rows: rng.permutation(rows))):
         train = replace(parts.train, negatives=wrong(parts.train.target)[:, None])
         held = parts.validation[1]
         again = replace(parts, train=train, validation=(parts.validation[0], held, wrong(held)[:, None]))
         score = fit_text_only(again)
-        told[name] = measure_text_only(score, parts.items, (V, P, wrong(P)))["add"]
+        result[name] = measure_text_only(score, parts.items, (V, P, wrong(P)))["add"]
         shuffled = measure_text_only(score, parts.items, (V[::-1], P, P + mark))["add"]
         assert shuffled == measure_text_only(score, parts.items, (V, P, P + mark))["add"]
         by_class = replace(
             again, validation=(*again.validation[:2], None, np.arange(len(held)))
         )  # labels, and no wrong captions
-        told[f"{name}, by class"] = measure_text_only(fit_text_only(by_class), parts.items, (V, P, wrong(P)))["add"]
-    assert told["added"]["binary_recall"] > 0.95
-    assert told["added, by class"]["binary_recall"] > 0.95
-    assert 0.35 < told["alike, by class"]["binary_recall"] < 0.65
-    assert told["added"]["five_way_recall"] < 0.4  # the distractors are right captions too
-    assert 0.35 < told["alike"]["binary_recall"] < 0.65
+        result[f"{name}, by class"] = measure_text_only(fit_text_only(by_class), parts.items, (V, P, wrong(P)))["add"]
+    assert result["added"]["binary_recall"] > 0.95
+    assert result["added, by class"]["binary_recall"] > 0.95
+    assert 0.35 < result["alike, by class"]["binary_recall"] < 0.65
+    assert result["added"]["five_way_recall"] < 0.4  # the distractors are right captions too
+    assert 0.35 < result["alike"]["binary_recall"] < 0.65
 
 
 def test_canonical_correlations_stand_captions_that_repeat(made):

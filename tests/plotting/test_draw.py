@@ -190,8 +190,12 @@ def test_margins_change_color_at_zero():
 
 
 def test_strategies_have_intervals_and_controls():
-    ways = {"re-embed": (0.7, 0.65, 0.75), "keep": (0.5, 0.4, 0.55)}
-    data = {"task": "recall@1", "ways": ways, "controls": {"chance": 0.1, "random_rotation": 0.2, "constant": 9}}
+    strategies = {"re-embed": (0.7, 0.65, 0.75), "keep": (0.5, 0.4, 0.55)}
+    data = {
+        "task": "recall@1",
+        "strategies": strategies,
+        "controls": {"chance": 0.1, "random_rotation": 0.2, "constant": 9},
+    }
     ax = plotting.draw_strategies(data, axes())
     found = [c for c in ax.containers if isinstance(c, ErrorbarContainer)]
     points = [c.lines[0].get_xydata().tolist()[0] for c in found]
@@ -312,8 +316,8 @@ def test_a_certificate_draws_what_it_holds():
     overlap = next(task for task in certificate.strategies if task in certificate.controls)
     ax = certificate.plot(axes(), task=overlap)
     points = [c.lines[0].get_ydata()[0] for c in ax.containers if isinstance(c, ErrorbarContainer)]
-    ways = certificate.strategies[overlap]
-    assert points == [ways[way].value for way in ("keep", "stored", "queries", "re-embed") if way in ways]
+    scores = certificate.strategies[overlap]
+    assert points == [scores[name].value for name in ("keep", "stored", "queries", "re-embed") if name in scores]
     assert float(lines(ax)["a random list"][0, 1]) == certificate.controls[overlap]["chance"]
     assert certificate.plot(axes()).get_ylabel() == certificate.task
     with pytest.raises(ParameterError, match="task='nonsense'"):

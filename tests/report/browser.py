@@ -77,10 +77,10 @@ class Browser:
 
     def wait(self, method: str, session: str) -> None:
         """Wait for an event."""
-        while not self.told(session, method):
+        while not self.result(session, method):
             self._events.append(self._next())
 
-    def told(self, session: str, *methods: str) -> list[dict[str, Any]]:
+    def result(self, session: str, *methods: str) -> list[dict[str, Any]]:
         """Return the events of the given kinds received so far."""
         return [one for one in self._events if one.get("sessionId") == session and one.get("method") in methods]
 
@@ -129,7 +129,7 @@ class Tab:
     def said(self) -> list[dict[str, Any]]:
         """Return the messages of the page's console: output and errors of scripts, and complaints of the browser."""
         kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
-        return [event["params"] for event in self._browser.told(self._session, *kinds)]
+        return [event["params"] for event in self._browser.result(self._session, *kinds)]
 
     def close(self) -> None:
         self._browser.ask("Target.closeTarget", targetId=self._target)

@@ -61,8 +61,8 @@ def migration(path):
     ways = [
         {"name": f"way {k} " * 3, "note": "note " * 9, "scores": {"recall@1": 0.5, "recall@10": 0.9}} for k in range(5)
     ]
-    example = {"text": "long words " * 6, "ways": [{"name": way["name"], "found": item} for way in ways]}
-    searches = {"n": 9, "gallery": 99, "measures": ["recall@1", "recall@10"], "ways": ways, "examples": [example] * 6}
+    example = {"text": "long words " * 6, "steps": [{"name": way["name"], "found": item} for way in ways]}
+    searches = {"n": 9, "gallery": 99, "measures": ["recall@1", "recall@10"], "steps": ways, "examples": [example] * 6}
     journal = Journal("postgresql://host/" + "p" * 70, "0" * 64, 4, "float32", True, False, None, rows=12_345_678)
     for k in range(60):
         journal.say(f"event {k} " + "of which there is much to say " * 5)
@@ -90,9 +90,9 @@ def story(path):
             "rows": 1500, "names": 100, "embedded": 150, "share": 0.1, "store": "LanceDB table", "models": {"a" * 60: "old " * 9, "b": "new"},
             "photos_of_each_model": 2500, "new_model": 0.91, "identical": True, "same_lists": True, "licences": ["by somebody " * 30],
             "certificate": {"anchors": 200, "headline": "map now " * 9, "reason": "because " * 9, "costs": [strategy] * 4},
-            "ways": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
+            "steps": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
             "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
-            "examples": [{"text": "long words " * 6, "harmed": True, "ways": shown}] * 6,
+            "examples": [{"text": "long words " * 6, "harmed": True, "steps": shown}] * 6,
         },
     )  # fmt: skip
 

@@ -80,8 +80,8 @@ def test_searches_stand_in_pictures_or_words(journal, tmp_path):
         "n": 40,
         "gallery": 200,
         "measures": ["recall@1"],
-        "ways": [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}],
-        "examples": [{"text": "which cat?", "ways": [{"name": "before", "found": found}]}],
+        "steps": [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}],
+        "examples": [{"text": "which cat?", "steps": [{"name": "before", "found": found}]}],
     }
     write_migration(tmp_path / "m.html", read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
     page = (tmp_path / "m.html").read_text(encoding="utf-8")
@@ -147,8 +147,8 @@ def test_each_stage_of_reembedding_stands_in_a_table_and_the_picture(here, journ
     picture = made.picture(forecast=forecast)
     assert found["picture"]["metric"] == "agreement"
     for part in ("stages", "forecast"):
-        for told, wanted in zip(found["picture"][part], picture[part], strict=True):
-            assert told == pytest.approx(wanted, nan_ok=True)
+        for result, wanted in zip(found["picture"][part], picture[part], strict=True):
+            assert result == pytest.approx(wanted, nan_ok=True)
     assert bool(found["picture"]["forecast"]) is forecast
     assert here("report", folder, "-o", tmp_path / "m.html").code == 0
     page = (tmp_path / "m.html").read_text(encoding="utf-8")

@@ -381,7 +381,7 @@ def test_curves_are_thinned_to_means(summary):
     assert summary["validation"]["best"] == 0.7
     page = render_training(summary)
     assert "step 1,000, whose weights" in page
-    for told in (
+    for result in (
         "6.84 M parameters, 13.6 MFLOP",
         "8.15 M parameters",
         "16 → 12 → 8",
@@ -389,7 +389,7 @@ def test_curves_are_thinned_to_means(summary):
         "spread",
         "weights of step 1,000",
     ):
-        assert told in page, told
+        assert result in page, result
 
 
 def test_terms_of_other_methods_are_drawn_by_their_names(data):

@@ -37,7 +37,7 @@ def test_a_good_site_passes(site):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "result"),
     [
         ("b.html#there", "b.html#gone", "index.html leads to b.html#gone, which has no such anchor"),
         ("b.html#there", "gone.html", "index.html leads to gone.html, which is not there"),
@@ -50,9 +50,9 @@ def test_a_good_site_passes(site):
         ),
     ],
 )
-def test_what_leads_nowhere_or_elsewhere_is_told(site, old, new, told):
+def test_what_leads_nowhere_or_elsewhere_is_told(site, old, new, result):
     (site / "index.html").write_text(PAGE.replace(old, new))
-    assert check.problems(site, MODULES) == [told]
+    assert check.problems(site, MODULES) == [result]
 
 
 def test_a_public_name_without_a_description_is_told(site):
@@ -65,8 +65,8 @@ def test_a_public_name_without_a_description_is_told(site):
 def test_marks_of_docstrings_are_told(site, mark):
     (site / "api").mkdir()
     (site / "api" / "maps.html").write_text(f"<p>A text.</p>{mark}")
-    (told,) = check.problems(site, MODULES)
-    assert told.startswith("api/maps.html shows the mark ")
+    (result,) = check.problems(site, MODULES)
+    assert result.startswith("api/maps.html shows the mark ")
 
 
 @pytest.mark.parametrize(

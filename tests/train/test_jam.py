@@ -230,14 +230,14 @@ def test_fit_divides_by_image(scenes):
     )
     train, validation, test = split_by_group(images, random_state=42)
     assert mapping.facts_["split"] == {"train": len(train), "validation": len(validation), "test": len(test)}
-    told = JAM(**{**QUICK, "max_epochs": 2}, random_state=42).fit(
+    result = JAM(**{**QUICK, "max_epochs": 2}, random_state=42).fit(
         scenes.X[train],
         scenes.Y[train],
         negatives=scenes.N[train],
         validation=(scenes.X[validation], scenes.Y[validation], scenes.N[validation], images[validation]),
         verbose=False,
     )
-    np.testing.assert_array_equal(mapping.transform(scenes.X[test]), told.transform(scenes.X[test]))
+    np.testing.assert_array_equal(mapping.transform(scenes.X[test]), result.transform(scenes.X[test]))
 
 
 def test_wrong_captions_and_labels_follow_the_captions_ids(scenes):

@@ -61,7 +61,7 @@ def test_seeds_of_steps_are_not_kept_for_devices_that_are_never_used():
 
 def test_layers_are_told_of_training_and_validating_when_that_changes():
     """Telling them before every step as well took a sixth of the time of small heads."""
-    told, seen = [], []
+    result, seen = [], []
 
     class Watched(Toy):
         def training_step(self, step):
@@ -74,10 +74,10 @@ def test_layers_are_told_of_training_and_validating_when_that_changes():
 
     task = Watched(scores=[0.1, 0.2, 0.3])
     train = task.module.train
-    task.module.train = lambda mode=True: told.append(mode) or train(mode)
+    task.module.train = lambda mode=True: result.append(mode) or train(mode)
     run(task, Schedule(max_steps=6, validate_every=3), verbose=False)
     assert seen == [False, *[True] * 3, False, *[True] * 3, False]
-    assert told == [True, *[False, True] * 3, False]
+    assert result == [True, *[False, True] * 3, False]
     assert not task.module.training
 
 

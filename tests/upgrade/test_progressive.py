@@ -56,14 +56,14 @@ def quality(plan, problem):
 
 def test_a_plan_maps_everything_then_gets_better_with_each_batch(problem, mapping):
     plan = start(problem, mapping)
-    told = [quality(plan, problem)]
+    result = [quality(plan, problem)]
     for ids in plan.batches(40, share=0.4):
         assert len(set(ids.tolist())) == len(ids) <= 40
         update = plan.update(ids, problem.target_images[ids])
         assert update.n_waiting == len(plan) - plan.meter().n_embedded
-        told.append(quality(plan, problem))
+        result.append(quality(plan, problem))
     assert plan.meter().n_embedded == 160
-    assert told == sorted(told)
+    assert result == sorted(result)
     still = ~plan.embedded
     first = plan._refit.transform(problem.source_images, plan._refit.first())
     cosines = [np.einsum("ij,ij->i", Z[still], problem.target_images[still]).mean() for Z in (first, plan.store())]

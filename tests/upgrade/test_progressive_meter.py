@@ -53,10 +53,10 @@ def test_intervals_of_the_meter_hold_over_many_runs():
         p, plan = start(seed, kind=kinds[seed % 4], order="entropy", meter_share=0.4)
         for ids in plan.batches(60, share=0.4):
             plan.update(ids, p.target_images[ids])
-        told, true = plan.meter().store, truth(plan, p)
+        result, true = plan.meter().store, truth(plan, p)
         for name, values in inside.items():
-            values.append(told[name].low - 1e-9 <= true[name] <= told[name].high + 1e-9)
-            assert told[name].high - told[name].low < 0.35
+            values.append(result[name].low - 1e-9 <= true[name] <= result[name].high + 1e-9)
+            assert result[name].high - result[name].low < 0.35
     for values in inside.values():
         assert np.mean(values) >= 0.93 - 2 * np.sqrt(0.95 * 0.05 / len(values))
 
@@ -139,14 +139,14 @@ def test_what_is_asked_for_often_counts_as_often():
         p, plan = start(seed, weights=weights, kind={"source_noise": 0.9, "shared": 0.2}, meter_share=0.4)
         for ids in plan.batches(60, share=0.4):
             plan.update(ids, p.target_images[ids])
-        told, done = plan.meter().store["weighted cosine"], plan.embedded
+        result, done = plan.meter().store["weighted cosine"], plan.embedded
         kept = np.where(done, 1.0, np.einsum("ij,ij->i", p.target_images, plan.transform(p.source_images)))
         true = np.average(kept, weights=weights)
-        assert abs(told.value - true) < abs(true - kept.mean()) + 0.05
-        inside.append(told.low <= true <= told.high)
+        assert abs(result.value - true) < abs(true - kept.mean()) + 0.05
+        inside.append(result.low <= true <= result.high)
     assert sum(inside) >= 4
-    assert told.value != plan.meter().store["cosine"].value
-    assert told.n == plan.meter().n_meter
+    assert result.value != plan.meter().store["cosine"].value
+    assert result.n == plan.meter().n_meter
 
 
 def test_equal_weights_change_nothing():
@@ -246,16 +246,16 @@ def ahead_of(values, order, **given):
 def test_a_forecast_counts_what_the_order_takes_first():
     order = np.linspace(0, 1, 100)
     harmed = order < 0.1  # the order puts all harm into its first tenth
-    told = ahead_of(~harmed, order)
-    assert told.value[0] == pytest.approx((100 + 900 * 0.9) / 1000)
-    assert told.value[1] > 0.98
-    assert told.needed < 0.25 < told.needed_at_random
-    assert told.verdict == "re-embed progressively"
-    assert told.rows[1:] == [100, 200]
-    assert told.minutes[1:] == [2.0, 4.0]
-    assert told.price[1:] == [1.0, 2.0]
-    assert "10.0 % more" in str(told)
-    assert Forecast.from_dict(told.to_dict()) == told
+    result = ahead_of(~harmed, order)
+    assert result.value[0] == pytest.approx((100 + 900 * 0.9) / 1000)
+    assert result.value[1] > 0.98
+    assert result.needed < 0.25 < result.needed_at_random
+    assert result.verdict == "re-embed progressively"
+    assert result.rows[1:] == [100, 200]
+    assert result.minutes[1:] == [2.0, 4.0]
+    assert result.price[1:] == [1.0, 2.0]
+    assert "10.0 % more" in str(result)
+    assert Forecast.from_dict(result.to_dict()) == result
 
 
 def test_the_forecast_says_where_it_cannot_win():

@@ -55,11 +55,11 @@ def on_disk(problem, tmp_path, monkeypatch):
 
 def step(plan, problem, batches, size=40):
     """Go some batches further, and return what was asked for and what was to be remapped."""
-    told = []
+    result = []
     for _, ids in zip(range(batches), plan.batches(size), strict=False):
         update = plan.update(ids, problem.target_images[ids])
-        told.append((ids.tolist(), update.remap.tolist()))
-    return told
+        result.append((ids.tolist(), update.remap.tolist()))
+    return result
 
 
 @pytest.mark.parametrize("texts", [True, False])
@@ -166,8 +166,8 @@ def test_memory_is_a_few_bytes_a_row(mapping, problem, tmp_path, monkeypatch):
 def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_disk, tmp_path, stop, stream):
     kinds = {**given(problem), "stream": stream}
     unbroken = Progressive(mapping, on_disk, tolerance=0.02, **kinds)
-    told = step(unbroken, problem, 6)
-    assert any(0 < len(remap) < 200 for _, remap in told[stop:])
+    result = step(unbroken, problem, 6)
+    assert any(0 < len(remap) < 200 for _, remap in result[stop:])
     plan = Progressive(mapping, on_disk, tolerance=0.02, **kinds)
     step(plan, problem, stop)
     plan.save(tmp_path / "plan")
@@ -175,21 +175,21 @@ def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_dis
         Progressive.load(tmp_path / "plan", mapping, on_disk, tolerance=0.1, **kinds)
     again = Progressive.load(tmp_path / "plan", mapping, on_disk, **kinds)
     np.testing.assert_allclose(again.mapped(), plan.mapped(), atol=1e-6)
-    assert step(again, problem, 6 - stop) == told[stop:]
+    assert step(again, problem, 6 - stop) == result[stop:]
 
 
 def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monkeypatch):
     """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again, however little they moved."""
     for most, tolerance in ((1, 10.0), (2, 0.02)):
         monkeypatch.setattr(_written, "MOST", most)
-        told = []
+        result = []
         for stream in (False, True):
             plan = Progressive(mapping, on_disk, tolerance=tolerance, stream=stream, **given(problem))
-            told.append(step(plan, problem, 6, 20))
+            result.append(step(plan, problem, 6, 20))
             assert len(plan._written.maps) <= most
-        assert told[0] == told[1]
+        assert result[0] == result[1]
         if most == 1:
-            assert [len(remap) for _, remap in told[0]] == [380, 360, 340, 320, 300, 280]
+            assert [len(remap) for _, remap in result[0]] == [380, 360, 340, 320, 300, 280]
 
 
 # ---------------------------------------------------------------------- files
@@ -307,8 +307,8 @@ def test_a_state_that_names_other_files_is_refused(problem, mapping, on_disk, tm
         {"maps": None},
         {"vectors": 7},
     ):
-        told = {"kind": saving.KIND, "facts": {**good, **wrong}}
-        persist.write_folder(tmp_path / "plan" / "state", arrays, told, "", force=True)
+        result = {"kind": saving.KIND, "facts": {**good, **wrong}}
+        persist.write_folder(tmp_path / "plan" / "state", arrays, result, "", force=True)
         with pytest.raises(CorruptFileError):
             Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
 

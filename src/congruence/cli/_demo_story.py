@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from congruence.datasets import Bundle
     from congruence.maps import Map
-    from congruence.report.story import CertifiedWay, MovedLibrary, Search, SearchedWay, SearchStage, Story
+    from congruence.report.story import CertifiedStrategy, MovedLibrary, Search, SearchedStep, SearchStage, Story
     from congruence.upgrade.certify import Certificate
     from congruence.upgrade.migrate import Migration
 
-__all__ = ["STEPS", "certified_ways", "certify_sample", "fit_on_names", "move_library", "print_story"]
+__all__ = ["STEPS", "certified_strategies", "certify_sample", "fit_on_names", "move_library", "print_story"]
 
 #: Number of searches shown, half of which are those that the map alone degrades most; number of photos per search.
 EXAMPLES, SHOWN = 6, 5
@@ -51,26 +51,26 @@ def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
     return certify(*sides, queries=queries, labels=labels, random_state=random_state, data="photos")
 
 
-def certified_ways(certificate: Certificate) -> list[CertifiedWay]:
+def certified_strategies(certificate: Certificate) -> list[CertifiedStrategy]:
     """Return the quality that the certificate expects of each strategy, with its interval."""
     names = {
         "keep": "keep the old model",
         "map": "map the stored vectors",
         "progressive": "map, and re-embed the worst {:.0%}",
     }
-    ways: list[CertifiedWay] = []
+    steps: list[CertifiedStrategy] = []
     for strategy in certificate.costs:
         score = strategy["score"]
         value, low, high = (None, None, None) if score is None else (score.value, score.low, score.high)
         name = names.get(strategy["strategy"], "re-embed everything").format(strategy["share"])
-        ways.append({"name": name, "value": value, "low": low, "high": high, "share": strategy["share"]})
-    return ways
+        steps.append({"name": name, "value": value, "low": low, "high": high, "share": strategy["share"]})
+    return steps
 
 
 class _Step(NamedTuple):
     """State of the library at one step, and the photos that each name found."""
 
-    told: SearchedWay
+    result: SearchedStep
     found: list[list[str]]
 
 
@@ -159,7 +159,7 @@ def move_library(
     old, new = sample.source, sample.target
     queries = {side: rows["text"].vectors.astype(np.float32) for side, rows in (("old", old), ("new", new))}
     names = old["text"].ids
-    step = callback or (lambda count: None)
+    advance = callback or (lambda count: None)
     with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
         library = _Library(sample, Path(folder))
 
@@ -170,19 +170,19 @@ def move_library(
             first = _found_first(sample, names, found)
             return _Step({"name": name, "note": note, "accuracy": accuracy, "first": first}, found)
 
-        ways = [
+        steps = [
             search("before", "the old model's texts, its vectors", "old"),
             search("only the encoder changed", "the new model's texts, the old model's vectors", "new"),
         ]
-        step(1)
+        advance(1)
         with Migration(open_database(str(library.path)), mapping, journal=Path(folder) / "journal", modality="image") as migration:  # fmt: skip
             migration.run()
             _switch(migration)
-            ways.append(search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new"))
-            step(1)
+            steps.append(search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new"))
+            advance(1)
             if not library.live:  # files must be complete, so rows are re-embedded before the switch
                 migration.rollback()
-            stages: list[SearchStage] = [{"share": 0.0, "value": ways[-1].told["accuracy"]}]
+            stages: list[SearchStage] = [{"share": 0.0, "value": steps[-1].result["accuracy"]}]
             budget = round(share * len(old["image"]))
             for part in range(1, 6):
                 plan = reembed(
@@ -196,15 +196,15 @@ def move_library(
             embedded = int(plan.embedded.sum())
             if not library.live:
                 _switch(migration)
-            ways.append(
+            steps.append(
                 search("re-embedded", f"{embedded:,} photos encoded by the new model, the others mapped", "new")
             )
             if not library.live:
-                stages.append({"share": float(plan.embedded.mean()), "value": ways[-1].told["accuracy"]})
-            step(1)
-            told = migration.rollback()
-            ways.append(search("rolled back", "the old model's texts, its vectors again", "old"))
-            step(1)
+                stages.append({"share": float(plan.embedded.mean()), "value": steps[-1].result["accuracy"]})
+            advance(1)
+            result = migration.rollback()
+            steps.append(search("rolled back", "the old model's texts, its vectors again", "old"))
+            advance(1)
         library.table = None
     own = _accuracy(sample, names, queries["new"], new["image"].ids, new["image"].vectors)
     return {
@@ -215,12 +215,12 @@ def move_library(
         "photos_of_each_model": sample.info["photos_of_each_model"],
         "share": embedded / len(old["image"]),
         "embedded": embedded,
-        "ways": [way.told for way in ways],
+        "steps": [step.result for step in steps],
         "new_model": own,
         "stages": stages,
-        "examples": _examples(sample, names, ways[:4], random_state),
-        "identical": told["identical"],
-        "same_lists": ways[0].found == ways[-1].found,
+        "examples": _examples(sample, names, steps[:4], random_state),
+        "identical": result["identical"],
+        "same_lists": steps[0].found == steps[-1].found,
         "licences": list(sample.info["licences"]),
     }
 
@@ -254,7 +254,7 @@ def _found_first(sample: Bundle, names: np.ndarray, found: list[list[str]]) -> f
     return float(np.mean(hits)) if hits else None
 
 
-def _examples(sample: Bundle, names: np.ndarray, ways: list[_Step], random_state: int) -> list[Search]:
+def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_state: int) -> list[Search]:
     """Return the searches to show: those that the map alone degrades most, and random ones, of classes with enough photos."""
     import numpy as np
 
@@ -266,51 +266,51 @@ def _examples(sample: Bundle, names: np.ndarray, ways: list[_Step], random_state
         sizes[one] += 1
     enough = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
 
-    def right(way: _Step, k: int) -> int:
-        return sum(classes[photo] == names[k] for photo in way.found[k])
+    def right(step: _Step, k: int) -> int:
+        return sum(classes[photo] == names[k] for photo in step.found[k])
 
-    harmed = sorted(enough, key=lambda k: right(ways[2], k) - right(ways[0], k))[: EXAMPLES // 2]
+    harmed = sorted(enough, key=lambda k: right(steps[2], k) - right(steps[0], k))[: EXAMPLES // 2]
     others = [k for k in np.random.default_rng(random_state).permutation(enough).tolist() if k not in harmed]
     return [
         {
             "text": str(names[k]),
             "harmed": k in harmed,
-            "ways": [
+            "steps": [
                 {
-                    "name": way.told["name"],
-                    "right": right(way, k),
+                    "name": step.result["name"],
+                    "right": right(step, k),
                     "found": [
                         {
                             "text": classes[photo],
                             "picture": data_uri(sample.thumbnails.get(photo)),
                             "wanted": bool(classes[photo] == names[k]),
                         }
-                        for photo in way.found[k]
+                        for photo in step.found[k]
                     ],
                 }
-                for way in ways
+                for step in steps
             ],
         }
         for k in [*harmed, *others[: EXAMPLES - len(harmed)]]
     ]
 
 
-def print_story(told: Story) -> None:
+def print_story(result: Story) -> None:
     """Print what happened, step by step."""
     from congruence.cli._base import number, print_table, say
 
-    say(f"{told['rows']:,} photos that neither model has seen, in a {told['store']}; searched by {told['names']} class names, which both models know.")  # fmt: skip
-    say(f"Certificate, from {ANCHORS} photos encoded by both models: {told['certificate']['headline']}.")
+    say(f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by {result['names']} class names, which both models know.")  # fmt: skip
+    say(f"Certificate, from {ANCHORS} photos encoded by both models: {result['certificate']['headline']}.")
     print()
     print_table(
         "the library at each step",
         ["", "photos nearest to their name", "first photo found is right"],
         [
-            *([way["name"], number(way["accuracy"]), number(way["first"])] for way in told["ways"]),
-            ["all re-embedded (not done here)", number(told["new_model"]), "–"],
+            *([step["name"], number(step["accuracy"]), number(step["first"])] for step in result["steps"]),
+            ["all re-embedded (not done here)", number(result["new_model"]), "–"],
         ],
     )
-    if told["store"].startswith("Parquet"):
+    if result["store"].startswith("Parquet"):
         say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
-    same = "bit for bit the old vectors, and the same results" if told["identical"] and told["same_lists"] else "NOT the same"  # fmt: skip
+    same = "bit for bit the old vectors, and the same results" if result["identical"] and result["same_lists"] else "NOT the same"  # fmt: skip
     say(f"Rolled back: {same}.")

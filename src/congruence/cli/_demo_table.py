@@ -84,7 +84,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
                 "scores": _score(queries, vectors, pictures["id"].to_pylist(), asked),
             }
 
-        ways = [search("before", "old model's texts, old vectors", by_old)]
+        steps = [search("before", "old model's texts, old vectors", by_old)]
         unmapped = search("only the encoder changed", "new model's texts, old vectors", by_new)
         database = open_database(where, modality_column="kind")
         with Migration(database, mapping, journal=Path(folder) / "journal") as migration:
@@ -95,23 +95,23 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
                     f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected vectors that verify. Please report this."
                 )
             migration.switch()
-            ways += [unmapped, search("after the switch", "new model's texts, mapped vectors", by_new)]
-            told = migration.rollback()
-            ways.append(search("rolled back", "old model's texts, old vectors again", by_old))
+            steps += [unmapped, search("after the switch", "new model's texts, mapped vectors", by_new)]
+            result = migration.rollback()
+            steps.append(search("rolled back", "old model's texts, old vectors again", by_old))
             summary = migration.summary()
         table = None
     own = new["image"].vectors.astype(np.float32)
     oracle = _score(by_new, own, new["image"].ids.tolist(), asked)
     measured = [
-        *ways,
+        *steps,
         {"name": "all re-embedded", "note": "new model's texts and pictures; not done here", "scores": oracle},
     ]
     examples = [
         {
             "text": _caption(sample, str(asked[k])),
-            "ways": [
-                {"name": way["name"], "found": [_item(sample, one, str(asked[k])) for one in way["found"][place]]}
-                for way in ways[:3]
+            "steps": [
+                {"name": step["name"], "found": [_item(sample, one, str(asked[k])) for one in step["found"][place]]}
+                for step in steps[:3]
             ],
         }
         for place, k in enumerate(shown.tolist())
@@ -121,12 +121,12 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
             "n": len(asked),
             "gallery": len(own),
             "measures": list(MEASURES),
-            "ways": [{key: way[key] for key in ("name", "note", "scores")} for way in measured],
+            "steps": [{key: step[key] for key in ("name", "note", "scores")} for step in measured],
             "examples": examples,
         },
         "summary": summary,
-        "identical": told["identical"],
-        "same_lists": ways[0]["found"] == ways[-1]["found"],
+        "identical": result["identical"],
+        "same_lists": steps[0]["found"] == steps[-1]["found"],
     }
 
 
@@ -139,12 +139,12 @@ def print_table_searches(moved: dict[str, Any]) -> None:
     print_table(
         f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with {searches['n']} unseen texts",
         ["", "", *searches["measures"]],
-        [[way["name"], way["note"], *map(number, way["scores"].values())] for way in searches["ways"]],
+        [[step["name"], step["note"], *map(number, step["scores"].values())] for step in searches["steps"]],
     )
     if knows_unicode():
         width = max(len(one["text"]) for one in searches["examples"])
         for one in searches["examples"]:
-            lists = {way["name"]: " ".join(_glyph(item["id"]) for item in way["found"]) for way in one["ways"]}
+            lists = {step["name"]: " ".join(_glyph(item["id"]) for item in step["found"]) for step in one["steps"]}
             say(f" {one['text']:{width}}  before {lists['before']}  after {lists['after the switch']}")
     same = (
         "bit for bit the old vectors, and the same results"

@@ -96,9 +96,9 @@ def _say_bug(error: BaseException) -> str:
     except OSError:
         print(details, file=sys.stderr)
         place = "above"
-    told = "the text above" if place == "above" else f"the file {place}"
+    shown = "the text above" if place == "above" else f"the file {place}"
     return (
-        f"This is a bug in congruence ({redact(what)}). Send {told} to {ISSUES}. It contains versions, the command and "
+        f"This is a bug in congruence ({redact(what)}). Send {shown} to {ISSUES}. It contains versions, the command and "
         "where it failed; remove anything private before you send it."
     )
 

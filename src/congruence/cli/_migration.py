@@ -117,15 +117,15 @@ def print_verification(found: Verification) -> None:
         say(problem)
 
 
-def print_status(told: dict[str, Any]) -> None:
+def print_status(status: dict[str, Any]) -> None:
     """Print the state of a migration, and its events."""
     from congruence.cli._base import print_table, say
 
-    facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
-    if "rows" in told:
-        facts.append(["rows", f"{told['rows_mapped']:,} of {told['rows']:,} mapped"])
-    if "reembedded" in told:
-        facts.append(["re-embedded", f"{told['reembedded']:,} rows"])
-    print_table(told["place"], ["", ""], facts)
-    for one in told.get("events", []):
+    facts = [["database", status["stage"]], ["journal", status.get("state", "none")]]
+    if "rows" in status:
+        facts.append(["rows", f"{status['rows_mapped']:,} of {status['rows']:,} mapped"])
+    if "reembedded" in status:
+        facts.append(["re-embedded", f"{status['reembedded']:,} rows"])
+    print_table(status["place"], ["", ""], facts)
+    for one in status.get("events", []):
         say(f"{one['at'].replace('T', ' ')}  {one['what']}")

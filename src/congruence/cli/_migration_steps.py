@@ -117,27 +117,27 @@ def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]
     from congruence.cli._base import say
 
     bars.begin("comparing", migration.info.rows)
-    told = migration.switch(callback=bars.advance)
+    result = migration.switch(callback=bars.advance)
     bars.close()
     if not as_json:
         say(
-            f"switched: readers see the new vectors of {told['rows']:,} rows. The old ones are kept: rollback returns to them, drop-old removes them"
+            f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: rollback returns to them, drop-old removes them"
         )
         say(f"summary: {migration.folder / 'summary.json'}")
-    return told
+    return result
 
 
 def rollback(migration: Migration, as_json: bool) -> dict[str, object]:
     """Switch readers back to the old vectors, and return the report as plain data."""
     from congruence.cli._base import say
 
-    told = migration.rollback()
+    result = migration.rollback()
     if not as_json:
         same = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}[
-            told["identical"]
+            result["identical"]
         ]
-        say(f"rolled back: readers see the old vectors of {told['rows']:,} rows, {same}")
-    return told
+        say(f"rolled back: readers see the old vectors of {result['rows']:,} rows, {same}")
+    return result
 
 
 def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:

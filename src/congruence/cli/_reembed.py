@@ -117,21 +117,21 @@ def progress(migration: Migration, wanted: ReembedOptions, bars: Bars, as_json: 
     from congruence.cli._base import say
 
     first = migration.database.capabilities.writes_after_switch
-    told = {} if first else run_reembed(migration, wanted, bars, as_json)
+    result = {} if first else run_reembed(migration, wanted, bars, as_json)
     if not first:
         bars.begin("verifying", migration.info.rows)
         found = migration.verify(callback=bars.advance)
-        told |= found.to_dict()
+        result |= found.to_dict()
         if not found.passed:
             bars.close()
-            return told
+            return result
     bars.begin("comparing", migration.info.rows)
     migration.switch(callback=bars.advance)
     bars.close()
     if not as_json:
         more = "mapped vectors, and re-embedded ones as soon as they are written" if first else "the new vectors"
         say(f"switched: readers see {more}")
-    return run_reembed(migration, wanted, bars, as_json) if first else told
+    return run_reembed(migration, wanted, bars, as_json) if first else result
 
 
 def run_reembed(migration: Migration, wanted: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
@@ -158,33 +158,33 @@ def run_reembed(migration: Migration, wanted: ReembedOptions, bars: Bars, as_jso
             callback=advance,
             stage=None if as_json else say,
         )
-    told, words = _told(plan, wanted)
+    result, words = _plan_facts(plan, wanted)
     if wanted.plot is not None and plan.history_:
         from congruence.report.pictures import write_figure
 
         figure = plan.plot().get_figure(root=True)
         assert figure is not None
         write_figure(wanted.plot, figure, "quality by the share re-embedded", force=True)
-        told["plot"] = wanted.plot
+        result["plot"] = wanted.plot
     if not as_json:
         for line in words:
             say(line)
-    return told
+    return result
 
 
-def _told(plan: Progressive, wanted: ReembedOptions) -> tuple[dict[str, object], list[str]]:
+def _plan_facts(plan: Progressive, wanted: ReembedOptions) -> tuple[dict[str, object], list[str]]:
     """Return the last stage and the forecast as plain data, and both as text."""
     words: list[str] = []
-    told: dict[str, object] = {
+    result: dict[str, object] = {
         "stages": [one.to_dict() for one in plan.history_],
         "order": plan.order_,
         "words": words,
     }
     if not plan.history_:
         words.append("no rows were re-embedded")
-        return told, words
+        return result, words
     minutes = None if wanted.encode_rate is None else 60 * wanted.encode_rate
     ahead = plan.forecast(rate=minutes, price=wanted.price)
-    told["forecast"] = ahead.to_dict()
+    result["forecast"] = ahead.to_dict()
     words += str(ahead).split("\n")
-    return told, words
+    return result, words

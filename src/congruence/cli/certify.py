@@ -318,15 +318,15 @@ def _print_costs(certificate: Certificate) -> None:
 
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
     rows = []
-    for way in certificate.costs:
-        score = way["score"]
+    for cost in certificate.costs:
+        score = cost["score"]
         rows.append(
             [
-                names.get(way["strategy"], "re-embed").format(share=way["share"]),
+                names.get(cost["strategy"], "re-embed").format(share=cost["share"]),
                 "–" if score is None else f"{number(score.value)} ({number(score.low)} … {number(score.high)})",
-                f"{way['share']:.0%} of the store" if way["items"] is None else f"{way['items']:,}",
-                "–" if way["minutes"] is None else number(way["minutes"], 1),
-                "–" if way["price"] is None else f"{way['price']:,.2f}",
+                f"{cost['share']:.0%} of the store" if cost["items"] is None else f"{cost['items']:,}",
+                "–" if cost["minutes"] is None else number(cost["minutes"], 1),
+                "–" if cost["price"] is None else f"{cost['price']:,.2f}",
             ]
         )
     print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
@@ -364,11 +364,11 @@ def print_certificate(certificate: Certificate) -> None:
         [
             [
                 task,
-                *(cell(ways.get(way)) for way in ("keep", "stored", "queries")),
-                "1 by definition" if task in certificate.controls else cell(ways.get("re-embed")),
-                *(number(certificate.controls.get(task, {}).get(way)) for way in ("chance", "random_rotation")),
+                *(cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")),
+                "1 by definition" if task in certificate.controls else cell(scores.get("re-embed")),
+                *(number(certificate.controls.get(task, {}).get(control)) for control in ("chance", "random_rotation")),
             ]
-            for task, ways in certificate.strategies.items()
+            for task, scores in certificate.strategies.items()
         ],
     )
     _print_costs(certificate)

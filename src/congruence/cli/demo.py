@@ -96,7 +96,7 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     from congruence.cli._demo_story import (
         ANCHORS,
         STEPS,
-        certified_ways,
+        certified_strategies,
         certify_sample,
         fit_on_names,
         move_library,
@@ -122,14 +122,14 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
         mapping = fit_on_names(photos)
         if save_map is not None:
             mapping.save(save_map)
-        told = move_library(photos, mapping, share=share, random_state=seed, callback=callback)
+        result = move_library(photos, mapping, share=share, random_state=seed, callback=callback)
     story: Story = {
-        **told,
+        **result,
         "certificate": {
             "anchors": ANCHORS,
             "headline": certificate.verdict.headline,
             "reason": certificate.verdict.reason,
-            "costs": certified_ways(certificate),
+            "costs": certified_strategies(certificate),
         },
     }
     if report:

@@ -76,11 +76,11 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
             continue
         if key in ("parameters", "scores"):
             # Held-out scores have lines of their own, each with its reference value.
-            told = {n for n in value if n.startswith("held_out_")} if "held_out_pairs" in value else set()
+            heldout = {n for n in value if n.startswith("held_out_")} if "held_out_pairs" in value else set()
             rows += [
                 (f"{key[:-1]}: {name}", inner)
                 for name, inner in value.items()
-                if name not in told and not isinstance(inner, dict)
+                if name not in heldout and not isinstance(inner, dict)
             ]
         elif key == "history":
             rows += _history(value)

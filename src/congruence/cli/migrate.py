@@ -298,8 +298,8 @@ def command(
         )
         migration.retry.say = steps.complain
         if action == "status":
-            told = migration.status()
-            print_json(told) if as_json else print_status(told)
+            result = migration.status()
+            print_json(result) if as_json else print_status(result)
             return
         if action == "plan" or (action == "run" and not resume):
             plan = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
@@ -316,16 +316,16 @@ def command(
             return
         if reembeds:
             open_encoder(wanted, migration)  # fails here, before anything is written, if it cannot be opened
-        told = {}
+        result = {}
         with Bars(as_json) as bars:
             if action == "run":
                 steps.run(migration, bars, certificate=verdict, resume=resume, anyway=anyway)
             if action in ("run", "verify"):
                 vectors = None if heldout is None else _read_vectors(heldout)
                 found = steps.verify(migration, bars, as_json, heldout=vectors, least_recall=least_recall)
-                told = found.to_dict()
+                result = found.to_dict()
                 if found.passed and progressive:
-                    told |= progress(migration, wanted, bars, as_json)
+                    result |= progress(migration, wanted, bars, as_json)
                 elif not as_json and migration.journal is not None and migration.journal.state == "verified":
                     names = {
                         "table": table,
@@ -336,18 +336,18 @@ def command(
                     }
                     say(f"Next: {steps.typed(where, 'switch', **names, journal=journal)}")
             elif action == "reembed":
-                told = run_reembed(migration, wanted, bars, as_json)
+                result = run_reembed(migration, wanted, bars, as_json)
             elif action == "switch":
-                told = steps.switch(migration, bars, as_json)
+                result = steps.switch(migration, bars, as_json)
             elif action == "rollback":
-                told = steps.rollback(migration, as_json)
+                result = steps.rollback(migration, as_json)
             elif action == "drop-old":
-                told = steps.drop_old(migration, as_json, yes=yes)
+                result = steps.drop_old(migration, as_json, yes=yes)
             elif action == "discard":
-                told = steps.discard(migration, as_json, yes=yes)
+                result = steps.discard(migration, as_json, yes=yes)
         if as_json:
-            print_json({"action": action, "journal": str(migration.folder), **told})
-        if action in ("run", "verify") and not told["passed"]:
+            print_json({"action": action, "journal": str(migration.folder), **result})
+        if action in ("run", "verify") and not result["passed"]:
             raise typer.Exit(1)
 
 

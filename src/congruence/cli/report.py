@@ -74,12 +74,12 @@ def command(
             raise ParameterError(
                 "Got DATA for the journal of a migration; expected the folder alone. Leave it out, or pass the folder of a map."
             )
-        told = read_migration(map_path)
-        write_migration(out, told, reembedding=read_reembedding(map_path), force=force)
+        migrated = read_migration(map_path)
+        write_migration(out, migrated, reembedding=read_reembedding(map_path), force=force)
         if as_json:
-            print_json(told)
+            print_json(migrated)
         else:
-            say(f"{told['place']}: {told['state']}, {told['rows']:,} rows")
+            say(f"{migrated['place']}: {migrated['state']}, {migrated['rows']:,} rows")
             say(f"Report: {out}")
         return
     mapping, _ = load_map(

@@ -127,8 +127,8 @@ class DuckDBReader(Database):
         """Return the width and the note from the comment of the new column."""
         columns = self._columns() if columns is None else columns
         try:
-            told = json.loads(columns[self._names(columns)[2]][1])[MARK]
-            return {"dim": int(told["dim"]), "note": {str(key): str(value) for key, value in told["note"].items()}}
+            noted = json.loads(columns[self._names(columns)[2]][1])[MARK]
+            return {"dim": int(noted["dim"]), "note": {str(key): str(value) for key, value in noted["note"].items()}}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DatabaseError(
                 f"Got new vectors in {self._place} without this library's comment on their column; expected it. Remove them, or put "
@@ -166,9 +166,9 @@ class DuckDBReader(Database):
         )
         rows, full = counts["rows"][0].as_py(), counts["full"][0].as_py()
         try:
-            told = json.loads(columns[old][1])
+            noted = json.loads(columns[old][1])
         except ValueError:
-            told = {}
+            noted = {}
         return DatabaseInfo(
             place=f"{self._place}, {self._table.schema}.{self._table.name}",
             rows=full,
@@ -177,7 +177,7 @@ class DuckDBReader(Database):
             element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in columns if name not in own),
-            space=space_from_metadata(told if isinstance(told, dict) else {}, str(self._place)),
+            space=space_from_metadata(noted if isinstance(noted, dict) else {}, str(self._place)),
             free_bytes=shutil.disk_usage(self._place.absolute().parent).free,
         )
 
@@ -195,8 +195,8 @@ class DuckDBReader(Database):
         return f"CAST({quoted(column)} AS FLOAT[{dim}])"
 
     def _selected(self, *columns: tuple[str, int]) -> str:
-        told = [f"CAST({quoted(self._table.modalities)} AS VARCHAR)"] if self._table.modalities else []
-        wanted = [self._table.id_text, *(self._vectors(*one) for one in columns), *told]
+        noted = [f"CAST({quoted(self._table.modalities)} AS VARCHAR)"] if self._table.modalities else []
+        wanted = [self._table.id_text, *(self._vectors(*one) for one in columns), *noted]
         return ", ".join(f"{one} AS c{k}" for k, one in enumerate(wanted))
 
     def _pages(
@@ -236,7 +236,7 @@ class DuckDBReader(Database):
             yield self._block(page, cursor)
 
     def _block(self, page: pa.Table, cursor: Cursor) -> Block:
-        return Block(self._ids_of(page), _matrix(page["c1"]), self._told(page), cursor)
+        return Block(self._ids_of(page), _matrix(page["c1"]), self._modalities_of(page), cursor)
 
     def _ids_of(self, page: pa.Table) -> pa.Array:
         column = page["c0"]
@@ -254,7 +254,7 @@ class DuckDBReader(Database):
         )
         return _one(column.cast(kind))
 
-    def _told(self, page: pa.Table) -> pa.Array | None:
+    def _modalities_of(self, page: pa.Table) -> pa.Array | None:
         return _one(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
@@ -290,7 +290,9 @@ class DuckDBReader(Database):
         self.flush()
         for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
             has = page["c2"].is_valid().to_numpy()
-            yield PairedBlock(self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has, self._told(page))
+            yield PairedBlock(
+                self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has, self._modalities_of(page)
+            )
 
     def repeated_ids(self) -> list[str]:
         """Return up to ten ids that several rows have."""

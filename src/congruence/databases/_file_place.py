@@ -148,10 +148,10 @@ class FilePlace:
         """Return the record, or None if there is no migration. Raises CorruptFileError, FileError."""
         path = self.folder / _NAME
         try:
-            told = json.loads(path.read_bytes())
-            if told["format"] != _FORMAT or told["format_version"] != _FORMAT_VERSION:
+            facts = json.loads(path.read_bytes())
+            if facts["format"] != _FORMAT or facts["format_version"] != _FORMAT_VERSION:
                 raise ValueError("another format")
-            record = Record(**told)
+            record = Record(**facts)
             sizes = (record.dim, record.rows)
             if not all(type(one) is int and one > 0 for one in sizes) or record.element_type not in (
                 "float32",

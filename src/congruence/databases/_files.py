@@ -70,9 +70,9 @@ class FileDatabase(Database):
         """Return and remember these two options; those that are None get the values with which the migration was started."""
         record = self._place.record()
         known = {} if record is None else record.options
-        told = {"ids": ids or known.get("ids"), "modality_column": modality_column or known.get("modality_column")}
-        self._options = {name: value for name, value in told.items() if value}
-        return told["ids"], told["modality_column"]
+        columns = {"ids": ids or known.get("ids"), "modality_column": modality_column or known.get("modality_column")}
+        self._options = {name: value for name, value in columns.items() if value}
+        return columns["ids"], columns["modality_column"]
 
     # ---- for subclasses ----------------------------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ class LanceReader(Database):
             for start in range(0, len(piece), batch):
                 yield piece.slice(start, batch)
 
-    def _told(self, piece: pa.RecordBatch) -> pa.Array | None:
+    def _modalities_of(self, piece: pa.RecordBatch) -> pa.Array | None:
         """Return the modalities, which are the second-to-last column."""
         return piece.column(piece.num_columns - 2).cast(pa.large_string()) if self._modalities else None
 
@@ -207,13 +207,17 @@ class LanceReader(Database):
 
     def _block(self, piece: pa.RecordBatch) -> Block:
         vectors, has = matrix_of(piece.column(1))
-        told = self._told(piece)
+        modalities = self._modalities_of(piece)
         ids, addresses = self._remember(piece)
         cursor: Cursor = [int(addresses[-1] >> np.uint64(32)), int(addresses[-1] & np.uint64(2**32 - 1))]
         if not has.all():
             mask = pa.array(has)
-            ids, vectors, told = ids.filter(mask), vectors[has], told.filter(mask) if told is not None else None
-        return Block(ids, numbers_of(vectors), told, cursor)
+            ids, vectors, modalities = (
+                ids.filter(mask),
+                vectors[has],
+                modalities.filter(mask) if modalities is not None else None,
+            )
+        return Block(ids, numbers_of(vectors), modalities, cursor)
 
     def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
         """Return the ids and addresses of rows, and remember them for :meth:`write`."""
@@ -260,8 +264,8 @@ class LanceReader(Database):
             (piece,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
             vectors, has = matrix_of(piece.column(1))
             mask = pa.array(has)
-            told = piece.column(2).cast(pa.large_string()).filter(mask) if self._modalities else None
-            return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), told, [0, 0])
+            modalities = piece.column(2).cast(pa.large_string()).filter(mask) if self._modalities else None
+            return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
     def count(self, side: Side = "old") -> int:
         """Return how many rows have a vector."""
@@ -283,14 +287,14 @@ class LanceReader(Database):
         """Return the rows of a batch that have an old vector, a mask of these rows, and the addresses of all rows of the batch."""
         (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
         ids, addresses = self._remember(piece)
-        told = self._told(piece)
+        modalities = self._modalities_of(piece)
         if not has_old.all():
             mask = pa.array(has_old)
-            ids, told = ids.filter(mask), told.filter(mask) if told is not None else None
+            ids, modalities = ids.filter(mask), modalities.filter(mask) if modalities is not None else None
             old, new, has_new = old[has_old], new[has_old], has_new[has_old]
         new = np.array(numbers_of(new))
         new[~has_new] = 0
-        return PairedBlock(ids, numbers_of(old), new, has_new, told), has_old, addresses
+        return PairedBlock(ids, numbers_of(old), new, has_new, modalities), has_old, addresses
 
     def repeated_ids(self) -> list[str]:
         """Return up to ten ids that several rows have."""

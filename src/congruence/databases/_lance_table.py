@@ -240,11 +240,11 @@ def storage_of(kind: pa.DataType) -> pa.DataType:
 
 def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     """Decode the keys and values of metadata to strings."""
-    told = {}
+    found = {}
     for key, value in (metadata or {}).items():
         name = key.decode(errors="replace") if isinstance(key, bytes) else key
-        told[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
-    return told
+        found[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return found
 
 
 def mark(kind: pa.DataType) -> dict[str, str]:

@@ -26,7 +26,7 @@ class Schema:
 
     Attributes
     ----------
-    told : mapping
+    description : mapping
         Milvus's description of the collection.
     key, text_key : str, bool
         Primary key, and whether it is a string.
@@ -40,7 +40,7 @@ class Schema:
         Whether rows may have further fields.
     """
 
-    told: Mapping[str, Any]
+    description: Mapping[str, Any]
     key: str
     text_key: bool
     column: str
@@ -65,10 +65,10 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
     DatabaseError
         If the collection cannot be copied row by row.
     """
-    told = connection.ask("describe_collection", collection)
-    fields = told["fields"]
+    description = connection.ask("describe_collection", collection)
+    fields = description["fields"]
     kinds = {one["name"]: one["type"].name for one in fields}
-    computed = {name for one in told.get("functions") or () for name in one.get("output_field_names", ())}
+    computed = {name for one in description.get("functions") or () for name in one.get("output_field_names", ())}
     key = next(one["name"] for one in fields if one.get("is_primary"))
     found = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
     if column is None and len(found) == 1:
@@ -87,7 +87,7 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
     partitions = connection.ask("list_partitions", collection)
     for wrong, words, wish, advice in (
         (
-            told.get("auto_id") or any(one.get("auto_id") for one in fields),
+            description.get("auto_id") or any(one.get("auto_id") for one in fields),
             "automatic ids",
             "ids of your own, since Milvus would give the copied rows new ones, or later rows the copies' ones",
             "Copy the collection into one without auto_id",
@@ -115,22 +115,22 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
             raise DatabaseError(f"Got {collection!r} with {words}; expected {wish}. {advice}.")
     rest = tuple(name for name in kinds if name not in (key, column) and name not in computed)
     texts = tuple(name for name in rest if kinds[name] == "JSON")
-    dynamic, dim = bool(told.get("enable_dynamic_field")), int(own["params"]["dim"])
-    return Schema(told, key, kinds[key] == "VARCHAR", str(column), dim, rest, texts, dynamic)
+    dynamic, dim = bool(description.get("enable_dynamic_field")), int(own["params"]["dim"])
+    return Schema(description, key, kinds[key] == "VARCHAR", str(column), dim, rest, texts, dynamic)
 
 
 def create(connection: Connection, place: Place, schema: Schema, dim: int, note: Mapping[str, str]) -> None:
     """Create the new collection with the old one's fields, functions and properties, except for the width of one vector field."""
-    told = dict(schema.told)
-    told["fields"] = [
+    description = dict(schema.description)
+    description["fields"] = [
         {**one, "params": {**one["params"], "dim": dim}} if one["name"] == schema.column else one
-        for one in told["fields"]
+        for one in description["fields"]
     ]
-    kept = {key: one for key, one in (told.get("properties") or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+    kept = {key: one for key, one in (description.get("properties") or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
     mark = {"of": place.old, "column": schema.column, "dim": dim, "note": dict(note)}
-    options: dict[str, object] = {"num_shards": told.get("num_shards") or 1}
-    if any(one.get("is_partition_key") for one in told["fields"]) and not connection.lite:
-        options["num_partitions"] = told.get("num_partitions")
+    options: dict[str, object] = {"num_shards": description.get("num_shards") or 1}
+    if any(one.get("is_partition_key") for one in description["fields"]) and not connection.lite:
+        options["num_partitions"] = description.get("num_partitions")
     if connection.file is not None:
         remnant = connection.file / "collections" / place.new_name
         if remnant.is_dir() and not (remnant / "schema.json").exists():  # left by a kill; the client would fail on it
@@ -138,9 +138,9 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
     connection.ask(
         "create_collection",
         place.new_name,
-        schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(told),
+        schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(description),
         properties={**kept, MARK_KEY: json.dumps(mark)},
-        consistency_level=told.get("consistency_level", "Bounded"),
+        consistency_level=description.get("consistency_level", "Bounded"),
         **options,
     )
 

@@ -174,7 +174,7 @@ class Milvus(Database):
         """Return a description of the old vectors."""
         place, file = self._place(), self._connection.file
         metric, index = index_of(self._connection, place.old, self._schema.column)
-        told = self._connection.ask("describe_collection", place.old)
+        description = self._connection.ask("describe_collection", place.old)
         # The name must be the same before and after the switch.
         name = f"{place.old} (read as {self._table})" if place.alias else self._table
         return DatabaseInfo(
@@ -185,7 +185,7 @@ class Milvus(Database):
             index=index,
             id_type="text" if self._schema.text_key else "int",
             columns=self._fields(place.old),
-            space=space_in(told.get("properties"), place.old),
+            space=space_in(description.get("properties"), place.old),
             free_bytes=None if file is None else shutil.disk_usage(file).free,
         )
 
@@ -295,12 +295,12 @@ class Milvus(Database):
         """Return the number of rows that are not indexed yet. Raises DatabaseError if the build of the index failed."""
         pending = 0
         for name in self._connection.ask("list_indexes", collection, field_name=self._schema.column):
-            told = self._connection.ask("describe_index", collection, name)
-            if told.get("state") == "Failed":
+            description = self._connection.ask("describe_index", collection, name)
+            if description.get("state") == "Failed":
                 raise DatabaseError(
-                    f"Got a failed build of the index of {collection!r} ({told.get('index_state_fail_reason')}); expected it to succeed. See Milvus's log."
+                    f"Got a failed build of the index of {collection!r} ({description.get('index_state_fail_reason')}); expected it to succeed. See Milvus's log."
                 )
-            pending += int(told.get("pending_index_rows") or 0)
+            pending += int(description.get("pending_index_rows") or 0)
         return pending
 
     # ---- switch and rollback -----------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class Tables(FileDatabase, Partitioned):
         schema = self._parts[0].schema
         field = schema.field(self._column)
         metadata = {**(schema.metadata or {}), **(field.metadata or {})}
-        told = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in metadata.items()}
+        noted = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in metadata.items()}
         return DatabaseInfo(
             place=self._shown,
             rows=self.count(),
@@ -179,7 +179,7 @@ class Tables(FileDatabase, Partitioned):
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
             id_type="int" if self._ids_are == "uint64" else self._ids_are,
             columns=tuple(name for name in schema.names if name != self._column),
-            space=space_from_metadata(told, self._shown),
+            space=space_from_metadata(noted, self._shown),
             free_bytes=self._free(),
         )
 
@@ -188,8 +188,8 @@ class Tables(FileDatabase, Partitioned):
         if self._stage is not Stage.UNTOUCHED:
             return super().note()
         try:
-            told = json.loads((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
-            return {str(key): str(value) for key, value in told.items()}
+            noted = json.loads((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
+            return {str(key): str(value) for key, value in noted.items()}
         except (ValueError, AttributeError, RecursionError):
             return {}
 
@@ -279,10 +279,10 @@ class Tables(FileDatabase, Partitioned):
             Path of the new file.
         """
         part, new, note = self._parts[number], self._opened(), self._record().note
-        told = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
+        noted = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
         space = Space(model=note.get("model") or None, dim=new.dim)
         if space.model:
-            told[SPACE_KEY.encode()] = json.dumps(space.to_dict()).encode()
+            noted[SPACE_KEY.encode()] = json.dumps(space.to_dict()).encode()
         columns = Columns(part.schema, self._column, self._id_column)
         made, place, _ = output_schema(
             columns, dim=new.dim, dtype=new.dtype, has_ids=False, id_type=pa.string(), name=None
@@ -290,7 +290,7 @@ class Tables(FileDatabase, Partitioned):
         field = made.field(place)
         own = {key: value for key, value in (field.metadata or {}).items() if key.decode() != SPACE_KEY}
         rest = {key: value for key, value in (made.metadata or {}).items() if key.decode() != SPACE_KEY}
-        schema = made.set(place, field.with_metadata(own or None)).with_metadata({**rest, **told})
+        schema = made.set(place, field.with_metadata(own or None)).with_metadata({**rest, **noted})
 
         def lists(start: int, stop: int, kind: pa.DataType) -> pa.Array:
             there = new.there(start, stop)

@@ -38,12 +38,12 @@ def read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | 
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
         same = done["key"] == key and done["sha256"] == (checksum_of(file) if done["rows"] else None)
-        told = [str] * 2 * len(done["failures"]) == [
+        complete = [str] * 2 * len(done["failures"]) == [
             type(failure[k]) for failure in done["failures"] for k in ("id", "error")
         ]
         # Every item of a part is a row or a failure.
         whole = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
-        return done if same and told and whole else None
+        return done if same and complete and whole else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 

@@ -102,12 +102,12 @@ class EngineExecutor:
             waiting.clear()
 
         try:
-            for told in self.engine.run(_Fills(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
-                kept = sorted([*kept, *((key, one) for key, one in told["sample"])])[:SAMPLE_IDS]
-                journal.rows += told["rows"]
-                waiting += told["files"]
+            for found in self.engine.run(_Fills(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
+                kept = sorted([*kept, *((key, one) for key, one in found["sample"])])[:SAMPLE_IDS]
+                journal.rows += found["rows"]
+                waiting += found["files"]
                 if callback is not None:
-                    callback(told["rows"])
+                    callback(found["rows"])
                 if time.monotonic() - written > CHECKPOINT_SECONDS:
                     take()
                     journal.write(folder)
@@ -149,12 +149,12 @@ class EngineExecutor:
     ) -> tuple[Checksum, dict[str, object]]:
         old, written = Checksum(), 0
         files: list[WrittenFile] = []
-        for told in self.engine.run(_Compares(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
-            old.merge(told["rows"], told["old"])
-            written += told["written"]
-            files += told["files"]
+        for found in self.engine.run(_Compares(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
+            old.merge(found["rows"], found["old"])
+            written += found["written"]
+            files += found["files"]
             if callback is not None:
-                callback(told["rows"])
+                callback(found["rows"])
         retry(
             rows, lambda: rows.take(files)
         )  # files that can no longer be committed count as written, so that another pass follows

@@ -225,17 +225,17 @@ def given_rows(
     ------
     TypeError, ValueError
     """
-    told = facts.get("mean_rows")
-    if told is None:
+    mean_rows = facts.get("mean_rows")
+    if mean_rows is None:
         return {name: (None, None) for name in means if name not in moments}
-    if not isinstance(told, dict) or not set(told) <= set(means):
+    if not isinstance(mean_rows, dict) or not set(mean_rows) <= set(means):
         raise ValueError("mean_rows names means that the map does not have")
-    for counts in told.values():
+    for counts in mean_rows.values():
         if not isinstance(counts, list) or len(counts) != 2 or any(n is not None and not is_number(n) for n in counts):
             raise TypeError("mean_rows contains values that are not pairs of numbers")
         if any(n is not None and n < 0 for n in counts):
             raise ValueError("mean_rows contains a negative number")
-    return {name: (counts[0], counts[1]) for name, counts in told.items()}
+    return {name: (counts[0], counts[1]) for name, counts in mean_rows.items()}
 
 
 def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, facts: Mapping[str, object]) -> None:

@@ -166,7 +166,7 @@ def exact_similarity(
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return a function that compares queries with gallery rows by sums in float64; over many pairs, duplicate rows are computed once."""
     n, d = G.shape
-    told = 0
+    found = 0
     known: tuple[np.ndarray, np.ndarray, bool] | None = None
 
     def look_for_copies() -> tuple[np.ndarray, np.ndarray, bool]:
@@ -186,10 +186,10 @@ def exact_similarity(
         return out
 
     def exact(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        nonlocal told, known
-        told += len(i)
+        nonlocal found, known
+        found += len(i)
         # The search for duplicates costs len(Q) + n products and a sort, so it does not pay for fewer pairs.
-        if known is None and told <= len(Q) + n:
+        if known is None and found <= len(Q) + n:
             return compute(i, j)
         if known is None:
             known = look_for_copies()

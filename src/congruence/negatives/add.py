@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from congruence.negatives.caption import Caption, Spots
+from congruence.negatives.caption import Alternatives, Caption
 from congruence.negatives.lexicon import Term, word_set
 from congruence.negatives.tagging import AUXILIARIES, DETERMINERS, GENDERED, PREPOSITIONS
 from congruence.negatives.words import Edit, article
@@ -13,7 +13,7 @@ _ALL = ("thing", "animal", "person")
 _HOLDERS = word_set("beside") | {"with", "holding", "carrying"}
 
 
-def add_obj(c: Caption) -> Spots:
+def add_obj(c: Caption) -> Alternatives:
     """Yield edits that add a thing, animal or person that the caption does not mention."""
     words = c.sentence.lower
     kinds: tuple[str, ...]
@@ -35,7 +35,7 @@ def add_obj(c: Caption) -> Spots:
         else:
             continue
         yield [
-            (Edit(phrase.stop, phrase.stop, ("and", article(term.one[0]), *term.one), after=True),)
+            (Edit(phrase.stop, phrase.stop, ("and", article(term.singular[0]), *term.singular), after=True),)
             for kind in kinds
             for term in _absent(c, kind)
         ]
@@ -44,7 +44,14 @@ def add_obj(c: Caption) -> Spots:
         if "with" in words[-5:]:  # a second "with" so soon reads badly
             frames = [("next to", "")]
         yield [
-            (Edit(len(words), len(words), (*lead.split(), article(term.one[0]), *term.one, *tail.split()), after=True),)
+            (
+                Edit(
+                    len(words),
+                    len(words),
+                    (*lead.split(), article(term.singular[0]), *term.singular, *tail.split()),
+                    after=True,
+                ),
+            )
             for kind in _ALL
             for term in _absent(c, kind)
             for lead, tail in frames
@@ -52,10 +59,12 @@ def add_obj(c: Caption) -> Spots:
 
 
 def _absent(c: Caption, kind: str) -> list[Term]:
-    return [t for t in c.lexicon.added[kind] if not set(t.one) & c.words and (t.family < 0 or t.family not in c.nouns)]
+    return [
+        t for t in c.lexicon.added[kind] if not set(t.singular) & c.words and (t.family < 0 or t.family not in c.nouns)
+    ]
 
 
-def add_att(c: Caption) -> Spots:
+def add_att(c: Caption) -> Alternatives:
     """Yield edits that add an adjective that the caption does not mention."""
     for phrase in c.phrases:
         if not (phrase.closed and phrase.clean):

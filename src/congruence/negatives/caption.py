@@ -11,10 +11,10 @@ from congruence.negatives.lexicon import Lexicon
 from congruence.negatives.tagging import Phrase, find_phrases, noun_at
 from congruence.negatives.words import Edit, Sentence
 
-__all__ = ["Caption", "Spots", "among", "look_at"]
+__all__ = ["Alternatives", "Caption", "among", "parse_caption"]
 
 #: For each place in a caption, the alternative changes there, each a tuple of edits made together; all alternatives are equally sound.
-Spots = Iterator[Sequence[tuple[Edit, ...]]]
+Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Caption:
         return self.families[phrase.term.family] == 1
 
 
-def look_at(text: str, others: Collection[str], lexicon: Lexicon) -> Caption:
+def parse_caption(text: str, others: Collection[str], lexicon: Lexicon) -> Caption:
     """Analyze a caption, together with the other captions of its item.
 
     Parameters
@@ -90,4 +90,4 @@ def look_at(text: str, others: Collection[str], lexicon: Lexicon) -> Caption:
 
 def among(phrase: Phrase, names: frozenset[str]) -> bool:
     """Return whether ``names`` contains a phrase's noun, its section, its class, or "any"."""
-    return bool(names & {"any", phrase.kind, phrase.term.section, "_".join(phrase.term.one)})
+    return bool(names & {"any", phrase.kind, phrase.term.section, "_".join(phrase.term.singular)})

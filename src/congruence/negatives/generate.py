@@ -13,7 +13,7 @@ import numpy as np
 from congruence._utils.validation import check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.negatives.add import add_att, add_obj
-from congruence.negatives.caption import Caption, Spots, look_at
+from congruence.negatives.caption import Alternatives, Caption, parse_caption
 from congruence.negatives.lexicon import Words, lexicon
 from congruence.negatives.replace import replace_att, replace_obj, replace_rel
 from congruence.negatives.swap import swap_att, swap_obj
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 #: A function from a caption to all edits of a kind.
-RULES: dict[str, Callable[[Caption], Spots]] = {
+RULES: dict[str, Callable[[Caption], Alternatives]] = {
     "replace_obj": replace_obj,
     "replace_att": replace_att,
     "replace_rel": replace_rel,
@@ -93,8 +93,8 @@ def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
     str or None
         ``None`` if there is no valid edit of this kind.
     """
-    looked = look_at(caption, (), lexicon())
-    found = _edited(looked, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
+    parsed = parse_caption(caption, (), lexicon())
+    found = _edited(parsed, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
     return found[0] if found else None
 
 
@@ -203,11 +203,11 @@ def generate(
     siblings, common = _others(texts, groups), _frequencies(texts)
     made = []
     for row, caption in enumerate(texts):
-        looked = look_at(caption, siblings[row], lexicon()) if generator is by_rules else None
+        parsed = parse_caption(caption, siblings[row], lexicon()) if generator is by_rules else None
         for kind in kinds:
             rng = np.random.default_rng([random_state, crc32(kind.encode()), row])
-            if looked is not None:
-                found = _edited(looked, caption, siblings[row], kind, per_caption, rng, common)
+            if parsed is not None:
+                found = _edited(parsed, caption, siblings[row], kind, per_caption, rng, common)
             else:
                 found = _asked(generator, caption, siblings[row], kind, per_caption, rng, on_refused)
             made += [Negative(caption, text, kind, changed_words(caption, text), row) for text in found]
@@ -304,7 +304,7 @@ def _frequencies(texts: Iterable[str]) -> Counter[Words]:
 
 
 def _edited(
-    looked: Caption,
+    parsed: Caption,
     caption: str,
     others: tuple[str, ...],
     kind: str,
@@ -313,7 +313,7 @@ def _edited(
     common: Mapping[Words, int],
 ) -> list[str]:
     """Draw positions, then an edit at each, until there are enough."""
-    spots = [list(edits) for edits in RULES[kind](looked) if edits]
+    spots = [list(edits) for edits in RULES[kind](parsed) if edits]
     found: list[str] = []
     while spots and len(found) < limit:
         for k in rng.permutation(len(spots)):
@@ -321,7 +321,7 @@ def _edited(
                 break
             weights = np.array([1.0 + common.get(edit[0].words, 0) for edit in spots[k]])
             drawn = int(rng.choice(len(weights), p=weights / weights.sum()))
-            text = looked.sentence.apply(spots[k].pop(drawn))
+            text = parsed.sentence.apply(spots[k].pop(drawn))
             if _is_new(text, caption, (*others, *found)):
                 found.append(text)
         spots = [edits for edits in spots if edits]

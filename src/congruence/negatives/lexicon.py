@@ -26,8 +26,8 @@ class Term:
         Number of its family: synonyms, or a general term and its special cases.
     lead : bool
         Whether it may replace other terms.
-    one, many : tuple of str
-        Singular and plural of a noun; the form of an adjective is ``one``.
+    singular, plural : tuple of str
+        Singular and plural of a noun; the form of an adjective is ``singular``.
     count, mass : bool
         Whether a noun is used as a count noun (*a* pizza), and as a mass noun (pizza).
     """
@@ -35,8 +35,8 @@ class Term:
     section: str
     family: int
     lead: bool
-    one: Words
-    many: Words
+    singular: Words
+    plural: Words
     count: bool = True
     mass: bool = False
 
@@ -110,7 +110,7 @@ class Lexicon:
     def incoming(self) -> frozenset[Words]:
         """All words and phrases that may replace others."""
         terms = [term for group in (self.leads, self.leads_adjectives) for many in group.values() for term in many]
-        phrases = [phrase for term in terms for phrase in (term.one, term.many)]
+        phrases = [phrase for term in terms for phrase in (term.singular, term.plural)]
         phrases += [other for preposition in self.prepositions for other in preposition.others]
         phrases += [form for verb in self.verbs for other in verb.others for form in other]
         return frozenset(phrases)
@@ -211,14 +211,14 @@ def lexicon() -> Lexicon:
     for number, (section, line) in enumerate(_families()):
         classes[section.name] = section.facts[0]
         for term in _family(section.name, number, line):
-            for form in {term.one, term.many}:
+            for form in {term.singular, term.plural}:
                 nouns.setdefault(form, term)
     adjectives: dict[Words, tuple[Term, ...]] = {}
     ranks, fitting = {}, {}
     for number, (section, line) in enumerate(_lines("attributes.txt")):
         ranks[section.name], fitting[section.name] = int(section.facts[0]), frozenset(section.facts[1:])
         for term in _family(section.name, number, line):
-            adjectives[term.one] = (*adjectives.get(term.one, ()), term)
+            adjectives[term.singular] = (*adjectives.get(term.singular, ()), term)
     prepositions, verbs = [], []
     for section, line in _lines("relations.txt"):
         names, others, before = (part.strip() for part in line.split("|"))
@@ -238,7 +238,7 @@ def lexicon() -> Lexicon:
             added_adjectives[kind] = (*added_adjectives.get(kind, ()), entry)
         else:
             (term,) = _family(section.name, -1, line)
-            added[kind] = (*added.get(kind, ()), nouns.get(term.one, term))
+            added[kind] = (*added.get(kind, ()), nouns.get(term.singular, term))
     return Lexicon(
         nouns,
         classes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from congruence.negatives.caption import Caption, Spots, among
+from congruence.negatives.caption import Alternatives, Caption, among
 from congruence.negatives.lexicon import Term, word_set
 from congruence.negatives.tagging import GENDERED, PREPOSITIONS, SINGULAR, Phrase
 from congruence.negatives.words import Edit
@@ -24,7 +24,7 @@ _AFTER_POSTURE = PREPOSITIONS - frozenset(("of", "to", "as", "like", "while", "a
 }
 
 
-def replace_obj(c: Caption) -> Spots:
+def replace_obj(c: Caption) -> Alternatives:
     """Yield edits that replace a noun by another of its section."""
     gendered = bool(c.words & GENDERED)
     for phrase in c.phrases:
@@ -44,7 +44,8 @@ def replace_obj(c: Caption) -> Spots:
             if other.family not in c.nouns and _fits(phrase, other)
         ]
         yield [
-            (Edit(phrase.head, phrase.stop, other.many if phrase.number == "many" else other.one),) for other in others
+            (Edit(phrase.head, phrase.stop, other.plural if phrase.number == "many" else other.singular),)
+            for other in others
         ]
 
 
@@ -59,7 +60,7 @@ def _fits(phrase: Phrase, other: Term) -> bool:
     return other.count if phrase.term.count else other.mass
 
 
-def replace_att(c: Caption) -> Spots:
+def replace_att(c: Caption) -> Alternatives:
     """Yield edits that replace an adjective or a number by another of its section."""
     for phrase in c.phrases:
         if not phrase.closed:
@@ -74,16 +75,16 @@ def replace_att(c: Caption) -> Spots:
                 if term.section == "number" and (phrase.number != "many" or c.words & _COUNTED):
                     continue
                 changes += [
-                    (Edit(adjective.start, adjective.stop, other.one),)
+                    (Edit(adjective.start, adjective.stop, other.singular),)
                     for other in c.lexicon.leads_adjectives.get(term.section, ())
                     if other.family not in c.adjectives
                     # "many" can mean five, but not two
-                    and (term.section != "number" or term.lead or other.one == ("two",))
+                    and (term.section != "number" or term.lead or other.singular == ("two",))
                 ]
             yield changes
 
 
-def replace_rel(c: Caption) -> Spots:
+def replace_rel(c: Caption) -> Alternatives:
     """Yield edits that replace a preposition or a verb by one that excludes it."""
     found = [changes for changes in (*_prepositions(c), *_verbs(c)) if changes]
     # "without" gives a negative away, so it is used only if there is no other replacement.
@@ -91,7 +92,7 @@ def replace_rel(c: Caption) -> Spots:
     yield from strong or found
 
 
-def _prepositions(c: Caption) -> Spots:
+def _prepositions(c: Caption) -> Alternatives:
     words = c.sentence.lower
     begins = {phrase.start: phrase for phrase in c.phrases if phrase.closed}
     ends = {phrase.stop: phrase for phrase in c.phrases if phrase.closed}
@@ -134,7 +135,7 @@ def _prepositions(c: Caption) -> Spots:
         yield changes
 
 
-def _verbs(c: Caption) -> Spots:
+def _verbs(c: Caption) -> Alternatives:
     words = c.sentence.lower
     for place in range(1, len(words)):
         changes = []
@@ -163,7 +164,7 @@ def _single_subject(c: Caption, place: int) -> bool:
 
 def _plural_subject(c: Caption, place: int) -> bool:
     return c.before(place) == "to" or any(
-        p.stop == place and p.number == "many" and p.term.one != p.term.many for p in c.phrases
+        p.stop == place and p.number == "many" and p.term.singular != p.term.plural for p in c.phrases
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from congruence.negatives.caption import Caption, Spots, among
+from congruence.negatives.caption import Alternatives, Caption, among
 from congruence.negatives.lexicon import Term, Words, word_set
 from congruence.negatives.tagging import AUXILIARIES, GENDERED, PREPOSITIONS, Phrase, third_persons
 from congruence.negatives.words import Edit, article
@@ -24,7 +24,7 @@ _PLACED = (("top", "of"), ("front", "of"))
 _SOLID = ("thing", "food", "wear")
 
 
-def swap_obj(c: Caption) -> Spots:
+def swap_obj(c: Caption) -> Alternatives:
     """Exchange two nouns, with their adjectives, unless the caption would remain true."""
     for first, second, adjacent in _pairs(c):
         usable = all(
@@ -112,7 +112,7 @@ def _one_sided(c: Caption, first: Phrase, between: Words) -> bool:
     return before not in PREPOSITIONS
 
 
-def swap_att(c: Caption) -> Spots:
+def swap_att(c: Caption) -> Alternatives:
     """Exchange two adjectives of one section, or a number and an article."""
     for first, second, _ in _pairs(c):
         for a in first.adjectives:
@@ -136,7 +136,7 @@ def _exchangeable(c: Caption, first: Phrase, a: tuple[Term, ...], second: Phrase
     return False
 
 
-def _counted(c: Caption, first: Phrase, second: Phrase) -> Spots:
+def _counted(c: Caption, first: Phrase, second: Phrase) -> Alternatives:
     """Exchange "two" of one phrase and "a" of the other, where no verb has to follow."""
     one, many = (first, second) if first.number == "one" else (second, first)
     if not (one.number == "one" and many.number == "many" and one.determiner in ("a", "an") and not many.determiner):
@@ -160,15 +160,15 @@ def _counted(c: Caption, first: Phrase, second: Phrase) -> Spots:
         after = c.after(phrase.stop)
         if not (after in (PREPOSITIONS - {"of"}) | {"and", ""} or after.endswith("ing")):
             return
-        if phrase.term.one == phrase.term.many or not phrase.term.count or not phrase.clean:
+        if phrase.term.singular == phrase.term.plural or not phrase.term.count or not phrase.clean:
             return
     number = c.sentence.moved(count.start, count.stop)
-    following = (*c.sentence.words[count.stop : many.head], *many.term.one)
+    following = (*c.sentence.words[count.stop : many.head], *many.term.singular)
     yield [
         (
             Edit(one.start, one.start + 1, number),
-            Edit(one.head, one.stop, one.term.many),
+            Edit(one.head, one.stop, one.term.plural),
             Edit(count.start, count.stop, (article(following[0]),)),
-            Edit(many.head, many.stop, many.term.one),
+            Edit(many.head, many.stop, many.term.singular),
         )
     ]

@@ -127,7 +127,7 @@ def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
             continue
         head, (stop, term) = place, first
         while sentence.joined(stop) and (more := noun_at(words, stop, sentence, known)) is not None:
-            if words[head:stop] == term.many and words[head:stop] != term.one:
+            if words[head:stop] == term.plural and words[head:stop] != term.singular:
                 break  # a plural does not modify another noun: the next word is a verb that looks like one
             head, (stop, term) = stop, more
         found.append(_phrase(sentence, place, head, stop, term, known))
@@ -160,8 +160,8 @@ def _phrase(sentence: Sentence, noun: int, head: int, stop: int, term: Term, kno
         start, determiner = body - 1, words[body - 1]
     form = words[head:stop]
     counted = any(t.section == "number" for a in adjectives for t in a.terms)
-    if term.one != term.many:
-        number = "one" if form == term.one else "many"
+    if term.singular != term.plural:
+        number = "one" if form == term.singular else "many"
     elif determiner in SINGULAR:
         number = "one"
     elif counted or determiner in ("these", "those", "some") or not determiner:

@@ -11,7 +11,7 @@ from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 __all__ = ["draw_learning_curve", "draw_strategies"]
 
 #: Ways to search in their order, with names short enough to stand side by side, and their colors.
-_WAYS = {
+_LABELS = {
     "keep": ("keep old", "source"),
     "stored": ("map store", "after"),
     "queries": ("map queries", "mid"),
@@ -27,7 +27,7 @@ def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool 
     Parameters
     ----------
     data : mapping
-        ``task``; ``ways``: by way ``(value, low, high)``; ``controls``: by control its score.
+        ``task``; ``strategies``: by strategy ``(value, low, high)``; ``controls``: by control its score.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -38,26 +38,26 @@ def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool 
     matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
-        shown = [way for way in _WAYS if way in data["ways"]]
+        shown = [strategy for strategy in _LABELS if strategy in data["strategies"]]
         for name, label in _CONTROLS.items():
             if name in data["controls"]:
                 dashes = (0, (1, 2)) if name == "chance" else (0, (3, 3))
                 ax.axhline(data["controls"][name], color=COLOR["ink"], linewidth=1.2, linestyle=dashes, label=label)
-        for k, way in enumerate(shown):
-            value, low, high = data["ways"][way]
-            color = COLOR[_WAYS[way][1]]
+        for k, strategy in enumerate(shown):
+            value, low, high = data["strategies"][strategy]
+            color = COLOR[_LABELS[strategy][1]]
             ax.errorbar([k], [value], [[value - low], [high - value]], fmt="o", markersize=8, color=color)
             ax.annotate(
                 f"{value:.3f}".replace("-", "−"), (k, value), xytext=(7, 0), textcoords="offset points",
                 va="center_baseline", color=COLOR["soft"],
             )  # fmt: skip
-        lowest = min([0.0, *(low for _, low, _ in data["ways"].values()), *data["controls"].values()])
+        lowest = min([0.0, *(low for _, low, _ in data["strategies"].values()), *data["controls"].values()])
         ax.set(xlim=(-0.45, len(shown) - 0.35), ylim=(lowest * 1.05, 1), ylabel=words(data["task"]))
         tidy(ax)
-        ax.set_xticks(range(len(shown)), [_WAYS[way][0] for way in shown], color=COLOR["ink"])
+        ax.set_xticks(range(len(shown)), [_LABELS[strategy][0] for strategy in shown], color=COLOR["ink"])
         ax.tick_params(axis="x", length=0)
         if annotate:
-            explain(ax, f"{words(data['task'])} of each way to search")
+            explain(ax, f"{words(data['task'])} of each strategy")
     return ax
 
 

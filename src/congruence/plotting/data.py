@@ -232,10 +232,10 @@ class Covered(TypedDict):
 
 
 class Strategies(TypedDict):
-    """The score of each way to search with its interval, and of the controls that were measured."""
+    """The score of each strategy with its interval, and of the controls that were measured."""
 
     task: str
-    ways: Mapping[str, tuple[float, float, float]]
+    strategies: Mapping[str, tuple[float, float, float]]
     controls: Mapping[str, float]
 
 

@@ -61,8 +61,8 @@ def render_certificate(certificate: Certificate) -> str:
         names=_NAMES,
         costs=_STRATEGIES,
         plots={
-            "ways": {
-                task: svg(certificate.plot, task=task, title=f"{task} of each way to search")
+            "strategies": {
+                task: svg(certificate.plot, task=task, title=f"{task} of each strategy")
                 for task in _charted(certificate)
             },
             "curve": svg(certificate.plot_learning_curve, title=f"{certificate.task} by number of anchors"),

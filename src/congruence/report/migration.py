@@ -81,8 +81,8 @@ def render_migration(
     summary : mapping
         From :meth:`congruence.Migration.summary` or :func:`read_migration`.
     searches : mapping, optional
-        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``ways``: for each way to search its ``name``, ``note``
-        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each way its ``found`` rows (``text``, ``picture`` as data
+        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``: for each step its ``name``, ``note``
+        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each step its ``found`` rows (``text``, ``picture`` as data
         URI or None, ``wanted``).
     reembedding : mapping, optional
         From :func:`read_reembedding`.

@@ -12,21 +12,21 @@ from congruence.plotting.data import ProgressPicture, ProgressPoint
 from congruence.report.render import fill, svg
 
 __all__ = [
-    "CertifiedWay",
+    "CertifiedStrategy",
     "Found",
     "MovedLibrary",
     "Search",
     "SearchStage",
-    "SearchedWay",
+    "SearchedStep",
+    "StepResults",
     "Story",
     "StoryCertificate",
-    "WayFound",
     "render_story",
     "write_story",
 ]
 
 
-class SearchedWay(TypedDict):
+class SearchedStep(TypedDict):
     """The library at one step: how often a photo's nearest name is correct, and how often a name's first hit is one of its photos."""
 
     name: str
@@ -50,7 +50,7 @@ class Found(TypedDict):
     wanted: bool
 
 
-class WayFound(TypedDict):
+class StepResults(TypedDict):
     """The results of a search at one step, and how many of them are correct."""
 
     name: str
@@ -63,10 +63,10 @@ class Search(TypedDict):
 
     text: str
     harmed: bool
-    ways: list[WayFound]
+    steps: list[StepResults]
 
 
-class CertifiedWay(TypedDict):
+class CertifiedStrategy(TypedDict):
     """The quality that the certificate expects of a strategy, with its interval; None if it was not measured."""
 
     name: str
@@ -77,12 +77,12 @@ class CertifiedWay(TypedDict):
 
 
 class StoryCertificate(TypedDict):
-    """The certificate in words, and what it expects of each way."""
+    """The certificate in words, and what it expects of each step."""
 
     anchors: int
     headline: str
     reason: str
-    costs: list[CertifiedWay]
+    costs: list[CertifiedStrategy]
 
 
 class MovedLibrary(TypedDict):
@@ -95,7 +95,7 @@ class MovedLibrary(TypedDict):
     photos_of_each_model: int
     share: float
     embedded: int
-    ways: list[SearchedWay]
+    steps: list[SearchedStep]
     new_model: float
     stages: list[SearchStage]
     examples: list[Search]
@@ -117,9 +117,9 @@ def render_story(story: Story) -> str:
     ----------
     story : mapping
         ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models`` (words); ``certificate``: ``headline``,
-        ``reason``, ``anchors`` and ``costs``; ``ways``: before, encoder changed, mapped, re-embedded and rolled back, each with ``name``, ``note``,
+        ``reason``, ``anchors`` and ``costs``; ``steps``: before, encoder changed, mapped, re-embedded and rolled back, each with ``name``, ``note``,
         ``accuracy`` and ``first``; ``new_model``: accuracy; ``stages``: ``share`` and ``value`` of accuracy; ``examples``: ``text``, ``harmed`` and
-        the ``found`` photos of each way; ``identical`` and ``same_lists``: what the rollback gave back; ``licences``.
+        the ``found`` photos of each step; ``identical`` and ``same_lists``: what the rollback gave back; ``licences``.
 
     Returns
     -------
@@ -134,12 +134,12 @@ def render_story(story: Story) -> str:
         "metric": "accuracy",
         "stages": points,
         "forecast": [],
-        "lines": {"new model": story["new_model"], "old model": story["ways"][0]["accuracy"]},
+        "lines": {"new model": story["new_model"], "old model": story["steps"][0]["accuracy"]},
     }
     return fill(
         "story.html",
         s={**story, "version": __version__},
-        ways={way["name"]: way for way in story["ways"]},
+        steps={step["name"]: step for step in story["steps"]},
         picture=svg(draw_progress, picture, title="accuracy by the share of photos that is re-embedded"),
     )
 

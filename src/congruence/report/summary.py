@@ -198,8 +198,8 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
     if anchors:
         facts.append(["Fitted on", f"{anchors:,} pairs" + (f" of {fitted}s" if fitted else "")])
     if "choice" in mapping.scores_:
-        told = [row for row in choice_rows(mapping.scores_["choice"]) if not row[0].startswith(" ")]
-        facts += [[name.capitalize(), value] for name, value in told]
+        evidence = [row for row in choice_rows(mapping.scores_["choice"]) if not row[0].startswith(" ")]
+        facts += [[name.capitalize(), value] for name, value in evidence]
     if isinstance(mapping, OrthogonalMap):
         known = ", ".join(mapping.modality_means_) or fitted or "as fitted"
         facts += [["Means known for", known], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]

@@ -164,11 +164,11 @@ def _parts(
     for (tag, look, alone), shapes in groupby(
         _shapes(root, markers, tips, pictures), lambda s: (s.tag, s.look, bool(s.tip) or not s.path)
     ):
-        told = "".join(f' {key}="{escape(value)}"' for key, value in _painted(look, color).items())
+        attributes = "".join(f' {key}="{escape(value)}"' for key, value in _painted(look, color).items())
         for shape in [*shapes] if alone else [_Shape(tag, look, "".join(shape.path for shape in shapes))]:
             path = f' d="{shape.path}"' if shape.path else ""
             inner = f"<title>{escape(shape.tip)}</title>" if shape.tip else escape(shape.text)
-            out.append(f"<{tag}{told}{path}" + (f">{inner}</{tag}>" if inner else "/>"))
+            out.append(f"<{tag}{attributes}{path}" + (f">{inner}</{tag}>" if inner else "/>"))
     width, height = (_short(float(value)) for value in root.get("viewBox", "0 0 0 0").split()[2:])
     # matplotlib sets line joins in a style sheet of its own, which is dropped.
     return (width, height), f'<g stroke-linejoin="round">{"".join(out)}</g>'
@@ -191,19 +191,19 @@ def _shapes(
     pictures: Mapping[str, str],
 ) -> Iterator[_Shape]:
     """Yield the shapes of an SVG document in drawing order."""
-    told: Iterator[str] | None = None
+    tips_left: Iterator[str] | None = None
 
     def walk(node: ElementTree.Element) -> Iterator[_Shape]:
-        nonlocal told
+        nonlocal tips_left
         if node.tag in (f"{_SVG}defs", f"{_SVG}metadata"):
             return
-        outer = told
+        outer = tips_left
         if node.get("id") in tips:
-            told = iter(tips[node.get("id", "")])
+            tips_left = iter(tips[node.get("id", "")])
         look = _look(node)
         if node.tag == f"{_SVG}path":
             if look.get("fill") != "none" or "stroke" in look:
-                yield _Shape("path", look, _moved(node.get("d", "")), tip=next(told) if told else "")
+                yield _Shape("path", look, _moved(node.get("d", "")), tip=next(tips_left) if tips_left else "")
         elif node.tag == f"{_SVG}use":
             shape = markers[node.get(_LINK, "#")[1:]]
             d, (x, y) = shape.get("d", ""), (float(node.get(key, "0")) for key in ("x", "y"))
@@ -217,7 +217,7 @@ def _shapes(
                     pen["stroke-opacity"] = look["fill-opacity"]
                 yield _Shape("path", pen, f"M{_short(x)} {_short(y)}h0")
             else:
-                yield _Shape("path", look, _moved(d, x, y), tip=next(told) if told else "")
+                yield _Shape("path", look, _moved(d, x, y), tip=next(tips_left) if tips_left else "")
         elif node.tag == f"{_SVG}text":
             turn = dict(re.findall(r"(\w+)\(([^)]*)\)", node.get("transform", "")))
             # matplotlib positions each of several lines by a transform, and a single line by attributes.
@@ -240,7 +240,7 @@ def _shapes(
                 yield _Shape("image", place | turn)
         for child in node:
             yield from walk(child)
-        told = outer
+        tips_left = outer
 
     yield from walk(root)
 

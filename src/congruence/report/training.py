@@ -171,7 +171,7 @@ def summarize_training(
         "examples": [] if asked is None else questions.worked(asked, examples, pictures),
         "between": between,
         "teacher": history.teacher(mapping) if heldout else {},
-        "notes": [str(told) for told in mapping.scores_.get("notes", [])],
+        "notes": [str(note) for note in mapping.scores_.get("notes", [])],
         "method_source": history.source(mapping),
         "curves": history.curves(mapping),
         "validation": history.validation(mapping),
@@ -298,19 +298,19 @@ def _verdict(
     whole = [row for row in by_task["rows"] if not row["part"]][-1]
     chance, k = by_task["chance"], by_task["wrong"]
     low, high = by_task["low"], by_task["high"]
-    level, told = "", ""
+    level, interval = "", ""
     if low is not None:
         level = "passes" if low > chance["binary"] else "fails" if high < chance["binary"] else "partial"
-        told = f"; 95 % interval {low:.1%} to {high:.1%}"
+        interval = f"; 95 % interval {low:.1%} to {high:.1%}"
     if level == "partial":
-        told += ", which includes chance"
+        interval += ", which includes chance"
     among = ""
     if whole["choice"] is not None:
         among = f", and {whole['choice']:.1%} among {by_task['options']} captions (chance {chance['choice']:.1%})"
     sentence = (
         f"On {n:,} captions of {between['groups']:,} images {unseen}, an image is nearer its caption than "
         f"{'the wrong one' if k == 1 else f'each of {k} wrong ones'} in {whole['binary']:.1%} of cases (chance "
-        f"{chance['binary']:.1%}{told}){among}. Among all {between['target']:,} captions, one of its own is first for "
+        f"{chance['binary']:.1%}{interval}){among}. Among all {between['target']:,} captions, one of its own is first for "
         f"{first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
     )
     return {"level": level, "sentence": sentence}

@@ -71,8 +71,8 @@ class TableSource(Source):
         elif self._id_column is not None and self._id_column not in plain:
             raise missing_key(self._id_column, path, plain, "id column")
         self.has_ids = self._ids is not None or self._id_column is not None
-        told = (schema.field(key).metadata or {}).get(_SPACE) or (schema.metadata or {}).get(_SPACE)
-        self.space = read_space(told, path)
+        saved = (schema.field(key).metadata or {}).get(_SPACE) or (schema.metadata or {}).get(_SPACE)
+        self.space = read_space(saved, path)
         self._id_type = id_type_of(schema.field(self._id_column).type) if self._id_column else super().id_type
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
         self._all = Columns(schema, self._key, self._id_column)

@@ -78,14 +78,14 @@ class TableLayout:
         schema, self.at, self._new_ids = output_schema(
             columns, dim=dim, dtype=dtype, has_ids=has_ids, id_type=id_type, name=column_out
         )
-        told = {} if space == Space() else {_SPACE: space_json(space).encode()}
+        metadata = {} if space == Space() else {_SPACE: space_json(space).encode()}
         field = schema.field(self.at)
         own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
         if columns and (column_out is not None or columns.other_vectors):
-            schema = schema.set(self.at, field.with_metadata({**own, **told} or None))
+            schema = schema.set(self.at, field.with_metadata({**own, **metadata} or None))
         else:
             rest = {key: value for key, value in (schema.metadata or {}).items() if key != _SPACE}
-            schema = schema.set(self.at, field.with_metadata(own or None)).with_metadata({**rest, **told} or None)
+            schema = schema.set(self.at, field.with_metadata(own or None)).with_metadata({**rest, **metadata} or None)
         self.schema: pa.Schema = schema
 
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> pa.RecordBatch:

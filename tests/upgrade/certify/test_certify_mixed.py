@@ -143,13 +143,13 @@ def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
     rng = np.random.default_rng(0)
     values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
     order, shuffled = np.argsort(rank), rng.permutation(400)
-    told = look_ahead(
+    result = look_ahead(
         values, rank / 400, 400, 0, 400, metric="x", meter_share=METER, target=0.99, further=SHARES[1:], rate=None, price=None
     )  # fmt: skip
     for k, share in enumerate(SHARES):
         chosen = first_rows(order, shuffled, share)
         assert chosen.sum() == round(share * 400)
-        assert np.where(chosen, 1.0, values).mean() == pytest.approx(told.value[k], abs=0.02)
+        assert np.where(chosen, 1.0, values).mean() == pytest.approx(result.value[k], abs=0.02)
 
 
 def test_shares_are_whole_percents_upwards():
@@ -232,8 +232,8 @@ def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
     def at_first(**changed):
         return measure_mixed(question, replace(measured, **changed), task, *rest).values[0]
 
-    told, alone = at_first(), at_first(mapped_by_fewer=measured.mapped)
-    assert at_first(scores={**measured.scores, base: measured.scores[base] + 0.2}) == told
+    result, alone = at_first(), at_first(mapped_by_fewer=measured.mapped)
+    assert at_first(scores={**measured.scores, base: measured.scores[base] + 0.2}) == result
     fewer = at_first(mapped=measured.mapped_by_fewer, mapped_by_fewer=measured.mapped_by_fewer)
     assert measured.ahead > 0
-    assert told == pytest.approx(min(1.0, alone + measured.ahead * (alone - fewer)))
+    assert result == pytest.approx(min(1.0, alone + measured.ahead * (alone - fewer)))

@@ -71,10 +71,10 @@ def test_each_way_stands_with_its_costs(folder):
     table = out[out.index("Cost of each strategy") :].split("\n \n")[0]
     assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
     assert re.search(r"map the store .* 0 +0\.0 +0\.00", table)
-    told = json.loads(run(*files(folder), "--ids", "ids", *cost, *QUICK, "--json").stdout)
-    assert [way["strategy"] for way in told["costs"]] == ["keep", "map", "progressive", "re-embed"]
-    assert told["costs"][2]["items"] == round(20000 * told["costs"][2]["share"])
-    assert len(told["progressive"]["value"]) == len(told["progressive"]["share"])
+    result = json.loads(run(*files(folder), "--ids", "ids", *cost, *QUICK, "--json").stdout)
+    assert [way["strategy"] for way in result["costs"]] == ["keep", "map", "progressive", "re-embed"]
+    assert result["costs"][2]["items"] == round(20000 * result["costs"][2]["share"])
+    assert len(result["progressive"]["value"]) == len(result["progressive"]["share"])
     with pytest.raises(CongruenceError, match="rows"):
         run(*files(folder), "--ids", "ids", "--rows", 0, *QUICK)
 

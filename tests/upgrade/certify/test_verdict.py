@@ -112,9 +112,9 @@ def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
     ],
 )
 def test_progressive_stands_where_only_re_embedding_would_do(ways, more, rows, action):
-    told = {"narrows": False, "rows": rows}
-    found = decide(ways, lambda wanted: more, Thresholds(), share=lambda wanted: 0.1, **told)
+    result = {"narrows": False, "rows": rows}
+    found = decide(ways, lambda wanted: more, Thresholds(), share=lambda wanted: 0.1, **result)
     assert found.action == action
     assert found.share == (0.1 if action == "progressive" else None)
     if action == "progressive":
-        assert decide(ways, never, Thresholds(), share=never, **told).action == "re-embed"
+        assert decide(ways, never, Thresholds(), share=never, **result).action == "re-embed"

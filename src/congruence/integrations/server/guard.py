@@ -77,20 +77,20 @@ class Guard:
             frames = "".join(traceback.format_tb(error.__traceback__))
             _log.error("request %s failed: %s\n%s", name, type(error).__name__, frames)
             if not status:
-                told = f"Got an internal error; expected vectors. Look for request {name} in the server's log."
-                await _say(sending, 500, error_body(told, 500, code="internal_error"))
+                message = f"Got an internal error; expected vectors. Look for request {name} in the server's log."
+                await _say(sending, 500, error_body(message, 500, code="internal_error"))
         finally:
             known = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
             self._metrics.answered(known, status, time.monotonic() - began)
 
     def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, object], list[tuple[bytes, bytes]]] | None:
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
-            told = "Got a request for an unknown host name; expected one of this machine's. Send it to localhost, or start the server with a key."
-            return 421, error_body(told, 421, code="wrong_host"), []
+            message = "Got a request for an unknown host name; expected one of this machine's. Send it to localhost, or start the server with a key."
+            return 421, error_body(message, 421, code="wrong_host"), []
         given = headers.get(b"authorization", b"")
         if self._key is not None and not hmac.compare_digest(given, self._key):
-            told = "Got a missing or wrong key; expected the server's. Send it as Authorization: Bearer …."
-            return 401, error_body(told, 401, code="invalid_api_key"), [(b"www-authenticate", b"Bearer")]
+            message = "Got a missing or wrong key; expected the server's. Send it as Authorization: Bearer …."
+            return 401, error_body(message, 401, code="invalid_api_key"), [(b"www-authenticate", b"Bearer")]
         return None
 
 

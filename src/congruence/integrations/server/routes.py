@@ -218,11 +218,11 @@ def _refuse(_: Request, error: Exception) -> Response:
 
 def _no_route(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = {
+    message = {
         404: "Got an unknown path; expected /v1/embeddings, /v1/models, /healthz or /metrics. Set the client's base_url to …/v1.",
         405: "Got an unsupported method; expected POST for /v1/embeddings and GET for the rest. Send the request with that method.",
     }.get(error.status_code, "Got an invalid request; expected one that the API defines. Look at /openapi.json.")
-    return JSONResponse(error_body(told, error.status_code), error.status_code, headers=error.headers)
+    return JSONResponse(error_body(message, error.status_code), error.status_code, headers=error.headers)
 
 
 def add_routes(app: FastAPI, service: Service) -> None:

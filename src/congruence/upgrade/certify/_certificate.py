@@ -120,9 +120,9 @@ class Certificate:
         from congruence.plotting import draw_strategies
 
         task = self.task if task is None else check_choice(task, self.strategies, "task")
-        ways = {way: (score.value, score.low, score.high) for way, score in self.strategies[task].items()}
+        strategies = {name: (score.value, score.low, score.high) for name, score in self.strategies[task].items()}
         return draw_strategies(
-            {"task": task, "ways": ways, "controls": self.controls.get(task, {})}, ax, annotate=annotate
+            {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}, ax, annotate=annotate
         )
 
     def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:

@@ -171,7 +171,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     InputError
         If there are no texts in the target model, or their width differs from that of the anchors.
     """
-    if tables.stored != tables.asked or tables.classes is not None:
+    if tables.store_modality != tables.query_modality or tables.classes is not None:
         raise ModalityError(
             f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}; expected one "
             "stored modality alone. Remove text_queries=…."
@@ -189,9 +189,9 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
         pairs = Pairs.join(*as_pair(ours, theirs, ("text_queries[0]", "text_queries[1]")))
         first, second = pairs.source, pairs.target
     for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
-        if rows is not None and rows.dim != side[tables.stored].shape[1]:
+        if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
             raise InputError(
-                f"Got text queries of width {rows.dim} in the {name} model; expected {side[tables.stored].shape[1]} as the "
+                f"Got text queries of width {rows.dim} in the {name} model; expected {side[tables.store_modality].shape[1]} as the "
                 "anchors. Encode them with the same model."
             )
     return None if first is None else first.vectors, second.vectors
@@ -219,7 +219,7 @@ def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> 
     ParameterError
         If the modality is not available in both models.
     """
-    both = [name for name in (tables.stored, tables.asked) if name in tables.target]
+    both = [name for name in (tables.store_modality, tables.query_modality) if name in tables.target]
     both = list(dict.fromkeys(both))
     if fitted is None:
         return both if together and not tables.by_class else both[:1]

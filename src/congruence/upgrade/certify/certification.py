@@ -210,7 +210,7 @@ def certify(
     narrows = mapping.d_source > mapping.d_target
     verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
     by_definition = task == "own@1" or is_of_lists(task)
-    ways = strategy_costs(
+    costs = strategy_costs(
         strategies[task],
         mixed,
         verdict,
@@ -256,7 +256,7 @@ def certify(
         + ranking.notes
         + _map_notes(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
-        costs=ways,
+        costs=costs,
         progressive=_forecast(verdict, mixed, task),
     )
 
@@ -278,8 +278,8 @@ def _map_notes(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]
     """Describe which map was certified, on what evidence it was chosen, and which maps were chosen in the scored folds."""
     if recipe.method != "auto":
         return [f"Certified map: {choice.name}, as given."]
-    told = dict(choice_rows(choice.to_dict()))
-    why = told.get("chosen by", told.get("chosen because"))
+    facts = dict(choice_rows(choice.to_dict()))
+    why = facts.get("chosen by", facts.get("chosen because"))
     if len(recipe.fitted) > 1:
         where = f"chosen among rotations, since {' and '.join(recipe.fitted)} anchors are fitted on together"
     else:
@@ -331,7 +331,7 @@ def _measure(
 
 def _deciding_task(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> str:
     """Return the measure that determines the verdict: without captions and labels, the overlap of result lists."""
-    if tables.stored == tables.asked and tables.classes is None:
+    if tables.store_modality == tables.query_modality and tables.classes is None:
         for measure in ("graded_text_overlap@", "graded_overlap@"):
             for name in measured.scores:
                 if name.startswith(measure) and name.endswith("/stored"):

@@ -51,9 +51,9 @@ def measure_controls(
     out: dict[str, dict[str, float]] = {}
     for search in searches if k > 0 else ():
         own = search.role == "items"
-        there = rotation.for_modality(tables.stored)
+        there = rotation.for_modality(tables.store_modality)
         turn = random_rotation(model.d_source, model.d_target, random_state=random_state)
-        store = (tables.source[tables.stored][rows] - there.source_mean_) @ turn + there.target_mean_
+        store = (tables.source[tables.store_modality][rows] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", model, tables, search, rows, ranking)
         near = Side(search.target).unit(ranking, search.queries_of(rows)) @ unit_rows(store, ranking).T
         chance = k / (len(rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)

@@ -273,12 +273,12 @@ def _rows_to_score(
         test, other = np.arange(queries.n), np.arange(len(queries.ids[shown]))
     elif not tables.by_class:
         test = other = left
-    elif tables.stored in fitted:
-        test, other = left, (left if shown == tables.stored else np.arange(len(tables.ids[shown])))
+    elif tables.store_modality in fitted:
+        test, other = left, (left if shown == tables.store_modality else np.arange(len(tables.ids[shown])))
     else:
         assert tables.classes is not None
         test = np.flatnonzero(np.isin(tables.classes, left))
-        other = test if shown == tables.stored else left
+        other = test if shown == tables.store_modality else left
     pick = [rng.choice(rows, MOST_TESTED, replace=False) if len(rows) > MOST_TESTED else rows for rows in (test, other)]
     return pick[0], pick[1]
 

@@ -90,15 +90,15 @@ class Design:
         if heldout is not None:
             check_alike(tables, heldout)
         scored = heldout or tables
-        if scored.asked not in scored.target:
+        if scored.query_modality not in scored.target:
             raise InputError(
-                f"Got no {scored.asked} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
+                f"Got no {scored.query_modality} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
             )
         texts = None if text_queries is None else join_texts(text_queries, tables)
         names = choose_fitted(tables, fitted, together=method != "linear")
         copies = near_duplicates(scored)
         groups = copies if len(np.unique(copies)) < len(copies) else None
-        apart = heldout is not None or (tables.by_class and tables.stored not in names)
+        apart = heldout is not None or (tables.by_class and tables.store_modality not in names)
         return cls(
             tables=tables,
             heldout=heldout,
@@ -128,7 +128,7 @@ class Design:
         if tables.dropped:
             notes.append(f"{tables.dropped} rows had no partner with the same id and were left out.")
         notes.append(
-            f"Scores are over a gallery of {len(scored.ids[scored.asked]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
+            f"Scores are over a gallery of {len(scored.ids[scored.query_modality]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
             "in a larger one all strategies score lower."
         )
         if self.groups is not None:
@@ -142,9 +142,11 @@ class Design:
                 "Anchors are scored among each other, each by a map fitted without it. This is right for anchors drawn at random. Anchors chosen by congruence anchors "
                 "differ from each other more than other items do, so their scores can be too high: score other items, drawn at random."
             )
-        if scored.stored not in scored.target:
-            notes.append(f"The target model has no {scored.stored} rows, so the score after re-embedding is unknown.")
-        if scored.stored == scored.asked and scored.classes is None:
+        if scored.store_modality not in scored.target:
+            notes.append(
+                f"The target model has no {scored.store_modality} rows, so the score after re-embedding is unknown."
+            )
+        if scored.store_modality == scored.query_modality and scored.classes is None:
             notes.append(
                 "There are neither captions nor labels, so it is unknown whether the target model is better. The verdict is based on "
                 "how often a mapped store returns the items that a re-embedded store would return"

@@ -48,9 +48,9 @@ def near_duplicates(tables: Tables) -> np.ndarray:
     own = np.arange(n)
     links = []
     for side in (tables.source, tables.target):
-        if tables.stored not in side or k < 2:
+        if tables.store_modality not in side or k < 2:
             continue
-        rows = side[tables.stored]
+        rows = side[tables.store_modality]
         rows = normalize_rows(rows)
         near = nearest(rows, k, rows, left_out=own)
         apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)

@@ -80,7 +80,7 @@ def cross_fit(
         out.maps.append(choice.name)
         models.append([recipe.fit(tables, train, choice) for train in away])
     seen: list[np.ndarray | None] = [None, None]
-    if not tables.by_class and tables.asked in tables.target:
+    if not tables.by_class and tables.query_modality in tables.target:
         for which in (0, 1):
             whole = np.empty((tables.n, models[0][0].d_source))
             for part in range(folds):
@@ -98,7 +98,7 @@ def cross_fit(
         model, short = models[part]
         test = np.flatnonzero(of_store == part)
         for one, whole in ((model, out.mapped), (short, out.mapped_by_fewer)):
-            whole[test] = one.to_target(tables.stored).transform(tables.source[tables.stored][test])
+            whole[test] = one.to_target(tables.store_modality).transform(tables.source[tables.store_modality][test])
         more, less = (
             score(vectors, tables, test, tasks, ranking, hubs) if len(test) else {}
             for vectors, hubs in zip(_vectors(models[part], tables, fixed, seen, ranking), corrections, strict=True)
@@ -109,7 +109,7 @@ def cross_fit(
             values[test] = hits.score + ahead * (hits.score - fewer.score)
             pulls[name] = pulls.get(name, 0.0) + (0.0 if hits.pull is None else hits.pull)
         for modality in tables.target:
-            where = of_store if modality == tables.stored else of_other
+            where = of_store if modality == tables.store_modality else of_other
             rows = np.flatnonzero(where == part)
             if not len(rows):  # fewer prompts than folds
                 continue
@@ -185,8 +185,8 @@ def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int)
     if not tables.by_class:
         return fold, fold
     assert tables.classes is not None
-    if tables.stored in fitted:
-        return fold, np.arange(len(tables.ids[tables.asked])) % folds
+    if tables.store_modality in fitted:
+        return fold, np.arange(len(tables.ids[tables.query_modality])) % folds
     return fold[tables.classes], fold
 
 
@@ -213,7 +213,7 @@ def score_heldout(
     -------
     Measured
     """
-    out = Measured(mapped=model.to_target(queries.stored).transform(queries.source[queries.stored]))
+    out = Measured(mapped=model.to_target(queries.store_modality).transform(queries.source[queries.store_modality]))
     vectors = vectors_of(model, queries, ranking)
     for name, hits in score(vectors, queries, np.arange(queries.n), tasks, ranking).items():
         out.add(name, hits.score, hits.influence, groups)

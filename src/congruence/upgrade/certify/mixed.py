@@ -155,11 +155,15 @@ def measure_mixed(
     would be more rows: the gain from those further rows is not included.
     """
     tables, base = design.scored, f"{task}/stored"
-    if tables.stored not in tables.target or base not in measured.scores or measured.mapped is None:
+    if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
     of_lists = "overlap@" in task
     rows = some_rows(tables.n, random_state) if of_lists else np.arange(tables.n)
-    plain, native, raw = measured.mapped[rows], tables.target[tables.stored][rows], tables.source[tables.stored][rows]
+    plain, native, raw = (
+        measured.mapped[rows],
+        tables.target[tables.store_modality][rows],
+        tables.source[tables.store_modality][rows],
+    )
     old, texts = unit(raw), _texts(design, rows)
     # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which it does not know.
     known = texts if tables.by_class else None
@@ -236,11 +240,11 @@ def _texts(design: Design, rows: np.ndarray) -> Texts | None:
     """Return texts in both models: descriptions of classes, captions, or text queries."""
     tables = design.scored
     ours, theirs = design.texts or (None, None)
-    if tables.asked != tables.stored and tables.asked in tables.target:
-        ours, theirs = tables.source[tables.asked], tables.target[tables.asked]
+    if tables.query_modality != tables.store_modality and tables.query_modality in tables.target:
+        ours, theirs = tables.source[tables.query_modality], tables.target[tables.query_modality]
     if ours is None or theirs is None:
         return None
-    return Texts(unit(ours), unit(theirs), Scale.of(unit(tables.source[tables.stored][rows]), unit(ours)))
+    return Texts(unit(ours), unit(theirs), Scale.of(unit(tables.source[tables.store_modality][rows]), unit(ours)))
 
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
@@ -258,7 +262,7 @@ def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_stat
 def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
     """Return the score and the pseudo-value of each query, in a store searched with the target model's queries."""
     depth = int(task.split("@")[1]) if "@" in task else 1
-    queries, store = unit_rows(tables.target[tables.asked], ranking), unit_rows(store, ranking)
+    queries, store = unit_rows(tables.target[tables.query_modality], ranking), unit_rows(store, ranking)
     of_hubs = correction(ranking, tables, queries, store)
     found = hits_of((queries, store), tables, np.arange(tables.n), depth, of_hubs)
     return found.score, found.influence
@@ -270,6 +274,6 @@ def _lists(
     """Return the overlap of each query's results with those of the re-embedded store, and its pseudo-value."""
     search, tables = search_for(design.searches, task), design.scored
     queries = unit_rows(search.target[search.queries_of(rows)], ranking)
-    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, tables.target[tables.stored][rows]))
+    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, tables.target[tables.store_modality][rows]))
     found = list_hits(search, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
     return found.score, influence_of(found, search)

@@ -309,7 +309,7 @@ def _unseen_similarities(
 ) -> list[dict[str, np.ndarray]]:
     """Return the similarities of queries and rows by search and strategy, each by a map fitted without this query and row."""
     of_store = part
-    if tables.by_class and tables.stored not in recipe.fitted:
+    if tables.by_class and tables.store_modality not in recipe.fitted:
         assert tables.classes is not None
         of_store = part[tables.classes]
     found = []

@@ -61,8 +61,12 @@ class Recipe:
                 f"Got method={self.method!r}; expected {known} out of {', '.join(CERTIFIED)}. Pass method='auto', or compare other maps on held-out "
                 "pairs with congruence.evaluate."
             )
-        if self.single_modality and (self.method != "auto" or tables.stored != tables.asked):
-            got = f"method={self.method!r}" if self.method != "auto" else f"{tables.stored} and {tables.asked} rows"
+        if self.single_modality and (self.method != "auto" or tables.store_modality != tables.query_modality):
+            got = (
+                f"method={self.method!r}"
+                if self.method != "auto"
+                else f"{tables.store_modality} and {tables.query_modality} rows"
+            )
             raise ModalityError(
                 f"Got single_modality=True and {got}; expected rows of one modality and a choice. Leave out single_modality=True."
             )

@@ -207,7 +207,7 @@ def score(
         By ``"<task>/<strategy>"``, for test rows. Of one modality without labels an item looks for itself in the other model's vectors, so strategies
         that use one model alone have no score.
     """
-    finds_itself = tables.stored == tables.asked and tables.classes is None
+    finds_itself = tables.store_modality == tables.query_modality and tables.classes is None
     out = {}
     for strategy, (queries, store) in vectors.items():
         if finds_itself and strategy in ("keep", "re-embed"):

@@ -138,7 +138,7 @@ class Side:
 
 def strategies_of(tables: Tables) -> list[str]:
     """Return the strategies that the available vectors allow."""
-    return ["keep", "stored", "queries"] + (["re-embed"] if tables.stored in tables.target else [])
+    return ["keep", "stored", "queries"] + (["re-embed"] if tables.store_modality in tables.target else [])
 
 
 def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = None) -> tuple[Side, Side]:
@@ -159,19 +159,19 @@ def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = 
     (Side, Side)
         The queries, and the store.
     """
-    stored, asked = tables.stored, tables.asked
+    store_modality, query_modality = tables.store_modality, tables.query_modality
     if search is not None:
-        asked, ours, theirs = search.modality, search.source, search.target
+        query_modality, ours, theirs = search.modality, search.source, search.target
     else:
-        ours, theirs = tables.source[asked], tables.target[asked]
+        ours, theirs = tables.source[query_modality], tables.target[query_modality]
     if strategy == "re-embed":
-        return Side(theirs), Side(tables.target[stored])
+        return Side(theirs), Side(tables.target[store_modality])
     if strategy == "stored":
-        return Side(theirs), Side(tables.source[stored], model.to_target(stored))
+        return Side(theirs), Side(tables.source[store_modality], model.to_target(store_modality))
     if strategy == "queries":
-        return Side(theirs, model.to_source(asked)), Side(tables.source[stored])
+        return Side(theirs, model.to_source(query_modality)), Side(tables.source[store_modality])
     assert ours is not None  # else the search does not allow "keep"
-    return Side(ours), Side(tables.source[stored])
+    return Side(ours), Side(tables.source[store_modality])
 
 
 def vectors_of(
@@ -252,9 +252,9 @@ def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking 
     -------
     ndarray, shape (len(rows), d_source)
     """
-    whole = tables.source[tables.stored]
+    whole = tables.source[tables.store_modality]
     store = unit_rows(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
-    back = model.to_source(tables.asked)
+    back = model.to_source(tables.query_modality)
     met = back.matrix.T if ranking.center else np.column_stack([back.matrix.T, back.offset])
     # Pivoted QR determines the rank as well as a singular value decomposition, in a tenth of the time.
     basis, remains, _ = scipy.linalg.qr(met, mode="economic", pivoting=True, check_finite=False)

@@ -39,7 +39,7 @@ class Tables:
         Ids of each modality's rows. Without labels both modalities have the same ids.
     source, target : dict of str to ndarray
         Rows by modality; a modality may be missing in the target.
-    stored, asked : str
+    store_modality, query_modality : str
         Modality of the vectors in the store, and of the queries; the same if there is only one.
     classes : ndarray of int or None
         With labels: class of each stored row, as a row number of the queries' modality or, with one modality, an arbitrary code.
@@ -50,19 +50,19 @@ class Tables:
     ids: dict[str, np.ndarray]
     source: dict[str, np.ndarray]
     target: dict[str, np.ndarray]
-    stored: str
-    asked: str
+    store_modality: str
+    query_modality: str
     classes: np.ndarray | None
     dropped: int
 
     @property
     def n(self) -> int:
         """Number of rows in the store."""
-        return len(self.source[self.stored])
+        return len(self.source[self.store_modality])
 
     def take(self, rows: np.ndarray) -> Tables:
         """Return some items: of both modalities, unless the other one describes classes."""
-        names = [self.stored] if self.by_class else list(self.source)
+        names = [self.store_modality] if self.by_class else list(self.source)
         picked = [
             {name: table[rows] if name in names else table for name, table in side.items()}
             for side in (self.ids, self.source, self.target)
@@ -73,12 +73,12 @@ class Tables:
     @property
     def shown(self) -> str:
         """Modality whose cosines are drawn: the stored one, if the target has it."""
-        return self.stored if self.stored in self.target else self.asked
+        return self.store_modality if self.store_modality in self.target else self.query_modality
 
     @property
     def by_class(self) -> bool:
         """Whether stored rows are assigned to classes described by rows of the other modality."""
-        return self.classes is not None and self.stored != self.asked
+        return self.classes is not None and self.store_modality != self.query_modality
 
 
 @dataclass(frozen=True)
@@ -134,13 +134,15 @@ def searches_of(tables: Tables, texts: tuple[np.ndarray | None, np.ndarray] | No
     list of Search
         Empty if the target model has no vectors of the store.
     """
-    stored, asked = tables.stored, tables.asked
-    if stored not in tables.target:
+    store_modality, query_modality = tables.store_modality, tables.query_modality
+    if store_modality not in tables.target:
         return []
-    out = [Search("overlap", stored, tables.source[stored], tables.target[stored], "items")]
-    if asked != stored:
+    out = [Search("overlap", store_modality, tables.source[store_modality], tables.target[store_modality], "items")]
+    if query_modality != store_modality:
         role = "classes" if tables.by_class else "captions"
-        out.append(Search("text_overlap", asked, tables.source[asked], tables.target[asked], role))
+        out.append(
+            Search("text_overlap", query_modality, tables.source[query_modality], tables.target[query_modality], role)
+        )
     elif texts is not None:
         source, target = (None if rows is None else rows[:_MOST_TEXTS] for rows in texts)
         assert target is not None
@@ -152,7 +154,7 @@ def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
     """Return the tasks that can be measured on these tables, the decisive one first, with the depth of each."""
     if tables.by_class:
         return {"zero_shot": 1, "zero_shot@5": 5}
-    if tables.stored != tables.asked:
+    if tables.store_modality != tables.query_modality:
         return {"recall@1": 1, "recall@10": 10}
     return {"same_class@1": 1} if labelled else {"own@1": 1}
 
@@ -187,8 +189,8 @@ def make_tables(
     """
     _check_sides(source, target, what)
     names = list(source)
-    stored = "image" if "image" in names else names[0]
-    asked = next((name for name in names if name != stored), stored)
+    store_modality = "image" if "image" in names else names[0]
+    query_modality = next((name for name in names if name != store_modality), store_modality)
     ids: dict[str, np.ndarray] = {}
     left: dict[str, np.ndarray] = {}
     right: dict[str, np.ndarray] = {}
@@ -200,20 +202,24 @@ def make_tables(
             ids[modality], left[modality] = id_texts(source[modality].ids), _widened(source[modality].vectors)
     classes = None
     if labels is not None:
-        classes = _classes(text_keys(labels), ids, stored, asked)
-    elif stored != asked:
-        for modality, take in _same_items(ids, stored, asked).items():
+        classes = _classes(text_keys(labels), ids, store_modality, query_modality)
+    elif store_modality != query_modality:
+        for modality, take in _same_items(ids, store_modality, query_modality).items():
             for table in (ids, left, right):
                 if modality in table:
                     table[modality] = table[modality][take]
-    by_class = classes is not None and stored != asked
-    least = min(len(rows) for name, rows in right.items() if not (by_class and name == asked) or stored not in right)
+    by_class = classes is not None and store_modality != query_modality
+    least = min(
+        len(rows)
+        for name, rows in right.items()
+        if not (by_class and name == query_modality) or store_modality not in right
+    )
     if what == "anchors" and least < FEWEST:
         raise TooFewAnchorsError(
             f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything. Encode more items with both models."
         )
     dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
-    return Tables(ids, left, right, stored, asked, classes, dropped)
+    return Tables(ids, left, right, store_modality, query_modality, classes, dropped)
 
 
 def check_alike(tables: Tables, heldout: Tables) -> None:
@@ -231,7 +237,11 @@ def check_alike(tables: Tables, heldout: Tables) -> None:
     InputError
         If the widths differ, or an item is in both.
     """
-    if (tables.stored, tables.asked, set(tables.target)) != (heldout.stored, heldout.asked, set(heldout.target)):
+    if (tables.store_modality, tables.query_modality, set(tables.target)) != (
+        heldout.store_modality,
+        heldout.query_modality,
+        set(heldout.target),
+    ):
         raise ModalityError(
             f"Got queries of {sorted(heldout.source)} (target: {sorted(heldout.target)}); expected the anchors' modalities, "
             f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
@@ -242,7 +252,9 @@ def check_alike(tables: Tables, heldout: Tables) -> None:
             raise InputError(
                 f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
             )
-    same = heldout.ids[heldout.stored][is_in(heldout.ids[heldout.stored], tables.ids[tables.stored])]
+    same = heldout.ids[heldout.store_modality][
+        is_in(heldout.ids[heldout.store_modality], tables.ids[tables.store_modality])
+    ]
     if len(same):
         raise InputError(
             f"Got {len(same)} queries that are anchors too (first {name_rows(np.arange(1), same)}); expected other items, since anchors are in-sample. Remove these items from the anchors."
@@ -284,35 +296,37 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
             )
 
 
-def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: str, asked: str) -> np.ndarray:
+def _classes(
+    labels: Mapping[str, str], ids: Mapping[str, np.ndarray], store_modality: str, query_modality: str
+) -> np.ndarray:
     """Return the class of each stored row: a row of the other modality, or any code if there is none."""
-    missing = [i for i in ids[stored] if i not in labels]
+    missing = [i for i in ids[store_modality] if i not in labels]
     if missing:
         raise IdError(
-            f"Got no label for {len(missing)} of {len(ids[stored])} items (first {name_rows(np.arange(1), missing)}); expected one for each. Add these ids to labels=…, or drop the items."
+            f"Got no label for {len(missing)} of {len(ids[store_modality])} items (first {name_rows(np.arange(1), missing)}); expected one for each. Add these ids to labels=…, or drop the items."
         )
-    of_item = [str(labels[i]) for i in ids[stored]]
-    if stored == asked:
+    of_item = [str(labels[i]) for i in ids[store_modality]]
+    if store_modality == query_modality:
         return np.unique(of_item, return_inverse=True)[1]
-    place = {str(name): k for k, name in enumerate(ids[asked])}
+    place = {str(name): k for k, name in enumerate(ids[query_modality])}
     unknown = sorted(set(of_item) - set(place))
     if unknown:
         raise IdError(
-            f"Got labels without a {asked} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class names to be ids of the {asked} rows. Name classes in labels=… as these ids do."
+            f"Got labels without a {query_modality} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class names to be ids of the {query_modality} rows. Name classes in labels=… as these ids do."
         )
     return np.array([place[label] for label in of_item])
 
 
-def _same_items(ids: Mapping[str, np.ndarray], stored: str, asked: str) -> dict[str, np.ndarray]:
+def _same_items(ids: Mapping[str, np.ndarray], store_modality: str, query_modality: str) -> dict[str, np.ndarray]:
     """Return, for both modalities, the rows of the items that both have, in one order."""
-    place = {name: k for k, name in enumerate(ids[asked])}
-    rows = np.array([k for k, name in enumerate(ids[stored]) if name in place], dtype=int)
+    place = {name: k for k, name in enumerate(ids[query_modality])}
+    rows = np.array([k for k, name in enumerate(ids[store_modality]) if name in place], dtype=int)
     if not len(rows):
         raise IdError(
-            f"Got {stored} and {asked} rows without a common id; expected the same items in both modalities, or labels that say "
-            f"which {asked} describes each {stored}. Pass labels=…."
+            f"Got {store_modality} and {query_modality} rows without a common id; expected the same items in both modalities, or labels that say "
+            f"which {query_modality} describes each {store_modality}. Pass labels=…."
         )
-    return {stored: rows, asked: np.array([place[name] for name in ids[stored][rows]])}
+    return {store_modality: rows, query_modality: np.array([place[name] for name in ids[store_modality][rows]])}
 
 
 def describe_model(side: Mapping[str, Embeddings]) -> str:

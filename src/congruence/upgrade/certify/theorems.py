@@ -78,8 +78,8 @@ def theory_entries(
         name: np.sort(rng.choice(len(ids), _MOST, replace=False)) if len(ids) > _MOST else np.arange(len(ids))
         for name, ids in tables.ids.items()
     }
-    if tables.asked != tables.stored and not tables.by_class:
-        rows[tables.asked] = rows[tables.stored]  # the same items
+    if tables.query_modality != tables.store_modality and not tables.by_class:
+        rows[tables.query_modality] = rows[tables.store_modality]  # the same items
     source, target = (
         {name: normalize_rows(side[name][rows[name]].astype(np.float64)) for name in side}
         for side in (tables.source, tables.target)
@@ -107,9 +107,9 @@ def theory_entries(
                 "the source.",
             )
         )
-    F, F_other = source.get(tables.stored), target.get(tables.stored)
-    G, G_other = source.get(tables.asked), target.get(tables.asked)
-    if F is None or F_other is None or G is None or G_other is None or tables.stored == tables.asked:
+    F, F_other = source.get(tables.store_modality), target.get(tables.store_modality)
+    G, G_other = source.get(tables.query_modality), target.get(tables.query_modality)
+    if F is None or F_other is None or G is None or G_other is None or tables.store_modality == tables.query_modality:
         for name in source:
             if name in target:
                 agreement = gram_agreement(source[name], target[name], "affine")
@@ -119,7 +119,7 @@ def theory_entries(
         agreement = kernel_agreement(F, G, F_other, G_other, relation)
         theorem = {"raw": "Assumption 5.2", "constant": "Thm 5.1", "affine": "Cor. C.6"}[relation]
         entries.append(_agreement(agreement, "image–text similarities", theorem))
-    spanning, constant = _spanning(F, tables.stored, random_state, full)
+    spanning, constant = _spanning(F, tables.store_modality, random_state, full)
     entries.append(spanning)
     try:
         A = anchor_map(G, G_other)
@@ -143,13 +143,15 @@ def theory_entries(
     entries.append(
         _entry(
             "Thm C.16",
-            f"{tables.asked} in the span of the {tables.stored} anchors",
-            f"The {tables.stored} anchors span {share.rank} of {F.shape[1]} dimensions, and {share.quantiles['50%']:.0%} of a median {tables.asked}'s "
+            f"{tables.query_modality} in the span of the {tables.store_modality} anchors",
+            f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and {share.quantiles['50%']:.0%} of a median {tables.query_modality}'s "
             "squared length; what lies outside is not determined by them.",
             {"rank": share.rank, "quantiles": share.quantiles},
         )
     )
-    margins = class_margins(F, G, G_other, Q, names=tables.ids[tables.asked][rows[tables.asked]].tolist())
+    margins = class_margins(
+        F, G, G_other, Q, names=tables.ids[tables.query_modality][rows[tables.query_modality]].tolist()
+    )
     breaking = margins.breaking()
     words = margins.in_words()
     if breaking:

@@ -335,14 +335,14 @@ def _in_words(
     values = with_known({strategy: estimate.value for strategy, estimate in measured[task].items()}, task)
     of_lists = is_of_lists(task)
     named = "the graded overlap of result lists" if of_lists else _NAMED.get(task, task)
-    ways = ["stored"] if decision.action == "progressive" else ["stored", "queries"]
-    mapped = max(values.get(strategy, 0.0) for strategy in ways)
+    mapping = ["stored"] if decision.action == "progressive" else ["stored", "queries"]
+    mapped = max(values.get(strategy, 0.0) for strategy in mapping)
     keep, best = values.get("keep"), values.get("re-embed")
     kept = f", {mapped / best:.0%} of the target model's {best:.3f}" if best and not of_lists else ""
-    beside = f" (old model: {keep:.3f})" if keep is not None else ""
-    got = f"{named} is {mapped:.3f} after mapping{kept}{beside}"
+    old = f" (old model: {keep:.3f})" if keep is not None else ""
+    got = f"{named} is {mapped:.3f} after mapping{kept}{old}"
     if of_lists:  # state the share of identical results, which is easier to understand than the graded score
-        strategy = max(ways, key=lambda strategy: values.get(strategy, -1.0))
+        strategy = max(mapping, key=lambda strategy: values.get(strategy, -1.0))
         plain = measured[task.removeprefix("graded_")][strategy].value
         got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for near misses, {got}"
     if decision.action == "map":
@@ -351,7 +351,7 @@ def _in_words(
         return (
             ACTIONS["queries"],
             f"{named} is {values['queries']:.3f} with mapped queries and {values['stored']:.3f} with mapped stored vectors"
-            f"{f', compared with {best:.3f} after re-embedding' if best else ''}{beside}. The store does not change.",
+            f"{f', compared with {best:.3f} after re-embedding' if best else ''}{old}. The store does not change.",
         )
     if decision.action == "collect":
         assert decision.more is not None

@@ -277,15 +277,15 @@ class Migration(OpenMigration):
             checksum = self.executor.checksum(self.database, self.info.dim, self.retry)
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)
-            told = {
+            status = {
                 "rows": checksum.rows,
                 "identical": known == str(checksum) if known else None,
                 "checksum": str(checksum),
                 "rows_without": info.rows_without,
             }
-            journal.say(f"rolled back: {told['rows']:,} rows, identical: {told['identical']}")
+            journal.say(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
             journal.write(self.folder)
-        return told
+        return status
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone. Raises MigrationError if nothing is switched."""
@@ -375,15 +375,15 @@ class Migration(OpenMigration):
     def status(self) -> dict[str, object]:
         """Return the state of the migration, according to the journal and to the database itself, as plain data."""
         stage = self.retry(self.database, self.database.stage)
-        told: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
+        status: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
         if self.journal is not None:
             self._follow()
-            told |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
-            told |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
-            told |= {"verification": self.journal.verification}
+            status |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
+            status |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
+            status |= {"verification": self.journal.verification}
             if self.mapper.native is not None:
-                told["reembedded"] = len(self.mapper.native.ids)
-        return told
+                status["reembedded"] = len(self.mapper.native.ids)
+        return status
 
     def summary(self) -> dict[str, Any]:
         """Return a summary as plain data: rows, checksums, the map's digest, and a SHA-256 over all of it.

@@ -128,8 +128,8 @@ class OpenMigration:
             normalize=self.mapper.unit,
             scale=self.mapper.scale,
             modality=self.mapper.modality,
-            ranges=self.mapper.new.told(),
-            old_ranges=self.mapper.old.told(),
+            ranges=self.mapper.new.plain_ranges(),
+            old_ranges=self.mapper.old.plain_ranges(),
         )
         self.journal.say(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         self.journal.write(self.folder)

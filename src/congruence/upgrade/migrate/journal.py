@@ -17,9 +17,9 @@ from congruence._utils.lock import locked
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
-from congruence.upgrade.migrate.quantize import check_told
+from congruence.upgrade.migrate.quantize import check_ranges
 
-__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
+__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "digest_of", "hold", "make_folder"]
 
 #: Possible states of a migration.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
@@ -36,9 +36,9 @@ _NAME = "journal.json"
 PROGRESSIVE = "progressive"
 
 
-def seal(told: Mapping[str, object]) -> str:
+def digest_of(content: Mapping[str, object]) -> str:
     """Return the SHA-256 of plain data, independent of the order of its keys."""
-    text = json.dumps(told, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -120,9 +120,11 @@ class Journal:
 
     def write(self, folder: Path) -> None:
         """Replace the journal in its folder. Raises StorageError."""
-        told = asdict(self)
+        content = asdict(self)
         with atomic_path(folder / _NAME, force=True) as temporary:
-            temporary.write_text(json.dumps({**told, "seal": seal(told)}, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(
+                json.dumps({**content, "digest": digest_of(content)}, indent=1) + "\n", encoding="utf-8"
+            )
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
@@ -148,11 +150,11 @@ class Journal:
         try:
             if len(raw) > _MOST_BYTES:
                 raise ValueError("too long")
-            told = json.loads(raw.decode("utf-8"))
-            given = told.pop("seal")
-            if given != seal(told) or set(told) != set(cls.__dataclass_fields__):
-                raise ValueError("wrong seal")
-            journal = cls(**told)
+            content = json.loads(raw.decode("utf-8"))
+            given = content.pop("digest")
+            if given != digest_of(content) or set(content) != set(cls.__dataclass_fields__):
+                raise ValueError("wrong digest")
+            journal = cls(**content)
             journal._check()
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise CorruptFileError(
@@ -172,8 +174,8 @@ class Journal:
                 raise ValueError(f"wrong type of {name}")
         if self.state not in STATES or self.dim < 1 or self.rows < 0 or not isinstance(self.modality, str | None):
             raise ValueError("invalid values")
-        check_told(self.ranges, self.dim)
-        check_told(self.old_ranges)
+        check_ranges(self.ranges, self.dim)
+        check_ranges(self.old_ranges)
         if max(self.dim, self.rows, self.resumed) >= 2**63 or self.resumed < 0 or len(self.place) > _MOST_PLACE:
             raise ValueError("invalid values")
         texts = {"at": str, "what": str}
@@ -210,9 +212,9 @@ class Journal:
             self.cursor, self.rows, self.sample = None, 0, []
 
 
-def _has(told: object, kinds: Mapping[str, type]) -> bool:
+def _has(content: object, kinds: Mapping[str, type]) -> bool:
     """Return whether a value is a dict with exactly these keys and types of values."""
-    return isinstance(told, dict) and {key: type(value) for key, value in told.items()} == dict(kinds)
+    return isinstance(content, dict) and {key: type(value) for key, value in content.items()} == dict(kinds)
 
 
 def _is_id(value: object) -> bool:

@@ -29,8 +29,8 @@ __all__ = ["RowMapper", "map_digest"]
 def map_digest(mapping: Map) -> str:
     """Return the SHA-256 of a map's arrays, kind, and source and target space."""
     config = mapping.config()
-    told = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
+    content = {key: config.get(key) for key in ("kind", "source_space", "target_space")}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode())
     for name, array in sorted(mapping.state().items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
@@ -73,8 +73,8 @@ class RowMapper:
             modality=kept.modality,
             normalize=kept.normalize,
             allow_zero_rows=allow_zero_rows,
-            old=Quantizer.of_told(info.element_type, info.dim, ranges),
-            new=Quantizer.of_told(kept.element_type, kept.dim, kept.ranges),
+            old=Quantizer.from_ranges(info.element_type, info.dim, ranges),
+            new=Quantizer.from_ranges(kept.element_type, kept.dim, kept.ranges),
         )
         found.scale = kept.scale
         return found

@@ -170,7 +170,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
             texts = Texts(unit(both["old"]), unit(both["new"]), scale)
             known |= {"texts": both["old"], "new_texts": both["new"]}
         size, slot = float(arrays["size"][0]), arrays["slot"]
-        maps = {int(key): saving.read_map(path, name, told) for key, name, told in facts["maps"]}
+        maps = {int(key): saving.read_map(path, name, record) for key, name, record in facts["maps"]}
         new = Received(len(names), mapping.d_out, keep=False)
         new.load(path, facts["vectors"])
         if slot.shape != (len(names),) or not set(np.unique(slot).tolist()) <= set(maps):

@@ -122,15 +122,15 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
     """
     try:
         verdict, facts = certificate["verdict"], certificate["facts"]
-        told = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
-        told |= {side: facts.get(side, "") for side in ("source", "target")}
-        if not all(isinstance(one, str) for one in told.values()):
+        content = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
+        content |= {side: facts.get(side, "") for side in ("source", "target")}
+        if not all(isinstance(one, str) for one in content.values()):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise ParameterError(
             "Got a certificate without a verdict; expected the output of congruence certify --json. Pass that file."
         ) from None
-    return told
+    return content
 
 
 def make_plan(

@@ -9,7 +9,7 @@ from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 
-__all__ = ["Quantizer", "check_told", "recall_of"]
+__all__ = ["Quantizer", "check_ranges", "recall_of"]
 
 #: Maximum number of queries with which the recall of a type is measured.
 QUERIES = 200
@@ -172,28 +172,28 @@ class Quantizer:
             return f"int8: round(x / {self._steps()[0][0]:.6g}), within -128 to 127"
         return "int8: by the range of each component"
 
-    def told(self) -> list[float | list[float]] | None:
+    def plain_ranges(self) -> list[float | list[float]] | None:
         """Return the ranges as plain data: for each bound, one number if it is the same for all components, otherwise a list."""
         if self.ranges is None:
             return None
         return [float(row[0]) if np.ptp(row) == 0 else row.tolist() for row in self.ranges]
 
     @classmethod
-    def of_told(cls, element_type: str, dim: int, told: list[float | list[float]] | None) -> Quantizer:
-        """Create a quantizer from the result of :meth:`told`. Raises ParameterError."""
-        return cls(element_type, dim, told and [one if isinstance(one, list) else [one] * dim for one in told])
+    def from_ranges(cls, element_type: str, dim: int, ranges: list[float | list[float]] | None) -> Quantizer:
+        """Create a quantizer from the result of :meth:`plain_ranges`. Raises ParameterError."""
+        return cls(element_type, dim, ranges and [one if isinstance(one, list) else [one] * dim for one in ranges])
 
 
-def check_told(told: object, dim: int | None = None) -> None:
-    """Raise ValueError for data that :meth:`Quantizer.told` cannot have returned."""
-    if told is None:
+def check_ranges(ranges: object, dim: int | None = None) -> None:
+    """Raise ValueError for data that :meth:`Quantizer.plain_ranges` cannot have returned."""
+    if ranges is None:
         return
-    if type(told) is not list or len(told) != 2:
+    if type(ranges) is not list or len(ranges) != 2:
         raise ValueError("ranges of another form")
-    rows = [one if type(one) is list else [one] for one in told]
+    rows = [one if type(one) is list else [one] for one in ranges]
     if not all(type(one) in (int, float) and -1e30 < one < 1e30 for row in rows for one in row):
         raise ValueError("ranges of another type")
-    widths = {len(row) for row, one in zip(rows, told, strict=True) if type(one) is list}
+    widths = {len(row) for row, one in zip(rows, ranges, strict=True) if type(one) is list}
     if len(widths) > 1 or 0 in widths or (dim is not None and not widths <= {dim}):
         raise ValueError("ranges of another width")
     low, high = (np.asarray(row, np.float64) for row in rows)

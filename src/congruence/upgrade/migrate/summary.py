@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence._utils.atomic import atomic_path
-from congruence.upgrade.migrate.journal import Journal, seal
+from congruence.upgrade.migrate.journal import Journal, digest_of
 
 __all__ = ["summarize", "write_summary"]
 
@@ -20,7 +20,7 @@ SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
 def summarize(journal: Journal) -> dict[str, Any]:
     """Return rows, checksums, the map's digest, all events, and a SHA-256 over them; signed if the environment contains a key."""
     last = journal.passes[-1] if journal.passes else {}
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "place": journal.place,
         "map": journal.map_digest,
         "element_type": journal.element_type,
@@ -35,10 +35,10 @@ def summarize(journal: Journal) -> dict[str, Any]:
         "version": journal.version,
         "events": journal.events,
     }
-    told["sha256"] = seal(told)
+    summary["sha256"] = digest_of(summary)
     if key := os.environ.get(SIGNING_KEY):
-        told["hmac_sha256"] = hmac.new(key.encode(), told["sha256"].encode(), "sha256").hexdigest()
-    return told
+        summary["hmac_sha256"] = hmac.new(key.encode(), summary["sha256"].encode(), "sha256").hexdigest()
+    return summary
 
 
 def write_summary(journal: Journal, folder: Path) -> None:

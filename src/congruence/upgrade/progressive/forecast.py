@@ -63,9 +63,9 @@ class Forecast:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Forecast:
+    def from_dict(cls, facts: Mapping[str, Any]) -> Forecast:
         """Rebuild a forecast from :meth:`to_dict`."""
-        return cls(**told)
+        return cls(**facts)
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.reason}"]

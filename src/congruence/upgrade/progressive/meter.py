@@ -57,22 +57,24 @@ class Reading:
         return {"n_rows": self.n_rows, "n_embedded": self.n_embedded, "n_meter": self.n_meter, **parts}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Reading:
+    def from_dict(cls, facts: Mapping[str, Any]) -> Reading:
         """Rebuild a reading from :meth:`to_dict`."""
         parts = {
-            name: {k: _estimate(one) for k, one in told[name].items()} for name in ("store", "mapped", "old", "new")
+            name: {k: _estimate(one) for k, one in facts[name].items()} for name in ("store", "mapped", "old", "new")
         }
-        return cls(told["n_rows"], told["n_embedded"], told["n_meter"], **parts)
+        return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], **parts)
 
     def __str__(self) -> str:
         cells = [f"{name} {one.value:.3f} ({one.low:.3f} … {one.high:.3f})" for name, one in self.store.items()]
         return f"{100 * self.share:.1f} % re-embedded: " + ", ".join(cells)
 
 
-def _estimate(told: Mapping[str, Any]) -> Estimate:
+def _estimate(facts: Mapping[str, Any]) -> Estimate:
     """Rebuild an estimate; unknown values (NaN) are null in JSON."""
-    value, low, high = (float("nan") if told[name] is None else float(told[name]) for name in ("value", "low", "high"))
-    return Estimate(value, low, high, int(told["n"]))
+    value, low, high = (
+        float("nan") if facts[name] is None else float(facts[name]) for name in ("value", "low", "high")
+    )
+    return Estimate(value, low, high, int(facts["n"]))
 
 
 def whole(

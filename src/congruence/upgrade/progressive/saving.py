@@ -89,11 +89,11 @@ def restore(
             _check_vectors(arrays, plan)
             plan._new.add(arrays["rows"], np.array(arrays["vectors"], np.float32), arrays["surprise"])
             maps = {
-                int(slot): Correction.restore(_fitted(arrays, f"map.{slot}."), told) for slot, told in facts["maps"]
+                int(slot): Correction.restore(_fitted(arrays, f"map.{slot}."), record) for slot, record in facts["maps"]
             }
         else:
             plan._new.load(folder, facts["vectors"])
-            maps = {int(slot): read_map(folder, name, told) for slot, name, told in facts["maps"]}
+            maps = {int(slot): read_map(folder, name, record) for slot, name, record in facts["maps"]}
         _fill(plan, arrays, facts, maps)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise CorruptFileError(
@@ -215,13 +215,13 @@ def _write_map(folder: Path, one: Correction) -> str:
     return write_piece(folder, raw, ".safetensors")
 
 
-def read_map(folder: Path, name: str, told: Mapping[str, Any]) -> Correction:
+def read_map(folder: Path, name: str, record: Mapping[str, Any]) -> Correction:
     """Read one of the maps that rows were written by. Raises CorruptFileError."""
     import safetensors.numpy
 
     raw = read_piece(folder, name)
     try:
-        return Correction.restore(safetensors.numpy.load(raw), told)
+        return Correction.restore(safetensors.numpy.load(raw), record)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
             f"Got an unreadable map, {folder / name} ({error}); expected safetensors. Restore the folder of the plan from a backup."
