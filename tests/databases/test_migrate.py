@@ -167,7 +167,7 @@ def test_a_stop_at_any_call_is_resumed_and_nothing_is_lost_or_doubled(mapping, t
                 with Migration(MemoryDatabase(made, fail), mapping, journal=folder) as migration:
                     if migration.journal is None or migration.journal.state == "filling":
                         migration.run(resume=migration.journal is not None)
-                    migration._follow()
+                    migration._sync()
                     if migration.journal.state == "filled":
                         assert migration.verify().passed
                     if migration.journal.state == "verified":

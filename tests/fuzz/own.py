@@ -201,7 +201,7 @@ def write_journal(rng: random.Random, folder: Path) -> Path:
     journal.ranges, journal.old_ranges = rng.choice((None, [-0.5, 0.5])), rng.choice((None, [[-1.0] * 4, [1.0] * 4]))
     journal.sample, journal.rows = [1, 2, 3], 3
     journal.passes = [{"rows": 3, "written": 0, "removed": 0, "old": "0" * 32}]
-    journal.say("begun: 3 rows")
+    journal.log("begun: 3 rows")
     (folder / "journal").mkdir()
     journal.write(folder / "journal")
     return folder / "journal"
@@ -216,8 +216,8 @@ def read_journal(path: Path) -> None:
         assert isinstance(journal.dim, int)
         assert journal.dim > 0
         with refusing():
-            journal.expect("verified", to="switch")
-        journal.say("read")
+            journal.require_state("verified", to="switch")
+        journal.log("read")
         with refusing():  # what holds numbers that JSON has no form for
             journal.write(path)
 

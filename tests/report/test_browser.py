@@ -65,7 +65,7 @@ def migration(path):
     searches = {"n": 9, "gallery": 99, "measures": ["recall@1", "recall@10"], "steps": ways, "examples": [example] * 6}
     journal = Journal("postgresql://host/" + "p" * 70, "0" * 64, 4, "float32", True, False, None, rows=12_345_678)
     for k in range(60):
-        journal.say(f"event {k} " + "of which there is much to say " * 5)
+        journal.log(f"event {k} " + "of which there is much to say " * 5)
     journal.passes = [{"rows": 12_345_678, "written": 0, "removed": 0, "old": "0" * 32}]
     score = {"value": 0.91, "low": 0.88, "high": 0.94}
     store = {name: score for name in ("agreement", "overlap@10", "cosine", "accuracy", "recall@10")}

@@ -32,7 +32,7 @@ def journal():
         rows=1234,
         resumed=2,
     )
-    made.say("begun: 1,234 rows")
+    made.log("begun: 1,234 rows")
     made.passes = [{"rows": 1234, "written": 7, "removed": 3, "old": CHECKSUM}]
     made.verification = {
         "passed": True, "rows_old": 1234, "rows_new": 1234, "read_back": 1000, "wrong": 0, "k": 10, "index_recall": 0.987,

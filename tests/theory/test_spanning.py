@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import congruence.theory.spanning as spanning
 from congruence.errors import NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.theory import anchors_needed, covered_subspace, sym_spanning
-from congruence.theory.spanning import features, pack, seen_by, unpack
+from congruence.theory.spanning import features, pack, quadratic_forms, unpack
 
 
 def sphere(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -44,7 +44,7 @@ def test_half_vectorisation_keeps_products(d, seed):
     np.testing.assert_allclose(unpack(pack(M), d), M, atol=1e-14)
     X = rng.standard_normal((4, d))
     np.testing.assert_allclose(features(X) @ pack(M), [x @ M @ x for x in X], atol=1e-11)
-    np.testing.assert_allclose(seen_by(X, M), [x @ M @ x for x in X], atol=1e-11)
+    np.testing.assert_allclose(quadratic_forms(X, M), [x @ M @ x for x in X], atol=1e-11)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 7])
@@ -73,7 +73,7 @@ def test_rows_on_a_cone_do_not_span():
     assert not found.spans
     assert found.rank == 14
     assert abs(np.sum(found.witness * M)) / np.linalg.norm(M) == pytest.approx(1, abs=1e-8)
-    assert np.abs(seen_by(S, found.witness)).max() < 1e-10
+    assert np.abs(quadratic_forms(S, found.witness)).max() < 1e-10
     assert "rank 14 of 15" in found.in_words()
 
 
@@ -82,7 +82,7 @@ def test_sigma_min_is_numpys():
     s = np.linalg.svd(np.array([pack(np.outer(x, x)) for x in S]), compute_uv=False)
     found = sym_spanning(S)
     np.testing.assert_allclose([found.sigma_max, found.sigma_min], [s[0], s[-1]])
-    assert np.linalg.norm(seen_by(S, found.witness)) == pytest.approx(s[-1])
+    assert np.linalg.norm(quadratic_forms(S, found.witness)) == pytest.approx(s[-1])
     R = np.linalg.qr(np.random.default_rng(1).standard_normal((9, 9)))[0]
     assert sym_spanning(S @ R).sigma_min == pytest.approx(s[-1])
 
@@ -116,7 +116,7 @@ def test_without_features_a_cone_and_a_hyperplane_are_found(monkeypatch):
         assert not found.spans
         assert not found.exact
         assert found.rank <= 20
-        assert np.abs(seen_by(rows, found.witness)).max() < 1e-6
+        assert np.abs(quadratic_forms(rows, found.witness)).max() < 1e-6
 
 
 def test_too_few_rows_leave_a_map_that_is_no_rotation():

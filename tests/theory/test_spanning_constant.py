@@ -12,7 +12,7 @@ import congruence.theory.spanning as spanning
 import congruence.theory.spanning_constant as module
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.theory import kappa
-from congruence.theory.spanning import features, seen_by, unpack
+from congruence.theory.spanning import features, quadratic_forms, unpack
 
 
 def sphere(n: int, d: int, seed: int = 0) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_the_plane_is_exact(spread):
         assert found.exact
         assert found.in_words() == f"κ is {found.lower:.3g}."
         assert found.lower == pytest.approx(by_vertices(S), rel=1e-6)
-        assert np.abs(seen_by(S, found.witness)).max() == pytest.approx(1)
+        assert np.abs(quadratic_forms(S, found.witness)).max() == pytest.approx(1)
         assert np.linalg.norm(found.witness, 2) == pytest.approx(found.upper)
         assert abs(found.direction @ found.witness @ found.direction) == pytest.approx(found.upper)
 
@@ -100,13 +100,13 @@ def test_the_lower_bound_is_witnessed_and_the_upper_one_never_beaten(monkeypatch
     S = sphere(80, 6)
     found = kappa(S, starts=4)
     assert 1 <= found.lower <= found.upper
-    assert np.abs(seen_by(S, found.witness)).max() == pytest.approx(1)
+    assert np.abs(quadratic_forms(S, found.witness)).max() == pytest.approx(1)
     assert np.linalg.norm(found.witness, 2) == pytest.approx(found.lower)
     assert abs(found.direction @ found.witness @ found.direction) == pytest.approx(found.lower)
     rng = np.random.default_rng(0)
     for M in rng.standard_normal((500, 6, 6)):
         M = M + M.T
-        assert np.linalg.norm(M, 2) / np.abs(seen_by(S, M)).max() <= found.upper
+        assert np.linalg.norm(M, 2) / np.abs(quadratic_forms(S, M)).max() <= found.upper
     assert "at least" in found.in_words()
 
 
@@ -167,7 +167,7 @@ def test_infinite_where_the_anchors_do_not_span():
         found = kappa(S)
         assert found.lower == found.upper == np.inf
         assert found.exact
-        assert np.abs(seen_by(S, found.witness)).max() < 1e-12
+        assert np.abs(quadratic_forms(S, found.witness)).max() < 1e-12
         assert np.linalg.norm(found.witness) == pytest.approx(1)
         assert "infinite" in found.in_words()
 

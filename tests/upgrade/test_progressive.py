@@ -22,7 +22,7 @@ from congruence.errors import (
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Mixture, Progressive, View, fit_origin_scale
 from congruence.upgrade.progressive._row_states import LEARN, METER, RowStates
-from congruence.upgrade.progressive.order import pick
+from congruence.upgrade.progressive.order import take_in_order
 from congruence.upgrade.progressive.texts import Scale, read_facts
 
 WORDS = 40
@@ -174,12 +174,12 @@ def test_near_duplicates_wait():
     rows = normalize_rows(np.array([[1, 0.0], [1, 0.001], [1, 0.002], [0, 1], [1, 1]]))
     scores = np.array([5.0, 4, 3, 2, 1])
     none, all_ = np.zeros(5, bool), np.ones(5, bool)
-    taken = pick(scores, all_, none, 3, rows, np.empty(0, np.intp), 0.999)
+    taken = take_in_order(scores, all_, none, 3, rows, np.empty(0, np.intp), 0.999)
     assert taken.tolist() == [0, 3, 4]
-    assert pick(scores, all_, none, 2, rows, np.array([0]), 0.999).tolist() == [3, 4]
-    assert pick(scores, all_, none, 3, rows, np.empty(0, np.intp), 1.1).tolist() == [0, 1, 2]
+    assert take_in_order(scores, all_, none, 2, rows, np.array([0]), 0.999).tolist() == [3, 4]
+    assert take_in_order(scores, all_, none, 3, rows, np.empty(0, np.intp), 1.1).tolist() == [0, 1, 2]
     # Rows that are paid for already are taken on the way and do not count.
-    assert pick(scores, all_, scores == 5, 2, rows, np.empty(0, np.intp), 1.1).tolist() == [0, 1, 2]
+    assert take_in_order(scores, all_, scores == 5, 2, rows, np.empty(0, np.intp), 1.1).tolist() == [0, 1, 2]
 
 
 def test_near_duplicates_are_those_of_a_loop_over_all_pairs(monkeypatch):
@@ -198,7 +198,7 @@ def test_near_duplicates_are_those_of_a_loop_over_all_pairs(monkeypatch):
         later = [row for row in queue[: 4 * n] if row not in first]
         order = [*first, *later, *queue[4 * n :]]
         wanted = order[: int(np.searchsorted(np.cumsum(~free[order]), n)) + 1]
-        assert pick(scores, eligible, free, n, rows, native, near).tolist() == wanted
+        assert take_in_order(scores, eligible, free, n, rows, native, near).tolist() == wanted
 
 
 def test_asked_often_comes_first(problem, mapping):
@@ -220,7 +220,7 @@ def test_a_better_order_takes_over(problem, mapping):
     for ids in plan.batches(100, budget=300):
         plan.update(ids, new[ids])
     next(plan.batches(10))
-    assert plan.order_ == plan._selection.leader() != "entropy"
+    assert plan.order_ == plan._selection.current_order() != "entropy"
 
 
 def test_the_meter_is_blind(problem, mapping):

@@ -13,8 +13,8 @@ from congruence.upgrade.progressive import Forecast, Progressive, Reading
 from congruence.upgrade.progressive._interval import rest_interval
 from congruence.upgrade.progressive._measure import Rows
 from congruence.upgrade.progressive._row_states import LEARN, METER, SELECTED, WAITING, RowStates
-from congruence.upgrade.progressive.forecast import look_ahead
-from congruence.upgrade.progressive.order import pick
+from congruence.upgrade.progressive.forecast import make_forecast
+from congruence.upgrade.progressive.order import take_in_order
 
 WORDS = 40
 
@@ -94,7 +94,7 @@ def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
             near = np.exp(-np.abs(np.arange(n)[:, None] - np.flatnonzero(shown)) / 4)
             scores = near @ harm[shown] - 0.3 * near.sum(axis=1) + 1e-3 * np.arange(n)
             eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
-            taken = pick(scores, eligible, states.role == METER, 6, old, np.flatnonzero(shown), 2.0)
+            taken = take_in_order(scores, eligible, states.role == METER, 6, old, np.flatnonzero(shown), 2.0)
             states.due[taken] = True
             states.role[taken[states.role[taken] == WAITING]] = SELECTED
             states.embedded[random] = states.embedded[taken] = True
@@ -240,7 +240,7 @@ def ahead_of(values, order, **given):
         "rate": 50.0,
         "price": 0.01,
     }
-    return look_ahead(np.array(values, float), np.array(order, float), 1000, 100, 900, **{**known, **given})
+    return make_forecast(np.array(values, float), np.array(order, float), 1000, 100, 900, **{**known, **given})
 
 
 def test_a_forecast_counts_what_the_order_takes_first():

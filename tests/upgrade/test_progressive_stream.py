@@ -24,7 +24,7 @@ from congruence.upgrade.progressive import Progressive, _lazy, _written, saving
 from congruence.upgrade.progressive._front import take_front
 from congruence.upgrade.progressive._lazy import Lazy, as_rows
 from congruence.upgrade.progressive._received import Received
-from congruence.upgrade.progressive.order import pick, quantiles, ranks
+from congruence.upgrade.progressive.order import quantiles, ranks, take_in_order
 
 WORDS = 40
 
@@ -366,7 +366,7 @@ def test_the_front_of_an_order_is_what_pick_takes_of_all_rows():
         eligible, free = rng.random(n) < 0.8, rng.random(n) < 0.1
         native = np.flatnonzero(rng.random(n) < 0.1)
         near = [0.98, 1.1][trial % 2]
-        wanted = pick(scores, eligible, free, 15, rows, native, near)
+        wanted = take_in_order(scores, eligible, free, 15, rows, native, near)
         lazy = as_rows(rows)
         np.testing.assert_array_equal(take_front(scores, eligible, free, 15, lazy, native, near), wanted)
 

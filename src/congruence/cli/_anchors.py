@@ -43,7 +43,7 @@ def read_anchors(
     from congruence.errors import InputError
 
     looked_for = ids == (None, None)
-    columns = _usual(specs) if looked_for else tuple(False if "none" in ids else name for name in ids)
+    columns = _default_columns(specs) if looked_for else tuple(False if "none" in ids else name for name in ids)
     sides = [
         read(spec, column, space, allow_zero_rows) for spec, column, space in zip(specs, columns, spaces, strict=True)
     ]
@@ -68,7 +68,7 @@ def find_ids(spec: str) -> tuple[bool, str | None]:
     return source.has_ids or name is not None, name
 
 
-def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
+def _default_columns(specs: tuple[str, str]) -> tuple[str | None, str | None]:
     """Return the columns to read ids from: none, unless both files have ids."""
     from congruence._utils.display import visible
     from congruence.stores import parse_spec

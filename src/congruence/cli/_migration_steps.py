@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration, Plan, Verification
 
 __all__ = [
-    "complain",
     "confirm_plan",
     "discard",
     "drop_old",
@@ -24,6 +23,7 @@ __all__ = [
     "make_executor",
     "rollback",
     "run",
+    "say_error",
     "switch",
     "thresholds",
     "typed",
@@ -93,7 +93,7 @@ def run(
     except BaseException:
         bars.close()
         if migration.journal is not None and migration.folder.exists():
-            complain(f"The journal is in {migration.folder}. Run the command again with --resume to continue.")
+            say_error(f"The journal is in {migration.folder}. Run the command again with --resume to continue.")
         raise
 
 
@@ -186,7 +186,7 @@ def thresholds(
         print_thresholds(translated)
 
 
-def complain(text: str) -> None:
+def say_error(text: str) -> None:
     """Print a line on standard error."""
     import sys
 

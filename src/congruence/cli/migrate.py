@@ -296,7 +296,7 @@ def command(
             allow_zero_rows=allow_zero_rows,
             executor=executor,
         )
-        migration.retry.say = steps.complain
+        migration.retry.log = steps.say_error
         if action == "status":
             result = migration.status()
             print_json(result) if as_json else print_status(result)

@@ -62,7 +62,7 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
     """
     agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
-    probability = np.maximum(_lone(evidence), _exchanged(agreement))
+    probability = np.maximum(_own_probability(evidence), _exchanged(agreement))
     rows = np.flatnonzero(probability > 0)
     rows = rows[np.lexsort((evidence[rows], -probability[rows]))]
     return rows, probability[rows]
@@ -183,7 +183,7 @@ def _exchanged(agreement: Agreement) -> np.ndarray:
     return probability
 
 
-def _lone(evidence: np.ndarray) -> np.ndarray:
+def _own_probability(evidence: np.ndarray) -> np.ndarray:
     """Return the probability that each pair is wrong by its own evidence; 0 for pairs not reported."""
     n = len(evidence)
     ordered = np.sort(evidence)

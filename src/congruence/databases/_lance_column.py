@@ -194,7 +194,7 @@ def _write(
         for start, stop, there, values, has in _old_rows(data, fragment, len(offsets), column):
             low, high = np.searchsorted(offsets, [start, stop])
             at = offsets[low:high] - start
-            if not len(there) and (found := _as_it_is(loaded, staged, low, high, stop - start)) is not None:
+            if not len(there) and (found := _without_copy(loaded, staged, low, high, stop - start)) is not None:
                 dense, mask = found, None
             else:
                 dense = np.zeros((stop - start, value_type.list_size), value_type.value_type.to_pandas_dtype())
@@ -211,7 +211,7 @@ def _write(
     return DataFile.create(data, name)
 
 
-def _as_it_is(
+def _without_copy(
     loaded: Callable[[int], tuple[np.ndarray, np.ndarray]], staged: _Staged, low: int, high: int, n: int
 ) -> np.ndarray | None:
     """Return staged vectors without a copy if they fill the whole range of rows and are contiguous, as after a scan; otherwise None."""

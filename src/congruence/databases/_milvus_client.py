@@ -110,7 +110,7 @@ def connect(address: Address) -> Connection:
     if file is not None:
         _check_file(file, address)
     pymilvus = require("pymilvus", extra="milvus")
-    _quieten()
+    _silence_log()
     if file is not None:
         require("milvus_lite", extra="milvus")
         options: dict[str, object] = {"uri": str(file)}
@@ -127,7 +127,7 @@ def connect(address: Address) -> Connection:
             client = pymilvus.MilvusClient(**options)
     except Exception as error:
         if file is not None:
-            raise _why_not(file, address) from error
+            raise _open_error(file, address) from error
         ours = _translate(error, address)
         if ours is None:
             raise
@@ -152,7 +152,7 @@ def _check_file(file: Path, address: Address) -> None:
         )
 
 
-def _why_not(file: Path, address: Address) -> CongruenceError:
+def _open_error(file: Path, address: Address) -> CongruenceError:
     """Return the reason why a file could not be opened, by opening it again without the client, which only reports that it failed."""
     try:
         require("milvus_lite.db", extra="milvus").MilvusLite(str(file)).close()
@@ -193,7 +193,7 @@ def _not_ours(record: logging.LogRecord) -> bool:
     return not getattr(_calling, "depth", 0)
 
 
-def _quieten() -> None:
+def _silence_log() -> None:
     """Suppress the client's log during calls by this library, whose errors are raised anyway; the user's own calls are still logged."""
     for name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager"):
         logging.getLogger(name).addFilter(_not_ours)  # adding the same filter twice has no effect

@@ -87,7 +87,7 @@ class Npy(FileDatabase):
             )
 
     def _moved(self) -> None:
-        self._settle()
+        self._write_sidecar()
         self._source = open_source(self._original, ids=False)
         self.n, self.dim = self._source.n, self._source.dim
 
@@ -156,10 +156,10 @@ class Npy(FileDatabase):
         super()._exchange(switched)
 
     def _end(self) -> None:
-        self._settle()
+        self._write_sidecar()
         super()._end()
 
-    def _settle(self) -> None:
+    def _write_sidecar(self) -> None:
         """Write the description of the file that readers now see, if the original had one and it is missing."""
         kept = self._kept_description
         if self._stage is Stage.UNTOUCHED or self._description.exists() or not kept.is_file():

@@ -41,7 +41,7 @@ class TorchEncoder(Encoder):
         fallback = "float16" if self.device.startswith("cuda") else "float32"
         self.dtype = fallback if options.dtype == "auto" else options.dtype
 
-    def _settle(self, model: Module) -> None:
+    def _place(self, model: Module) -> None:
         """Put the model where it will run, once and for all."""
         self._model = model.to(self.device).eval().requires_grad_(False)
 

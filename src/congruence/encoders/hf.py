@@ -84,7 +84,7 @@ class HfEncoder(TensorEncoder):
         self._start_pooling(tower, options, modality)
         weights = commit or f"sha256:{weights_digest(model)}"
         normalize = self._projected if options.normalize is None else options.normalize
-        self._settle(tower)
+        self._place(tower)
         self._describe(options, modality, normalize=normalize, revision=commit or weights[:19])
         self._count_layers()
         self._measure(blank_image() if modality == "image" else "a text")

@@ -56,7 +56,7 @@ class OpenClipEncoder(TensorEncoder):
             self._tokenizer = open_clip.get_tokenizer(arch) if modality == "text" else None
         weights = f"sha256:{weights_digest(model)}"
         normalize = True if options.normalize is None else options.normalize
-        self._settle(model)
+        self._place(model)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
         self._measure(blank_image() if modality == "image" else "a text")
         self.fingerprint = fingerprint(

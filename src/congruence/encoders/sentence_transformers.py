@@ -48,7 +48,7 @@ class SentenceTransformersEncoder(TorchEncoder):
         normalize = modules[-1] == "Normalize" if options.normalize is None else options.normalize
         fast = getattr(model.tokenizer, "backend_tokenizer", None)
         tokens = fast.to_str() if fast is not None else json.dumps(model.tokenizer.get_vocab(), sort_keys=True)
-        self._settle(model)
+        self._place(model)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
         self._measure("a text")
         self.fingerprint = fingerprint(

@@ -42,7 +42,7 @@ class TimmEncoder(TensorEncoder):
             self._transform = data.create_transform(**config, is_training=False)
         weights = f"sha256:{weights_digest(model)}"
         normalize = bool(options.normalize)
-        self._settle(model)
+        self._place(model)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
         self._measure(blank_image())
         self.fingerprint = fingerprint(

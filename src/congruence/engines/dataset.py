@@ -198,11 +198,11 @@ def open_dataset(
     """
     place, key = split_spec(spec)
     if place.name.lower().endswith(".lance"):
-        return _tell(_open_lance(place, key, ids), space)
-    return _tell(_open_parquet(place, key, ids, fragment_bytes), space)
+        return _with_space(_open_lance(place, key, ids), space)
+    return _with_space(_open_parquet(place, key, ids, fragment_bytes), space)
 
 
-def _tell(data: DataSet, space: Space | None) -> DataSet:
+def _with_space(data: DataSet, space: Space | None) -> DataSet:
     return data if space is None else replace(data, space=replace(data.space, **space.to_dict()))
 
 

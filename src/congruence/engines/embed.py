@@ -165,7 +165,7 @@ def embed_dataset(
         "id_column": data.id_column,
         "bad_rows": bad_rows is not None,
     }
-    with out.held():
+    with out.locked():
         journal = Journal(out.journal, Plan("embed", identity, data.fragments)).open(restart=force)
         journal.keep(out.sizes())
         if callback is not None and journal.resumed:

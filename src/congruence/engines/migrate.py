@@ -133,13 +133,13 @@ class EngineExecutor:
             If rows cannot be read, mapped or written; the message names their range.
         """
         _refuse_native(mapper)
-        return self._walk(_shared(database), mapper, dim, retry, callback)[1]
+        return self._pass(_shared(database), mapper, dim, retry, callback)[1]
 
     def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
         """Return the checksum of the old vectors."""
-        return self._walk(_shared(database), None, dim, retry, None)[0]
+        return self._pass(_shared(database), None, dim, retry, None)[0]
 
-    def _walk(
+    def _pass(
         self,
         rows: Partitioned,
         mapper: RowMapper | None,

@@ -125,7 +125,7 @@ class Output:
             return False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Lock a local output for this run. Object stores have no locks: there, two runs write the same names with the same content.
 
         Raises

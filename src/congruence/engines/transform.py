@@ -156,7 +156,7 @@ def transform_dataset(
         "allow_zero_rows": allow_zero_rows,
     }
     quarantine = quarantine_place(bad_rows, force=force)
-    with out.held():
+    with out.locked():
         journal = Journal(out.journal, Plan("transform", identity, data.fragments)).open(restart=force)
         journal.keep(out.sizes())
         if callback is not None and journal.resumed:

@@ -94,8 +94,13 @@ def evaluate_joint(
         if prompt_labels is not None and "text" in items:
             items["text"] = _labelled(items["text"], prompt_labels, notes)
     mapped = {
-        "source": {m: mapping.transform(sides["source"][m].vectors) for m in _led(mapping, "source", sides)},
-        "target": {m: mapping.transform_target(sides["target"][m].vectors) for m in _led(mapping, "target", sides)},
+        "source": {
+            m: mapping.transform(sides["source"][m].vectors) for m in _mapped_modalities(mapping, "source", sides)
+        },
+        "target": {
+            m: mapping.transform_target(sides["target"][m].vectors)
+            for m in _mapped_modalities(mapping, "target", sides)
+        },
     }
     keys = _Keys(labels, prompt_labels)
     ways = rankings(center, hubness)
@@ -119,7 +124,7 @@ def evaluate_joint(
     return Scores(retrieval_first(scores), {}, notes + ways[-1].notes)
 
 
-def _led(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
+def _mapped_modalities(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
     """Return the modalities that a head maps: its own if the map joins two different ones, otherwise all."""
     own, other = mapping.source_space_.modality, mapping.target_space_.modality
     if own == other:

@@ -212,7 +212,7 @@ class ContinuedMap(RotationMap):
         out = self._like()
         out.moments_ = self.moments_
         self._set(out, self.rotation_, new_means, table, self.source_space_, self.target_space_)
-        out._give(modality, GivenMeans(a, b, n_source, n_target))
+        out._set_means(modality, GivenMeans(a, b, n_source, n_target))
         return out
 
     def _refuse_unnamed_means(self) -> None:

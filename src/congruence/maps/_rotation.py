@@ -89,7 +89,7 @@ class RotationMap(AffineMap):
             target=self.source_space_,
         )
         for name, one in self.given_means_.items():
-            new._give(name, GivenMeans(one.target, one.source, one.n_target or None, one.n_source))
+            new._set_means(name, GivenMeans(one.target, one.source, one.n_target or None, one.n_source))
         return new
 
     def then(self, other: Self) -> Self:
@@ -197,7 +197,7 @@ class RotationMap(AffineMap):
         self._set(new, self.rotation_, (a, b), table, self.source_space_, self.target_space_)
         if modality is not None:
             n_target = 0 if target_mean is None else count_rows(target_mean)
-            new._give(modality, GivenMeans(a, b, count_rows(source_mean), n_target))
+            new._set_means(modality, GivenMeans(a, b, count_rows(source_mean), n_target))
         new._activate(modality)
         return new
 
@@ -338,7 +338,7 @@ class RotationMap(AffineMap):
         new.n_pairs_ = self.n_pairs_
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"], rotation.shape, None)}
 
-    def _give(self, modality: str, means: GivenMeans) -> None:
+    def _set_means(self, modality: str, means: GivenMeans) -> None:
         """Store means that were given and, for :meth:`_restore`, the number of rows behind them."""
         self.given_means_[modality] = means
         self.facts_ = {**self.facts_, "mean_rows": self._mean_rows()}

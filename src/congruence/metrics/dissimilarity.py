@@ -81,14 +81,14 @@ class Dissimilarities:
             gaps *= -2
             gaps += self.squares[part, None]
             gaps += self.squares[part.start :]
-            self._mend(gaps, part, later)
+            self._recompute_close(gaps, part, later)
             values = gaps[later]
             if root and self.root:
                 values = self.xp.sqrt(values)
             yield slice(start, start + len(values)), values
             start += len(values)
 
-    def _mend(self, gaps: Array, part: slice, wanted: Array) -> None:
+    def _recompute_close(self, gaps: Array, part: slice, wanted: Array) -> None:
         """Recompute the distances of close pairs from differences, because of cancellation in the product."""
         lengths = self.squares[part, None] + self.squares[part.start :]
         near = wanted & (gaps < _CLOSE * lengths)

@@ -17,7 +17,7 @@ from congruence._utils.validation import as_matrix, check_choice, check_same_row
 from congruence.errors import InputError
 from congruence.metrics._base import unit
 from congruence.metrics._comparison import pair_values
-from congruence.metrics.search import check_n_neighbors, home, moderate, neighbor_table
+from congruence.metrics.search import check_n_neighbors, neighbor_table, rescale, search_device
 
 __all__ = ["Masked", "cknna", "compare_masked", "masked_gram", "prepare_masked", "reorder_masked"]
 
@@ -103,7 +103,8 @@ def cknna(
     if normalize:
         A, B = unit(A, "X"), unit(B, "Y")
     first, second = (
-        masked_gram(side, n_neighbors, centered=definition == "jam", place=home(own)) for side, own in ((A, X), (B, Y))
+        masked_gram(side, n_neighbors, centered=definition == "jam", place=search_device(own))
+        for side, own in ((A, X), (B, Y))
     )
     scale = math.prod(
         math.sqrt(_with_itself(gram, n, n_neighbors, name, definition)) for gram, name in ((first, "X"), (second, "Y"))
@@ -204,7 +205,7 @@ def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None =
         Entries there, up to a common factor.
     """
     n = len(A)
-    A = moderate(A)
+    A = rescale(A)
     index, value = neighbor_table(A, k, "inner", place=place)
     order = np.argsort(index, axis=1)
     index = np.take_along_axis(index, order, axis=1)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
-from congruence.metrics.search import NEIGHBORS, check_n_neighbors, home, neighbor_table
+from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_table, search_device
 
 __all__ = [
     "common_length",
@@ -218,6 +218,6 @@ def tables(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[n
     check_same_rows(len(A), len(B), "X", "Y")
     check_n_neighbors(n_neighbors, len(A))
     return (
-        neighbor_table(A, n_neighbors, metric, name="X", place=home(X))[0],
-        neighbor_table(B, n_neighbors, metric, name="Y", place=home(Y))[0],
+        neighbor_table(A, n_neighbors, metric, name="X", place=search_device(X))[0],
+        neighbor_table(B, n_neighbors, metric, name="Y", place=search_device(Y))[0],
     )

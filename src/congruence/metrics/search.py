@@ -23,7 +23,7 @@ from congruence.errors import ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, unit
 from congruence.metrics._comparison import centered_form, device_transfer, exact_similarity
 
-__all__ = ["NEIGHBORS", "check_n_neighbors", "home", "moderate", "nearest", "neighbor_table"]
+__all__ = ["NEIGHBORS", "check_n_neighbors", "nearest", "neighbor_table", "rescale", "search_device"]
 
 #: Notions of nearness.
 NEIGHBORS = ("inner", "cosine", "euclidean")
@@ -100,7 +100,7 @@ def nearest(
             wider = np.result_type(A, B)
             A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
     return _search(
-        A, B, n_neighbors, metric, own, exact, blocked, ("X", "X" if gallery is None else "gallery"), home(X)
+        A, B, n_neighbors, metric, own, exact, blocked, ("X", "X" if gallery is None else "gallery"), search_device(X)
     )[0]
 
 
@@ -118,7 +118,7 @@ def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
     return rows
 
 
-def home(X: object) -> Device | None:
+def search_device(X: object) -> Device | None:
     """Return the device on which X's neighbors are searched: a tensor's own, or None for the host, where NumPy is faster."""
     return X.device if is_remote(X) else None
 
@@ -138,7 +138,7 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
         )
 
 
-def moderate(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
+def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
     """Scale by a power of two if products of entries could overflow or underflow; this is exact.
 
     Parameters
@@ -208,11 +208,11 @@ def _search(
         check_positive(blocked, "blocked", integer=True)
     alone = Q is G
     if alone:
-        Q = G = moderate(G)
+        Q = G = rescale(G)
     elif metric == "euclidean":
-        Q, G = moderate(Q, G), moderate(G, Q)
+        Q, G = rescale(Q, G), rescale(G, Q)
     else:
-        Q, G = moderate(Q), moderate(G)
+        Q, G = rescale(Q), rescale(G)
     send, dropped = device_transfer(place, G.dtype)
     shift: Array | None
     if exact:

@@ -37,7 +37,7 @@ def _detached(A: Array) -> Array:
     return A.detach() if is_tensor(A) else A
 
 
-def _turns(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, Array]:
+def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, Array]:
     """Return semi-orthogonal L, R with ⟨AL, BR⟩ the nuclear norm of AᵀB, apart from the gradient's graph."""
     a, b = _detached(A), _detached(B)
     n, da, db = a.shape[0], a.shape[1], b.shape[1]
@@ -61,7 +61,7 @@ def _residual(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     the product with the best L and R held still (envelope theorem): it stays finite where singular values repeat or
     vanish, where that of a decomposition does not.
     """
-    L, R = _turns(xp, A, B)
+    L, R = _alignment_factors(xp, A, B)
     AL, BR = A @ L, B @ R
     total = xp.sum((AL - BR) ** 2)
     for side, turned, turn in ((A, AL, L), (B, BR, R)):

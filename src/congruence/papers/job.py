@@ -134,7 +134,7 @@ class Job(Generic[DataT]):
         if self.callback:
             self.callback(1)
 
-    def remark(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Add a note once."""
         if note not in self.notes:
             self.notes.append(note)

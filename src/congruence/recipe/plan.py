@@ -93,7 +93,7 @@ class Recipe:
     def __post_init__(self) -> None:
         check_entries(self.to_dict(), Where())
         shares = _OTHER_SHARES.get(self.method, _SHARES)
-        defaults = {"validation": shares[0], "test": shares[1], "seed": self.usual.get("random_state", 0)}
+        defaults = {"validation": shares[0], "test": shares[1], "seed": self.default_parameters.get("random_state", 0)}
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -104,7 +104,7 @@ class Recipe:
             )
 
     @property
-    def usual(self) -> dict[str, object]:
+    def default_parameters(self) -> dict[str, object]:
         """The method's parameters with their defaults."""
         return make_method(self.method).get_params()
 

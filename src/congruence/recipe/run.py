@@ -19,7 +19,7 @@ from congruence.recipe.items import Items, hold_out, keep_some, read_items, read
 from congruence.recipe.plan import Recipe
 from congruence.splits import warn_duplicates
 from congruence.train import Method, make_method
-from congruence.train.retrieval import each_once, recalls
+from congruence.train.retrieval import recalls, unique_pairs
 from congruence.train.tuning import Tuned, tune
 
 __all__ = ["Run", "run_recipe"]
@@ -105,7 +105,7 @@ def run_recipe(
     if recipe.keep_pairs is not None:
         items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed, recipe.overlap or 0.0)
     parameters = dict(recipe.parameters)
-    if "random_state" in recipe.usual:
+    if "random_state" in recipe.default_parameters:
         parameters.setdefault("random_state", recipe.seed)
     method = make_method(recipe.method, **parameters)
     done = _fit(method, recipe, items, unpaired, heldout, checkpoint, verbose, callback)
@@ -155,7 +155,7 @@ def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
         rows = heldout.captions()
         return rows.source, rows.target, rows.negatives, rows.groups
     if len(np.unique(heldout.groups)) < len(heldout):  # retrieving an identical row is not an error
-        return each_once(heldout.pairs.source.vectors, heldout.pairs.target.vectors, heldout.groups)
+        return unique_pairs(heldout.pairs.source.vectors, heldout.pairs.target.vectors, heldout.groups)
     return heldout.pairs.source, heldout.pairs.target
 
 
@@ -209,7 +209,7 @@ def _compare(scores: dict[str, Any], done: Tuned, heldout: Items | None, test: I
 def _retrieval(mapping: TwoSidedMap, test: Items) -> dict[str, float]:
     """Return recall in both directions, with identical rows of a group counted once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
-    X, Y, x_labels, y_labels = each_once(sides[0], sides[1], test.groups)
+    X, Y, x_labels, y_labels = unique_pairs(sides[0], sides[1], test.groups)
     return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
 
 

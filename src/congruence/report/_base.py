@@ -39,6 +39,6 @@ def unit(rows: Embeddings) -> np.ndarray:
     return normalize_rows(rows.vectors.astype(np.float32, copy=False))
 
 
-def some(n: int, most: int, rng: np.random.Generator) -> np.ndarray:
+def some_rows(n: int, most: int, rng: np.random.Generator) -> np.ndarray:
     """Return the numbers of all of n rows, or of ``most`` random ones."""
     return np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))

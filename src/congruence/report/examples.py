@@ -14,7 +14,7 @@ from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
-from congruence.report._base import map_rows, some, unit
+from congruence.report._base import map_rows, some_rows, unit
 
 __all__ = ["commuting", "data_uri", "edits"]
 
@@ -40,7 +40,7 @@ def commuting(
     # Drawn from the pictures that both models have, where there are any: a few encoded again may be all that can be shown.
     common = np.flatnonzero(is_in(source["image"].ids, target["image"].ids))
     common = common if len(common) else np.arange(len(source["image"]))
-    queries = common[some(len(common), 2_000, rng)]
+    queries = common[some_rows(len(common), 2_000, rng)]
     pictures = unit(target["image"])
     mapped = aligned["image"].vectors[queries].astype(np.float32, copy=False)
     direct = _nearest(mapped, pictures, 5)

@@ -12,7 +12,7 @@ from congruence.maps import TwoSidedMap
 from congruence.splits import Split
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
-from congruence.train.retrieval import each_once, recalls
+from congruence.train.retrieval import recalls, unique_pairs
 
 if TYPE_CHECKING:
     from congruence.maps import Map
@@ -96,7 +96,7 @@ def _check_test(mapping: TwoSidedMap, test: Captions) -> None:
     wanted = mapping.scores_["test_pairs"]
     if len(test) != wanted:
         _refuse(f"the test has {len(test)} rows instead of {wanted}")
-    sides = each_once(test.source, test.target, test.groups)
+    sides = unique_pairs(test.source, test.target, test.groups)
     for name, score in recalls(mapping.transform(sides[0]), mapping.transform_target(sides[1]), *sides[2:]).items():
         remembered = mapping.scores_.get(f"test_{name}", score)
         if abs(score - remembered) > 1.5 / len(test):  # rounding may change a rank

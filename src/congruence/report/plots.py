@@ -14,7 +14,7 @@ from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, co
 from congruence.maps import Map, OrthogonalMap
 from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
 from congruence.plotting.data import FewAnchors, FewAnchorsCurve
-from congruence.report._base import held_out_ids, map_rows, some, unit, with_means
+from congruence.report._base import held_out_ids, map_rows, some_rows, unit, with_means
 from congruence.splits import Split, duplicate_groups
 
 __all__ = ["FewAnchorsFigure", "clouds", "few_anchors", "histograms", "kernel", "spectrum"]
@@ -57,7 +57,7 @@ def histograms(
         if modality not in target:
             continue
         raw, moved = (Pairs.join(rows, target[modality]) for rows in (source[modality], aligned[modality]))
-        rows = some(len(raw), _ROWS, rng)
+        rows = some_rows(len(raw), _ROWS, rng)
         after = paired_cosines(moved.source.vectors[rows], moved.target.vectors[rows])
         before = None
         if raw.source.dim == raw.target.dim:
@@ -109,7 +109,7 @@ def clouds(
     for m in shared:
         ids = id_texts(source[m].ids)
         ids = ids[is_in(ids, target[m].ids)]
-        ids = ids[some(len(ids), 60, rng)]
+        ids = ids[some_rows(len(ids), 60, rng)]
         rows[m] = (ids, ids)
 
     def project(side: Mapping[str, Embeddings]) -> dict[str, object]:
@@ -151,7 +151,7 @@ def kernel(
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
     images, texts = Pairs.join(source["image"], target["image"]), Pairs.join(source["text"], target["text"])
-    images, texts = images.take(some(len(images), 1_000, rng)), texts.take(some(len(texts), 1_000, rng))
+    images, texts = images.take(some_rows(len(images), 1_000, rng)), texts.take(some_rows(len(texts), 1_000, rng))
     ours = unit(images.source) @ unit(texts.source).T
     theirs = unit(images.target) @ unit(texts.target).T
     same = bundle.class_of("image", images.ids)[:, None] == bundle.class_of("text", texts.ids)[None]
@@ -160,7 +160,7 @@ def kernel(
 
     def draw(which: np.ndarray, most: int) -> list[list[float]]:
         a, b = ours[which], theirs[which]
-        chosen = some(len(a), most, rng)
+        chosen = some_rows(len(a), most, rng)
         return np.round(np.stack([a[chosen], b[chosen]], 1), 4).tolist()
 
     return {
@@ -238,7 +238,7 @@ def _small_fit(
     for modality in source:
         if modality in target and modality in small.modality_means_:
             raw = Pairs.join(source[modality], target[modality])
-            raw = raw.take(some(len(raw), _GALLERY, np.random.default_rng(0)))  # the same rows for every fit
+            raw = raw.take(some_rows(len(raw), _GALLERY, np.random.default_rng(0)))  # the same rows for every fit
             moved = map_rows(small, modality, raw.source).vectors
             own = np.arange(len(raw))
             out["retrieval", modality, "mapped"] = class_retrieval(moved, raw.target.vectors, own)

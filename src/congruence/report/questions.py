@@ -20,7 +20,7 @@ from congruence.evaluation.compositional import TIE, chosen, sugarcrepe_recall
 from congruence.evaluation.task_rows import recall_by_task
 from congruence.plotting.data import Margins
 
-__all__ = ["Questions", "by_task", "changed", "margins", "thumbnail", "worked"]
+__all__ = ["Questions", "by_task", "changed", "examples_of", "margins", "thumbnail"]
 
 #: Longer side of a thumbnail, in pixels.
 THUMBNAIL = 128
@@ -160,7 +160,9 @@ def margins(asked: Questions) -> list[Margins]:
     ]
 
 
-def worked(asked: Questions, count: int, pictures: str | Path | Mapping[str, object] | None) -> list[dict[str, object]]:
+def examples_of(
+    asked: Questions, count: int, pictures: str | Path | Mapping[str, object] | None
+) -> list[dict[str, object]]:
     """Select examples: correct with the largest margins, correct with the smallest, and wrong with the largest; each image once."""
     right, wrong = asked.cosines
     nearest = wrong.argmax(axis=1)

@@ -22,7 +22,7 @@ from congruence.report.heldout import remembers, unseen_rows
 from congruence.report.questions import Questions
 from congruence.splits import duplicate_groups
 from congruence.train.captions import Captions, read_captions
-from congruence.train.retrieval import chance_recall, once, recalls
+from congruence.train.retrieval import chance_recall, first_of_label, recalls
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -168,7 +168,7 @@ def summarize_training(
         "facts": history.facts(mapping),
         "by_task": by_task,
         "margins": [] if asked is None else questions.margins(asked),
-        "examples": [] if asked is None else questions.worked(asked, examples, pictures),
+        "examples": [] if asked is None else questions.examples_of(asked, examples, pictures),
         "between": between,
         "teacher": history.teacher(mapping) if heldout else {},
         "notes": [str(note) for note in mapping.scores_.get("notes", [])],
@@ -257,7 +257,7 @@ def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
 
 def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
     """Measure recall in both directions, with each row of a side counted once: a repeated vector would fill two of the k places."""
-    sides = [once(rows, data.groups) for rows in (data.source, data.target)]
+    sides = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
     mine, theirs = (data.groups[rows] for rows in sides)
     scores = recalls(V[sides[0]], T[sides[1]], mine, theirs)
     rows = []

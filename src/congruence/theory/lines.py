@@ -92,14 +92,14 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
     # lies above every chord. This thins out a cloud quickly; the stack below processes the remaining points one by one.
     while len(x) > 2:
         corner = np.ones(len(x), bool)
-        corner[1:-1] = _turn(x[:-2], y[:-2], x[1:-1], y[1:-1], x[2:], y[2:]) < 0
+        corner[1:-1] = _orientation(x[:-2], y[:-2], x[1:-1], y[1:-1], x[2:], y[2:]) < 0
         kept = int(corner.sum())
         if kept > 0.9 * len(x):
             break
         x, y = x[corner], y[corner]
     stack: list[tuple[float, float]] = []
     for point in zip(x.tolist(), y.tolist(), strict=True):
-        while len(stack) > 1 and _turn(*stack[-2], *stack[-1], *point) >= 0:
+        while len(stack) > 1 and _orientation(*stack[-2], *stack[-1], *point) >= 0:
             stack.pop()
         stack.append(point)
     hull = np.array(stack)
@@ -109,6 +109,6 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
 _N = TypeVar("_N", float, np.ndarray)
 
 
-def _turn(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
+def _orientation(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
     """Return a positive number if c lies to the left of the directed line from a to b, and a negative number if to the right."""
     return (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)

@@ -17,12 +17,12 @@ from congruence.theory.covered import rounding_floor
 
 __all__ = [
     "Spanning",
-    "analyse",
+    "analyze_spanning",
     "anchors_needed",
     "decompose",
     "features",
     "pack",
-    "seen_by",
+    "quadratic_forms",
     "sym_spanning",
     "unpack",
 ]
@@ -107,10 +107,10 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     """
     check_seed(random_state)
     A = as_matrix(S, "S").astype(np.float64)
-    return analyse(S, A, rtol, random_state)[0]
+    return analyze_spanning(S, A, rtol, random_state)[0]
 
 
-def analyse(
+def analyze_spanning(
     S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
     """Return the result of :func:`sym_spanning`, and the decomposition that it computed, if any.
@@ -173,7 +173,7 @@ def _too_few(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gene
         M = rng.standard_normal((d, d))
         M = M + M.T
         for _ in range(3):  # each pass removes what rounding left of the part that the rows see
-            c = U[:, seen] @ ((U[:, seen].T @ seen_by(A, M)) / values[seen])
+            c = U[:, seen] @ ((U[:, seen].T @ quadratic_forms(A, M)) / values[seen])
             M = M - (A * c[:, None]).T @ A
         witness = M / np.linalg.norm(M)
     return Spanning(n, d, D, rank, False, exact, 0.0, float(s[0]), tolerance, witness, s if exact else None)
@@ -188,13 +188,13 @@ def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gen
         v = vectors[:, 0]
         bound = _too_few(A[rng.permutation(n)[: min(n, DENSE)]], floor, rng)
         witness = np.outer(v, v)
-        least = float(np.linalg.norm(seen_by(A, witness)))
+        least = float(np.linalg.norm(quadratic_forms(A, witness)))
         top = _largest(A, rng)
         return Spanning(n, d, D, bound.rank, False, False, least, top, floor(top), witness)
     inverse = (vectors / values) @ vectors.T
 
     def forward(X: np.ndarray) -> np.ndarray:
-        return _columns(lambda M: (A * seen_by(A, M)[:, None]).T @ A, X, d)
+        return _columns(lambda M: (A * quadratic_forms(A, M)[:, None]).T @ A, X, d)
 
     def precondition(X: np.ndarray) -> np.ndarray:
         return _columns(lambda M: inverse @ M @ inverse, X, d)
@@ -213,7 +213,7 @@ def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gen
         )
     witness = unpack(directions[:, int(np.argmin(found))], d)
     witness /= np.linalg.norm(witness)
-    least = float(np.linalg.norm(seen_by(A, witness)))
+    least = float(np.linalg.norm(quadratic_forms(A, witness)))
     # The iteration sees squares of singular values, so it cannot resolve what is below the root of the precision.
     tolerance = max(floor(top), 1e-7 * top)
     spans = least > tolerance
@@ -226,7 +226,7 @@ def _largest(A: np.ndarray, rng: np.random.Generator) -> float:
     D = anchors_needed(d)
 
     def forward(x: np.ndarray) -> np.ndarray:
-        return pack((A * seen_by(A, unpack(x.ravel(), d))[:, None]).T @ A)
+        return pack((A * quadratic_forms(A, unpack(x.ravel(), d))[:, None]).T @ A)
 
     operator = LinearOperator((D, D), matvec=forward, dtype=np.float64)
     value = eigsh(operator, k=1, v0=rng.standard_normal(D), return_eigenvectors=False, tol=1e-6)
@@ -239,7 +239,7 @@ def _columns(act: Callable[[np.ndarray], np.ndarray], X: np.ndarray, d: int) -> 
     return np.column_stack([pack(act(unpack(x, d))) for x in columns.T]).reshape(X.shape)
 
 
-def seen_by(A: np.ndarray, M: np.ndarray) -> np.ndarray:
+def quadratic_forms(A: np.ndarray, M: np.ndarray) -> np.ndarray:
     """Return xᵀ M x for each row x: the product T svec(M) without T.
 
     Parameters

@@ -13,7 +13,7 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.theory._base import unit_rows
 from congruence.theory._kappa import combination_bound, design_bound, in_the_plane
-from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
+from congruence.theory.spanning import analyze_spanning, anchors_needed, features, pack, quadratic_forms, unpack
 
 __all__ = ["Kappa", "kappa"]
 
@@ -136,7 +136,7 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
         least = float(1 / (A**2).max())
         return Kappa(least, least, True, np.array([[least]]), np.ones(1))
     D = anchors_needed(d)
-    spanning, factors = analyse(S, A, rtol, random_state)
+    spanning, factors = analyze_spanning(S, A, rtol, random_state)
     if not spanning.spans:
         M = spanning.witness
         return Kappa(np.inf, np.inf, True, M, None if M is None else _longest(M)[1])
@@ -160,7 +160,7 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
                     break
                 found = _scaled(A, unpack(m, d))
                 best = max(best, found, key=lambda found: found[0])
-                reached = found[0] / (1.0 if T is not None else float(np.linalg.norm(seen_by(A, found[1]))))
+                reached = found[0] / (1.0 if T is not None else float(np.linalg.norm(quadratic_forms(A, found[1]))))
                 if reached <= last * (1 + 1e-9):
                     break
                 last, v = reached, found[2]
@@ -181,7 +181,7 @@ def _longest(M: np.ndarray) -> tuple[float, np.ndarray]:
 
 def _scaled(A: np.ndarray, M: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
     """Scale M so that no anchor sees more than 1 of it; return ‖M‖₂, M and its direction."""
-    M = M / np.abs(seen_by(A, M)).max()
+    M = M / np.abs(quadratic_forms(A, M)).max()
     length, v = _longest(M)
     return length, M, v
 

@@ -12,7 +12,7 @@ from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
 from congruence.metrics import recall_at_k
 
-__all__ = ["chance_recall", "each_once", "mean_recall", "once", "partners", "recalls"]
+__all__ = ["chance_recall", "first_of_label", "mean_recall", "partners", "recalls", "unique_pairs"]
 
 
 def recalls(
@@ -82,7 +82,7 @@ def chance_recall(mine: np.ndarray, theirs: np.ndarray, k: int) -> float:
     return float(np.mean(1 - missed))
 
 
-def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def first_of_label(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the number of the first of the equal rows of each label.
 
     An image that is repeated for each of its captions would otherwise be used as a query several times, and occupy several of the k places.
@@ -92,11 +92,11 @@ def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.sort(np.unique(np.column_stack([codes, numbers]), axis=0, return_index=True)[1])
 
 
-def each_once(
+def unique_pairs(
     X: np.ndarray, Y: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return both sides of pairs without repeated rows of a label, and the labels of each; see :func:`once`."""
-    x, y = once(X, labels), once(Y, labels)
+    """Return both sides of pairs without repeated rows of a label, and the labels of each; see :func:`first_of_label`."""
+    x, y = first_of_label(X, labels), first_of_label(Y, labels)
     return X[x], Y[y], labels[x], labels[y]
 
 

@@ -14,7 +14,7 @@ from congruence.upgrade.certify import Thresholds, certification, certify
 from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, measure_mixed, reached
 from congruence.upgrade.certify.refitted import refit_unseen
 from congruence.upgrade.progressive import Progressive
-from congruence.upgrade.progressive.forecast import look_ahead
+from congruence.upgrade.progressive.forecast import make_forecast
 from congruence.upgrade.progressive.refit import Refit
 from congruence.upgrade.progressive.texts import unit
 
@@ -139,11 +139,11 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
 
 
 def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
-    """With rows that do not crowd each other out the share is that of ``look_ahead``, which adds up rows' own losses."""
+    """With rows that do not crowd each other out the share is that of ``make_forecast``, which adds up rows' own losses."""
     rng = np.random.default_rng(0)
     values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
     order, shuffled = np.argsort(rank), rng.permutation(400)
-    result = look_ahead(
+    result = make_forecast(
         values, rank / 400, 400, 0, 400, metric="x", meter_share=METER, target=0.99, further=SHARES[1:], rate=None, price=None
     )  # fmt: skip
     for k, share in enumerate(SHARES):

@@ -43,7 +43,7 @@ def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, 
     for modality in (wanted, "text" if wanted == "image" else "image"):
         if all(rows_of(collection, k, modality) is not None for k in pair):
             if modality != wanted:
-                job.remark(f"{collection.name}: fitted on {modality}s, since not every model has {wanted}s.")
+                job.add_note(f"{collection.name}: fitted on {modality}s, since not every model has {wanted}s.")
                 # Claims about cycles and compositions hold for maps fitted on either modality.
                 if job.config.kind not in ("cycle", "composition"):
                     job.unchecked = f"it is about maps fitted on {wanted}s; here they were fitted on {modality}s"

@@ -21,7 +21,7 @@ def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int
         heldout = test_part(collection)
         for pair in collection.pairs:
             if any(heldout.models[k].images is None or heldout.models[k].prompts is None for k in pair):
-                job.remark(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
+                job.add_note(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
             else:
                 out.append((collection, heldout, pair))
     if not out:

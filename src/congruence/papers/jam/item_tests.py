@@ -120,12 +120,12 @@ def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) 
         lines = [one for one in found if (one.first, one.second) == (first, second)]
         sure = [one for one in lines if one.adjusted_p_value < 1 - LEVEL]
         above, below = (sum(sign * one.difference > 0 for one in sure) for sign in (1, -1))
-        job.remark(
+        job.add_note(
             f"Item by item (sign-flip tests of images, Holm, 5 %): {first} is above {second} in {above} of {len(lines)} tasks and measures, below in {below}, "
             f"and not significantly different in {len(lines) - above - below}."
         )
         for one in sure:
-            job.remark(
+            job.add_note(
                 f"{one.data}, {one.pair}, {one.metric.removesuffix('_recall').replace('_', '-')}: {first} − {second} "
                 f"{one.difference:+.3f} ({one.low:+.3f} to {one.high:+.3f}), p = {one.adjusted_p_value:.2g}, {one.n_images} images."
             )

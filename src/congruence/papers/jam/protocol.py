@@ -131,6 +131,6 @@ def record_order(job: Job[JAMData]) -> None:
     if found:
         job.extra["order"] = found
         words = " > ".join(PAPER_ORDER)
-        job.remark(
+        job.add_note(
             f"{words} for {sum(line['as_paper'] for line in found)} of {len(found)} tasks and measures, by the means."
         )

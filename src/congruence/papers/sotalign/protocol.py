@@ -117,7 +117,7 @@ def _note_below_teacher(job: Job[SOTAlignData], line: Mapping[str, object], seed
     said = next((note for note in job.notes if note.startswith(begins)), None)
     draw = f"draw {seed}, {own:.3f} against {its:.3f}"
     if said is None:
-        job.remark(f"{begins}{draw}.")
+        job.add_note(f"{begins}{draw}.")
     else:
         job.notes[job.notes.index(said)] = f"{said.removesuffix('.')}; {draw}."
 

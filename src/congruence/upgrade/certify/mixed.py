@@ -25,7 +25,7 @@ from congruence.upgrade.progressive.order import ORDERS, View
 from congruence.upgrade.progressive.refit import Refit
 from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
 
-__all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle", "reached"]
+__all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle_interval", "reached"]
 
 #: Shares of the store that are re-embedded, from none to the largest for which progressive re-embedding is recommended.
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
@@ -117,7 +117,7 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
     return float(np.ceil(100 * share - 1e-9) / 100)
 
 
-def middle(shares: list[float]) -> tuple[float | None, float | None]:
+def middle_interval(shares: list[float]) -> tuple[float | None, float | None]:
     """Return the middle 95 % of drawn shares; None for an end at which no share was sufficient."""
     ends = np.quantile(shares, (0.025, 0.975), method="higher")
     return tuple(float(end) if np.isfinite(end) else None for end in ends)  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from congruence.compare.pairing import PairingReport
 from congruence.errors import ParameterError
 from congruence.upgrade.certify.curve import Curve
 from congruence.upgrade.certify.intervals import Estimate
-from congruence.upgrade.certify.mixed import MixedStore, middle, reached
+from congruence.upgrade.certify.mixed import MixedStore, middle_interval, reached
 
 __all__ = ["ACTIONS", "Decision", "Thresholds", "Verdict", "decide", "is_of_lists", "judge", "with_known"]
 
@@ -308,7 +308,7 @@ def judge(
             part = reached(mixture, found.wanted)
             needed.append(np.inf if part is None else part)
     confidence = {action: count / draws for action, count in sorted(said.items(), key=lambda item: -item[1])}
-    between = middle(needed) if needed else None
+    between = middle_interval(needed) if needed else None
     headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, between)
     least = min(covered, key=lambda name: covered[name])
     settled = decision.action in ("map", "queries") or (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from congruence.upgrade.migrate._migration import Migration
 from congruence.upgrade.migrate.executor import Executor, LocalExecutor
+from congruence.upgrade.migrate.one_call import migrate
 from congruence.upgrade.migrate.plan import Plan
-from congruence.upgrade.migrate.together import migrate
 from congruence.upgrade.migrate.verify import Verification
 
 __all__ = ["Executor", "LocalExecutor", "Migration", "Plan", "Verification", "migrate"]

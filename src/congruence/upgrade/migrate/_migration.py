@@ -160,10 +160,10 @@ class Migration(OpenMigration):
                 f"Got a migration that has already begun and is {self.journal.state} ({self.folder}); expected none. Pass resume=True to continue it, or discard it first, also if the table has been recreated since."
             )
         with self._at_work() as journal:
-            journal.expect("filling", "filled", "verified", "rolled back", to="run")
+            journal.require_state("filling", "filled", "verified", "rolled back", to="run")
             if journal.rows:
                 journal.resumed += 1
-                journal.say(f"resumed after {journal.rows:,} rows")
+                journal.log(f"resumed after {journal.rows:,} rows")
             self._prepare()
             if journal.state == "filling":
                 tell("mapping")
@@ -171,11 +171,11 @@ class Migration(OpenMigration):
                     self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback
                 )
             if self.database.capabilities.concurrent_writes or journal.resumed:
-                self._settle(tell, callback)
+                self._repair(tell, callback)
             tell("indexing")
             index = self.retry(self.database, self.database.build_index)
             journal.state = "filled"
-            journal.say(f"{journal.rows:,} rows mapped" + (f"; index: {index}" if index else ""))
+            journal.log(f"{journal.rows:,} rows mapped" + (f"; index: {index}" if index else ""))
             journal.write(self.folder)
         return journal
 
@@ -210,7 +210,7 @@ class Migration(OpenMigration):
             If the run is not complete.
         """
         with self._at_work() as journal:
-            journal.expect("filled", "verified", "switched", "rolled back", to="verify")
+            journal.require_state("filled", "verified", "switched", "rolled back", to="verify")
             found = verify(
                 self.database,
                 self.mapper,
@@ -224,7 +224,7 @@ class Migration(OpenMigration):
             journal.verification = found.to_dict()
             if journal.state in ("filled", "verified", "rolled back"):
                 journal.state = "verified" if found.passed else "filled"
-            journal.say("verified" if found.passed else "not verified: " + "; ".join(found.problems))
+            journal.log("verified" if found.passed else "not verified: " + "; ".join(found.problems))
             journal.write(self.folder)
         return found
 
@@ -243,13 +243,13 @@ class Migration(OpenMigration):
         """
         with self._at_work() as journal:
             if journal.state != "switched":
-                journal.expect("verified", to="switch")
-                self._settle(lambda words: None, callback)
+                journal.require_state("verified", to="switch")
+                self._repair(lambda words: None, callback)
             # Also if the state is already switched: the process may have been killed between the last two steps of the database's switch.
             self.retry(self.database, self.database.switch)
             if journal.state != "switched":
                 journal.state = "switched"
-                journal.say("switched")
+                journal.log("switched")
             journal.summary = self.summary()
             journal.write(self.folder)
             write_summary(journal, self.folder)
@@ -270,7 +270,7 @@ class Migration(OpenMigration):
             If nothing is switched, or the old vectors were dropped.
         """
         with self._at_work() as journal:
-            journal.expect("switched", "rolled back", to="roll back")
+            journal.require_state("switched", "rolled back", to="roll back")
             # Also if the state is already rolled back: the process may have been killed before the database finished.
             self.retry(self.database, self.database.rollback)
             journal.state = "rolled back"
@@ -283,17 +283,17 @@ class Migration(OpenMigration):
                 "checksum": str(checksum),
                 "rows_without": info.rows_without,
             }
-            journal.say(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
+            journal.log(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
             journal.write(self.folder)
         return status
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch. This cannot be undone. Raises MigrationError if nothing is switched."""
         with self._at_work() as journal:
-            journal.expect("switched", to="drop the old vectors")
+            journal.require_state("switched", to="drop the old vectors")
             self.retry(self.database, self.database.drop_old)
             journal.state = "dropped"
-            journal.say("the old vectors were dropped")
+            journal.log("the old vectors were dropped")
             journal.write(self.folder)
             write_summary(journal, self.folder)
 
@@ -303,7 +303,7 @@ class Migration(OpenMigration):
         Vectors that :func:`reembed` had encoded are kept in the folder and are not encoded again.
         """
         with self._at_work() as journal:
-            journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
+            journal.require_state("filling", "filled", "verified", "rolled back", to="discard the new vectors")
             self.retry(self.database, self.database.discard)
             if self.mapper.native is not None:
                 from congruence.upgrade.migrate.encoded import keep_encoded
@@ -357,7 +357,7 @@ class Migration(OpenMigration):
         a threshold is translated to the score above which the share of irrelevant pairs is the same.
         """
         with self._at_work() as journal:
-            journal.expect("filled", "verified", "switched", "rolled back", to="translate score thresholds")
+            journal.require_state("filled", "verified", "switched", "rolled back", to="translate score thresholds")
             return self.retry(
                 self.database,
                 lambda: fit_cutoffs(
@@ -377,7 +377,7 @@ class Migration(OpenMigration):
         stage = self.retry(self.database, self.database.stage)
         status: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
         if self.journal is not None:
-            self._follow()
+            self._sync()
             status |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
             status |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
             status |= {"verification": self.journal.verification}

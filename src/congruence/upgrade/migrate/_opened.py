@@ -15,9 +15,9 @@ from congruence.databases import Database
 from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.executor import Executor, LocalExecutor
-from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hold, make_folder
+from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, lock_folder, make_folder
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
-from congruence.upgrade.migrate.passes import Retry, settle
+from congruence.upgrade.migrate.passes import Retry, repair_until_equal
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.refusal import refuse
@@ -131,7 +131,7 @@ class OpenMigration:
             ranges=self.mapper.new.plain_ranges(),
             old_ranges=self.mapper.old.plain_ranges(),
         )
-        self.journal.say(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
+        self.journal.log(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         self.journal.write(self.folder)
 
     def _prepare(self) -> None:
@@ -139,19 +139,19 @@ class OpenMigration:
         note = {"map": self._digest, "model": target.model or "", "version": self._journal().version}
         self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
 
-    def _settle(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
+    def _repair(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
         def pass_over() -> dict[str, object]:
             return self.executor.repair(self.database, self.mapper, self.info.dim, self.retry, callback)
 
-        settle(pass_over, self._journal(), self.folder, tell)
+        repair_until_equal(pass_over, self._journal(), self.folder, tell)
 
     @contextmanager
     def _at_work(self) -> Iterator[Journal]:
         """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database."""
         journal = self._journal()
-        with hold(self.folder):
-            self._follow()
+        with lock_folder(self.folder):
+            self._sync()
             yield journal
 
-    def _follow(self) -> None:
-        self._journal().follow(self.retry(self.database, self.database.stage))
+    def _sync(self) -> None:
+        self._journal().sync(self.retry(self.database, self.database.stage))

@@ -19,7 +19,7 @@ from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
 from congruence.upgrade.migrate.quantize import check_ranges
 
-__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "digest_of", "hold", "make_folder"]
+__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "digest_of", "lock_folder", "make_folder"]
 
 #: Possible states of a migration.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
@@ -113,7 +113,7 @@ class Journal:
     events: list[dict[str, str]] = field(default_factory=list)
     version: str = __version__
 
-    def say(self, words: str) -> None:
+    def log(self, words: str) -> None:
         """Add an event with the current time."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.events.append({"at": now, "what": words})
@@ -187,27 +187,27 @@ class Journal:
         if not all(_is_id(one) for one in (*self.sample, *cursor)):
             raise ValueError("invalid ids")
 
-    def expect(self, *states: str, to: str) -> None:
+    def require_state(self, *states: str, to: str) -> None:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
             raise MigrationError(
                 f"Got a migration that is {self.state}; expected one that is {' or '.join(states)} in order to {to}. {_NEXT[self.state]}"
             )
 
-    def follow(self, stage: Stage) -> None:
+    def sync(self, stage: Stage) -> None:
         """Update the state to that of the database; they differ if the process was killed after it changed one of them."""
         if stage is Stage.SWITCHED and self.state in ("verified", "rolled back"):
             self.state = "switched"
-            self.say("found switched")
+            self.log("found switched")
         elif stage is Stage.PREPARED and self.state == "switched":
             self.state = "rolled back"
-            self.say("found rolled back")
+            self.log("found rolled back")
         elif stage is Stage.UNTOUCHED and self.state == "switched":
             self.state = "dropped"
-            self.say("found without the old vectors")
+            self.log("found without the old vectors")
         elif stage is Stage.UNTOUCHED and self.state in ("filled", "verified", "rolled back"):
             self.state, self.cursor, self.rows, self.sample = "filling", None, 0, []
-            self.say("found without new vectors: started again")
+            self.log("found without new vectors: started again")
         elif stage is Stage.UNTOUCHED and self.state == "filling":
             self.cursor, self.rows, self.sample = None, 0, []
 
@@ -233,7 +233,7 @@ _NEXT = {
 }
 
 
-def hold(folder: Path) -> AbstractContextManager[None]:
+def lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a journal's folder for this run. Raises FileError if another run holds it."""
     return locked(
         folder,

@@ -30,9 +30,9 @@ __all__ = [
     "fill",
     "repair",
     "repair_block",
+    "repair_until_equal",
     "rows_per_block",
     "scan_with_retry",
-    "settle",
     "wrong_rows",
 ]
 
@@ -68,14 +68,14 @@ class Retry:
         Seconds before the second attempt; each further wait is twice as long, up to a minute.
     sleep : callable
         Called with the seconds to wait.
-    say : callable or None
+    log : callable or None
         Called with a message before each wait.
     """
 
     attempts: int = 6
     first: float = 0.5
     sleep: Callable[[float], object] = time.sleep
-    say: Callable[[str], object] | None = None
+    log: Callable[[str], object] | None = None
 
     def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
         """Run a step, retry it after transient errors, and return its result."""
@@ -89,8 +89,8 @@ class Retry:
     def wait(self, attempt: int, error: BaseException) -> None:
         """Wait after the given failed attempt, counted from 1."""
         seconds = min(self.first * 2 ** (attempt - 1), 60.0)
-        if self.say is not None:
-            self.say(f"the database does not answer ({error}); trying again in {seconds:g} s")
+        if self.log is not None:
+            self.log(f"the database does not answer ({error}); trying again in {seconds:g} s")
         self.sleep(seconds)
 
 
@@ -279,7 +279,7 @@ def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, w
     return len(vectors)
 
 
-def settle(
+def repair_until_equal(
     pass_over: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
 ) -> None:
     """Repeat repair passes until one finds no differences, and record each in the journal.

@@ -122,7 +122,7 @@ def reembed(
             "Got a migration whose new vectors are not of unit norm; expected unit norm, since batches are chosen by cosines. Start the migration with normalize=True."
         )
     with migration._at_work() as journal:
-        journal.expect("filled", "verified", "switched", "rolled back", to="re-embed")
+        journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
         if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
             raise MigrationError(
                 f"Got a switched migration of {migration.database.kind}, whose new vectors are in one complete file; expected it not switched. Roll back, re-embed, then verify and switch."
@@ -131,7 +131,7 @@ def reembed(
         table = _Table(migration, texts, new_texts, among, order, random_state)
         table.keep()
         tell("updating all rows to match the plan")
-        table.settle()
+        table.write_differences()
         plan, changed = table.plan, False
         for batch in plan.batches(size, budget=budget, share=share, until=until):
             vectors = _encode(encode, batch, table.paid, migration.mapper.dim, callback)
@@ -140,14 +140,14 @@ def reembed(
             table.put(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
             changed = True
             reading = plan.meter()
-            journal.say(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
+            journal.log(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             journal.write(migration.folder)
             tell(f"{reading}; {len(update.remap):,} rows mapped again")
         if changed or len(plan._written.maps) > 1:  # also if the process was killed earlier
-            plan._written.settle(plan._mapped)
+            plan._written.mark_written(plan._mapped)
             table.keep(forecast=True)
             tell("updating rows that moved little, with the latest map")
-            table.settle()
+            table.write_differences()
             migration.retry(migration.database, migration.database.build_index)
             if journal.state in ("verified", "rolled back"):
                 journal.state = "filled"
@@ -208,7 +208,7 @@ class _Table:
             migration.retry(database, lambda names=names, codes=codes: database.write(names, codes))  # type: ignore[misc]
         migration.retry(database, database.flush)
 
-    def settle(self) -> None:
+    def write_differences(self) -> None:
         """Write all rows that differ from the plan: after a kill, after the plan's first map, and rows that moved only a little."""
         migration = self.migration
         repair(migration.database, migration.mapper, migration.info.dim, migration.retry)

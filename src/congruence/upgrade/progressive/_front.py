@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from congruence.upgrade.progressive._lazy import Rows
-from congruence.upgrade.progressive.order import pick
+from congruence.upgrade.progressive.order import take_in_order
 
 __all__ = ["take_front"]
 
@@ -30,7 +30,7 @@ def take_front(
     first = _highest(scores, eligible, most)
     some = np.union1d(first, native)
     here = np.isin(some, first)
-    taken = pick(scores[some], here, free[some], n, old[some], np.searchsorted(some, native), near)
+    taken = take_in_order(scores[some], here, free[some], n, old[some], np.searchsorted(some, native), near)
     return np.asarray(some[taken])
 
 

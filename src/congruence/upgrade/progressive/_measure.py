@@ -11,7 +11,7 @@ from congruence._utils.arrays import blocks
 from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive._row_states import LEARN, RowStates
-from congruence.upgrade.progressive.meter import Reading, whole, whole_weighted
+from congruence.upgrade.progressive.meter import Reading, estimate_mean, estimate_weighted_mean
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def read(rows: Rows) -> Reading:
     waits = ~rows.states.embedded
     for name, kept in rows.kept().items():
         support = rows.support(name, kept)
-        reading.store[name], reading.mapped[name] = whole(float(known), known, kept, rest, support)
+        reading.store[name], reading.mapped[name] = estimate_mean(float(known), known, kept, rest, support)
         if rows.weights is not None:
-            parts = whole_weighted(kept, rows.sample, rows.weights, waits, support)
+            parts = estimate_weighted_mean(kept, rows.sample, rows.weights, waits, support)
             reading.store[f"weighted {name}"], reading.mapped[f"weighted {name}"] = parts
     if rows.labels is not None and rows.texts is not None:
         _add_hits(rows, reading)
@@ -154,7 +154,7 @@ def _add_hits(rows: Rows, reading: Reading) -> None:
         exact = [(old / n, n), ((new + map_) / n, n), (map_ / max(n_waits, 1), n_waits)]
         values = [Estimate(float(v), float(v), float(v), m) for v, m in exact]
         reading.old[name], reading.store[name], reading.mapped[name] = values
-        reading.new[name] = whole(float(new), n_done, by_new[sample, column], n_waits, (0.0, 1.0))[0]
+        reading.new[name] = estimate_mean(float(new), n_done, by_new[sample, column], n_waits, (0.0, 1.0))[0]
 
 
 def losses(

@@ -18,7 +18,7 @@ from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive._row_states import LEARN, WAITING, RowStates
 from congruence.upgrade.progressive._written import Written
 from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
-from congruence.upgrade.progressive.forecast import Forecast, look_ahead
+from congruence.upgrade.progressive.forecast import Forecast, make_forecast
 from congruence.upgrade.progressive.learned import OrderSelection
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.order import ORDERS, Order, View, quantiles, ranks
@@ -205,7 +205,7 @@ class Stage:
         scores = self._score(self._view(1))
         ahead = 1 - ranks(scores[waits], scores[measured])
         loss = values[known]
-        return look_ahead(
+        return make_forecast(
             1 - loss[np.isfinite(loss)],
             ahead[np.isfinite(loss)],
             len(self),
@@ -282,7 +282,7 @@ class Stage:
 
     def _score(self, view: View) -> np.ndarray:
         if self.order == "auto":
-            self.order_ = self._selection.leader()
+            self.order_ = self._selection.current_order()
         order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(self),) or not np.isfinite(scores).all():

@@ -87,13 +87,13 @@ class Sums:
         for start in range(0, len(rows), BLOCK):
             sums.add(self._z(rows[start : start + BLOCK]), sign)
 
-    def leave(self, rows: np.ndarray) -> None:
+    def remove(self, rows: np.ndarray) -> None:
         """Remove rows from the sums, before they get other vectors."""
         for group, sums in enumerate(self._sums):
             self._add(sums, rows[self._in[rows] == group], -1.0)
         self._in[rows] = -1
 
-    def follow(self, rows: np.ndarray, random: np.ndarray) -> None:
+    def add_new(self, rows: np.ndarray, random: np.ndarray) -> None:
         """Add those of the rows, shape (e,), that were not added yet; ``random``, shape (e,), marks those drawn at random."""
         for group, which in ((CHOSEN, ~random), (RANDOM, random)):
             fresh = rows[which & (self._in[rows] < 0)]

@@ -77,7 +77,7 @@ class Written:
                 rows = np.arange(len(self.slot))[part]
                 self._rows[part] = self._map(rows, self._old[part])
 
-    def settle(self, mapped: Rows) -> None:
+    def mark_written(self, mapped: Rows) -> None:
         """Mark all rows as written with the current map, by which they are in ``mapped``."""
         self.maps = {self.now: self.maps[self.now]}
         self.slot[:] = self.now

@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence.upgrade.progressive._interval import rest_interval
 
-__all__ = ["Forecast", "look_ahead"]
+__all__ = ["Forecast", "make_forecast"]
 
 #: Fewest random rows that an advice is given by.
 FEWEST = 20
@@ -82,7 +82,7 @@ class Forecast:
         return "\n".join(lines)
 
 
-def look_ahead(
+def make_forecast(
     values: np.ndarray,
     ahead: np.ndarray,
     n_rows: int,

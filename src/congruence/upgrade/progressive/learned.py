@@ -41,7 +41,7 @@ class OrderSelection:
         self.ranks: dict[int, list[float]] = {}
         self.harm: dict[int, float] = {}
 
-    def enter(self, rows: np.ndarray, view: View) -> None:
+    def record(self, rows: np.ndarray, view: View) -> None:
         """Record how the candidates rank random rows that were just requested."""
         if not len(rows):
             return
@@ -62,7 +62,7 @@ class OrderSelection:
             harm = 1 - overlap(*near)
         self.harm.update(zip(rows, harm.tolist(), strict=True))
 
-    def leader(self) -> str:
+    def current_order(self) -> str:
         """Return the order to use."""
         rows = list(self.harm)
         if len(rows) < FEWEST:

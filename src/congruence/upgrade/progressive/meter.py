@@ -11,7 +11,7 @@ import numpy as np
 from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.progressive._interval import rest_interval
 
-__all__ = ["Reading", "whole", "whole_weighted"]
+__all__ = ["Reading", "estimate_mean", "estimate_weighted_mean"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _estimate(facts: Mapping[str, Any]) -> Estimate:
     return Estimate(value, low, high, int(facts["n"]))
 
 
-def whole(
+def estimate_mean(
     known: float, n_known: int, values: np.ndarray, rest: int, support: tuple[float, float]
 ) -> tuple[Estimate, Estimate]:
     """Estimate a mean over all rows, some of which are known and others represented by a sample.
@@ -104,7 +104,7 @@ def whole(
     return _whole(known, float(n_known), float(rest), found, len(values), n_known + rest)
 
 
-def whole_weighted(
+def estimate_weighted_mean(
     values: np.ndarray, sample: np.ndarray, weights: np.ndarray, waits: np.ndarray, support: tuple[float, float]
 ) -> tuple[Estimate, Estimate]:
     """Estimate a weighted mean over all rows; known rows have the value 1.

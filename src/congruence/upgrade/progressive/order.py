@@ -18,7 +18,7 @@ from congruence.upgrade.progressive.texts import TextFacts, overlap
 #: Number of rows that are compared with each other in one matrix product.
 _BLOCK = 512
 
-__all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "pick", "quantiles", "ranks"]
+__all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "quantiles", "ranks", "take_in_order"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +208,7 @@ def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
     return (np.searchsorted(ordered, some, "left") + np.searchsorted(ordered, some, "right") + 1) / (2 * len(scores))
 
 
-def pick(
+def take_in_order(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> np.ndarray:
     """Take rows in order, postponing near-duplicates of rows already taken.

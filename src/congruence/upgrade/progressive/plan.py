@@ -187,7 +187,9 @@ class Progressive(Stage):
         self._map()
         kept = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
         self._written = Written(self._refit, self._old, self.correction_, kept)
-        self.order_ = self._selection.leader() if order == "auto" else order if isinstance(order, str) else "given"
+        self.order_ = (
+            self._selection.current_order() if order == "auto" else order if isinstance(order, str) else "given"
+        )
         self.history_, self._pieces = [], {}
 
     def __repr__(self) -> str:
@@ -257,7 +259,7 @@ class Progressive(Stage):
         scores = self._score(view)
         learn = random[states.role[random] == LEARN]
         if self.order == "auto":
-            self._selection.enter(learn, view)
+            self._selection.record(learn, view)
         eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
         taken = take_front(
             scores, eligible, states.role == METER, size - len(random), self._unit, view.native, self._near
@@ -309,7 +311,7 @@ class Progressive(Stage):
         Y = unit(Y).astype(np.float32)
         states = self._row_states
         if self._sums is not None:
-            self._sums.leave(rows[self._new.known(rows)])
+            self._sums.remove(rows[self._new.known(rows)])
         self._new.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
         other = rows[states.role[rows] == WAITING]
         states.role[other], states.due[other] = SELECTED, True
@@ -335,7 +337,7 @@ class Progressive(Stage):
             weight = float(np.clip(stands_for, 1.0, self.clip))
         choose = len(native) >= AGAIN * self._chosen_at
         if self._sums is not None:
-            self._sums.follow(native, random)
+            self._sums.add_new(native, random)
             self.correction_ = self._sums.fit(native[random], weight, self.correction_, choose=choose)
         else:
             new, weights = self._new.take(native).astype(np.float64), np.where(random, weight, 1.0)

@@ -132,7 +132,7 @@ def _fill(plan: Stage, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     plan.correction_ = plan._written.maps[plan._written.now]
     plan._map()
     if plan.order == "auto":
-        plan.order_ = plan._selection.leader()
+        plan.order_ = plan._selection.current_order()
 
 
 def save(plan: Stage, path: str | Path, *, force: bool) -> Path:

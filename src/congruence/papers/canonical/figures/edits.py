@@ -121,13 +121,13 @@ def _check_texts(job: Job[Collection], heldout: Collection) -> None:
     named = ", ".join(f"{before} → {after}" for before, after in job["edits"].items())
     if heldout.bank is not None:
         count = len(heldout.bank.edited_texts)
-        job.remark(
+        job.add_note(
             f"{heldout.name}: {len(heldout.bank.texts)} captions, {count} of them edited{f' ({named})' if named else ''}."
         )
         return
     if templates < 2:
         raise no_captions(heldout.name, job.config.name)
-    job.remark(
+    job.add_note(
         f"{heldout.name}: no captions here. Class prompts of {templates} templates are edited instead, with the class replaced by a random one"
         f"{f'; {named} needs a file of captions' if named else ''}."
     )

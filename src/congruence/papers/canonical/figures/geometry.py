@@ -85,7 +85,7 @@ def run_kernels(job: Job[Collection]) -> None:
                 [heldout.prototypes[k] for k in pair],
             )
             if fa is None or fb is None or ga is None or gb is None:
-                job.remark(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
+                job.add_note(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
                 continue
             rows = test[_some(len(test), 2_000, job.seeds[0])]
             fa, fb = fa[rows], fb[rows]

@@ -33,7 +33,7 @@ def run(job: Job[Collection]) -> None:
     methods = list(job["methods"])
     if "mlp" in methods and importlib.util.find_spec("torch") is None:
         methods.remove("mlp")
-        job.remark("The MLP was left out: it needs PyTorch (pip install 'congruence[train]').")
+        job.add_note("The MLP was left out: it needs PyTorch (pip install 'congruence[train]').")
     for collection in job.data:
         heldout = test_part(collection)
         for pair in collection.pairs:

@@ -20,7 +20,7 @@ def run_controls(job: Job[JAMData]) -> None:
     for data in job.data:
         for control in job["controls"]:
             if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
-                job.remark(f"{data.name} has no unrelated texts: {CONTROLS[control]} is left out.")
+                job.add_note(f"{data.name} has no unrelated texts: {CONTROLS[control]} is left out.")
                 continue
             for seed in job.seeds:
                 own = control_data(data, control, seed)

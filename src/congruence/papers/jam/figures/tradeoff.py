@@ -120,7 +120,7 @@ def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, lis
         }
     )
     named = ", ".join(_named(weight) for weight, on in zip(weights, front, strict=True) if on)
-    job.remark(f"{key[1]}, {key[2]}: λ = {named} on the Pareto front of reconstruction error and 5-way recall.")
+    job.add_note(f"{key[1]}, {key[2]}: λ = {named} on the Pareto front of reconstruction error and 5-way recall.")
     series: list[Series] = []
     for name, on, color in (("on the Pareto front", front, "series-0"), ("dominated", ~front, "before")):
         order = [k for k in np.argsort(mean[:, 0]) if on[k]]
