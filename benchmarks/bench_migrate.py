@@ -145,7 +145,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     clock("fill", fill)
     found = clock("comparing", lambda: passes.repair(database, mapper, "float32", info.dim, retry))
     if found["written"] or found["rows"] != info.rows:
-        raise SystemExit(f"the comparing walk found {found}")
+        raise SystemExit(f"the comparing pass found {found}")
     database.close()
     return clock.parts
 

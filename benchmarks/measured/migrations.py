@@ -16,7 +16,7 @@ _WAYS = {
     "copy in the server": "copy by SQL alone",
     "mapped copy": "copy with a product",
     "fill": "writing",
-    "fill and comparing": "writing and one comparing walk",
+    "fill and comparing": "writing and one comparing pass",
     "whole": "whole: plan, run, verify, switch",
 }
 

@@ -115,7 +115,7 @@ def test_a_stretch_that_is_done_is_not_mapped_again(both, tmp_path, monkeypatch)
 
 
 def test_what_others_change_is_written_again(both, tmp_path):
-    """A new vector that is wrong, and one that is missing, are found by the walk before the switch."""
+    """A new vector that is wrong, and one that is missing, are found by the pass before the switch."""
     ours, _ = both
     migrate(ours, tmp_path / "j", steps=("run", "verify"))
     database = open_database(str(ours))

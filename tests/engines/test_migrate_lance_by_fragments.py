@@ -59,7 +59,7 @@ def column_files(where):
 
 
 class Meanwhile(LocalEngine):
-    """While its first walk has told of one stretch, another program changes the table."""
+    """While its first pass has reported one range, another program changes the table."""
 
     def __init__(self, where, change):
         self.where, self.change = where, change

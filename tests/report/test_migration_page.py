@@ -102,7 +102,7 @@ def test_the_command_takes_the_folder_of_a_journal(here, journal, tmp_path):
     done = here("report", folder, "-o", tmp_path / "m.html")
     assert done.code == 0, done.err
     assert "verified, 1,234 rows\nReport: " in done.out
-    assert "Comparing walks" in (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert "Comparing passes" in (tmp_path / "m.html").read_text(encoding="utf-8")
     assert json.loads(here("report", folder, "-o", tmp_path / "n.html", "--json").out)["resumed"] == 2
     refused = here("report", folder, "sample", "-o", tmp_path / "o.html")
     assert refused.code == 2

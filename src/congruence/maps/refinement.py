@@ -191,19 +191,19 @@ def refine(
     U, V = U[rows[0]], V[rows[1]]
     whole = _Rounds(base, U, V, 1, n_neighbors)
     frames = leading_directions(U, _DIRECTIONS), leading_directions(V, _DIRECTIONS)
-    walk = _Rounds(base, U @ frames[0], V @ frames[1], max_iter, n_neighbors)
+    search = _Rounds(base, U @ frames[0], V @ frames[1], max_iter, n_neighbors)
     full, (A, B) = (A, B), (A @ frames[0], B @ frames[1])
     before, after = np.empty(n), np.empty(n)
     fold = np.random.default_rng(random_state).permutation(different)[labels] % min(folds, different)
     gallery = 0
     for k in range(fold.max() + 1):
         out = fold == k
-        first, last, _ = walk.run(A[~out], B[~out])
-        before[out], after[out] = walk.ranks(first, A[out], B[out]), walk.ranks(last, A[out], B[out])
+        first, last, _ = search.run(A[~out], B[~out])
+        before[out], after[out] = search.ranks(first, A[out], B[out]), search.ranks(last, A[out], B[out])
         gallery = max(gallery, len(V) + int(out.sum()))
     gain = np.bincount(labels, np.log2(before / after)) / np.bincount(labels)
     p_value = _sign_test(gain, random_state)
-    _, _, (i, j, rounds) = walk.run(A, B)
+    _, _, (i, j, rounds) = search.run(A, B)
     i, j, _ = whole.match(whole.fit(np.concatenate([full[0], U[i]]), np.concatenate([full[1], V[j]])))
     return Refinement(
         improves=p_value <= LEVEL,
