@@ -17,7 +17,7 @@ import numpy as np
 
 from congruence._utils.atomic import atomic_path, check_output, find_copy, why_foreign
 from congruence._utils.optional import require
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
 
@@ -174,7 +174,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             f"Got no {WEIGHTS} in {folder}; expected the map's arrays. Save or copy the map again."
         ) from None
     except OSError as error:
-        raise FileError(say_refusal(error, f"while reading {folder / WEIGHTS}")) from error
+        raise FileError(describe_refusal(error, f"while reading {folder / WEIGHTS}")) from error
     if hashlib.sha256(raw).hexdigest() != config.get("weights_sha256"):
         raise CorruptFileError(
             f"Got a {WEIGHTS} in {folder} that is truncated or was edited; expected the bytes it was saved with. "
@@ -201,7 +201,7 @@ def _read_config(folder: Path) -> dict[str, object]:
     except FileNotFoundError:
         raise CorruptFileError(f"Got no {CONFIG} in {folder}; expected a saved map. Check the path.") from None
     except OSError as error:
-        raise FileError(say_refusal(error, f"while reading {folder / CONFIG}")) from error
+        raise FileError(describe_refusal(error, f"while reading {folder / CONFIG}")) from error
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(
             f"Got an unreadable {CONFIG} in {folder} ({error}); expected JSON. Copy or fit the map again."

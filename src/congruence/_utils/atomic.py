@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from congruence._utils.owner import find_left_over, temporary_path
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence._utils.rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
@@ -97,7 +97,7 @@ def atomic_path(
     except BaseException as error:
         _remove(temporary)
         if isinstance(error, OSError) and not isinstance(error, CongruenceError) and _is_about(error, temporary, path):
-            said = f"{say_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
+            said = f"{describe_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
             raise StorageError(said) from error
         raise
     _sync_names(path)
@@ -175,7 +175,7 @@ def _check_parent(path: Path) -> None:
     try:
         there = parent.is_dir()
     except OSError as error:
-        raise StorageError(say_refusal(error, f"from the system for the folder {parent}")) from error
+        raise StorageError(describe_refusal(error, f"from the system for the folder {parent}")) from error
     if not there:
         raise FileError(
             f"Got no folder {parent}; expected it to exist. Create it, or pass a path in a folder that exists."

@@ -35,7 +35,7 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _ADVICE
 
 
-def say_refusal(error: OSError, doing: str) -> str:
+def describe_refusal(error: OSError, doing: str) -> str:
     """Return one message about an error of the operating system.
 
     Parameters

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence.cli._signals import Stopped
 from congruence.cli._streams import OutputLostError
 from congruence.errors import CongruenceError
@@ -70,7 +70,7 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
         ), BAD_INPUT
     if isinstance(error, OSError):
         where = f"for {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else "during the work"
-        return f"{say_refusal(error, f'from the system {where}')}{kept}", BAD_INPUT
+        return f"{describe_refusal(error, f'from the system {where}')}{kept}", BAD_INPUT
     return f"{_say_bug(error)}{kept}", BUG
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.refusals import is_refusal, say_refusal
+from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.databases._address import Address
 from congruence.errors import CorruptFileError, FileError, IdError
 
@@ -69,13 +69,13 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
         yield
     except damage as error:
         if is_refusal(error):
-            raise FileError(say_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
+            raise FileError(describe_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
         raise CorruptFileError(
             f"Got a truncated or damaged file, {path} ({str(error)[:300]}); expected an intact one of the kind its name says. "
             "Copy or write it again."
         ) from error
     except OSError as error:
-        raise FileError(say_refusal(error, f"while reading {path}")) from error
+        raise FileError(describe_refusal(error, f"while reading {path}")) from error
 
 
 def copy_mode(source: Path, target: Path) -> None:

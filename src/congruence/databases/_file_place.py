@@ -13,7 +13,7 @@ from pathlib import Path
 
 from congruence._utils.atomic import atomic_path
 from congruence._utils.lock import locked
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence._utils.rename import exchange
 from congruence.databases._base import Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError, StorageError
@@ -41,7 +41,7 @@ def fingerprint(path: Path) -> str:
     try:
         return _digest(path)
     except OSError as error:
-        raise FileError(say_refusal(error, f"while reading {path}")) from error
+        raise FileError(describe_refusal(error, f"while reading {path}")) from error
 
 
 def _digest(path: Path) -> str:
@@ -139,7 +139,7 @@ class FilePlace:
                     os.rename(self._aside, self.other if self.path.exists() else self.path)
         except OSError as error:
             raise StorageError(
-                say_refusal(error, f"while repairing an interrupted switch or removal of {self.path}")
+                describe_refusal(error, f"while repairing an interrupted switch or removal of {self.path}")
             ) from error
 
     # ---- the record --------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class FilePlace:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise FileError(say_refusal(error, f"while reading {path}")) from error
+            raise FileError(describe_refusal(error, f"while reading {path}")) from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptFileError(
                 f"Got a damaged record of a migration, {path} ({error}); expected one written by this library. "
@@ -186,7 +186,7 @@ class FilePlace:
             (made / self.other.parent.name).mkdir(parents=True)
             (made / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
-            raise StorageError(say_refusal(error, f"while creating a folder next to {self.path}")) from error
+            raise StorageError(describe_refusal(error, f"while creating a folder next to {self.path}")) from error
         return made
 
     def begun(self, made: Path) -> None:
@@ -194,7 +194,7 @@ class FilePlace:
         try:
             os.rename(made, self.folder)
         except OSError as error:
-            raise StorageError(say_refusal(error, f"while creating {self.folder}")) from error
+            raise StorageError(describe_refusal(error, f"while creating {self.folder}")) from error
 
     # ---- state and switch --------------------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ class FilePlace:
             for folder in (self.path.parent, self.other.parent):
                 _sync(folder)
         except OSError as error:
-            raise StorageError(say_refusal(error, f"while switching {self.path}")) from error
+            raise StorageError(describe_refusal(error, f"while switching {self.path}")) from error
         record = self.record()
         assert record is not None
         record.switched = switched
@@ -259,7 +259,7 @@ class FilePlace:
                 os.rename(self.folder, self._dropped)
                 shutil.rmtree(self._dropped)
         except OSError as error:
-            raise StorageError(say_refusal(error, f"while removing {self.folder}")) from error
+            raise StorageError(describe_refusal(error, f"while removing {self.folder}")) from error
 
 
 def _sync(folder: Path) -> None:

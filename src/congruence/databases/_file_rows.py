@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence.errors import CorruptFileError, DtypeError, FileError, StorageError
 
 __all__ = ["RowVectors"]
@@ -68,7 +68,7 @@ class RowVectors:
             if os.fstat(self._file.fileno()).st_size < size or os.fstat(self._marks.fileno()).st_size < self.rows:
                 raise ValueError("truncated")
         except OSError as error:
-            raise FileError(say_refusal(error, f"while opening {path}")) from error
+            raise FileError(describe_refusal(error, f"while opening {path}")) from error
         except _DAMAGE as error:
             raise CorruptFileError(
                 f"Got damaged new vectors, {path} ({error}); expected the file that this migration wrote. Discard the new vectors, and run the migration again."
@@ -86,7 +86,7 @@ class RowVectors:
             with open(marks, "wb") as stream:
                 stream.truncate(rows)
         except OSError as error:
-            raise StorageError(say_refusal(error, f"from the disk while writing {path}")) from error
+            raise StorageError(describe_refusal(error, f"from the disk while writing {path}")) from error
 
     def write(self, rows: np.ndarray, vectors: np.ndarray) -> None:
         """Store vectors, then the marks of their rows. Raises StorageError, DtypeError.
@@ -111,7 +111,7 @@ class RowVectors:
                 for start, stop in _ranges(rows):
                     _put(self._marks, int(rows[start]), np.ones(stop - start, np.uint8))
         except OSError as error:
-            raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
+            raise StorageError(describe_refusal(error, f"from the disk while writing {self._path}")) from error
 
     def forget(self, rows: np.ndarray) -> None:
         """Remove the marks of rows. Raises StorageError."""
@@ -120,7 +120,7 @@ class RowVectors:
                 for start, stop in _ranges(rows):
                     _put(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
         except OSError as error:
-            raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
+            raise StorageError(describe_refusal(error, f"from the disk while writing {self._path}")) from error
 
     def there(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return which rows of a range are written, ndarray of bool."""
@@ -149,7 +149,7 @@ class RowVectors:
                     )
                 got += count
         except OSError as error:
-            raise FileError(say_refusal(error, f"while reading {stream.name}")) from error
+            raise FileError(describe_refusal(error, f"while reading {stream.name}")) from error
 
     def flush(self) -> None:
         """Sync both files to disk, the marks last. Raises StorageError."""
@@ -159,7 +159,7 @@ class RowVectors:
             for stream in (self._file, self._marks):
                 os.fsync(stream.fileno())
         except OSError as error:
-            raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
+            raise StorageError(describe_refusal(error, f"from the disk while writing {self._path}")) from error
 
     def close(self) -> None:
         """Close both files."""

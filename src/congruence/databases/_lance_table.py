@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.lance_urls import lance_location
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence.databases._address import Address
 from congruence.databases._bits import pack, unpack
 from congruence.errors import (
@@ -285,7 +285,7 @@ def _as_ours(error: Exception, place: TablePlace, where: str | None) -> Congruen
     if found := re.search(r"os error (\d+)", text):
         number = int(found[1])
     if number is not None:
-        return StorageError(say_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
+        return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
     if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
         return ParameterError(
             f"Got the condition {where!r}, which Lance refuses ({said}); expected one for its where. Pass rows=… with a condition in LanceDB's SQL."

@@ -236,7 +236,7 @@ class _EmbedWork:
     output : Output
     batch_size : int
     quarantine : bool
-        Set bad rows aside instead of stopping.
+        Quarantine bad rows instead of stopping.
     """
 
     encoder: EncoderSpec
@@ -257,14 +257,14 @@ class _EmbedWork:
                 "weights on every machine. If not all machines have a GPU, pass device=… and dtype=…."
             )
         ids = self.data.ids(fragment, self.first_rows.get(fragment.name, 0))
-        aside: list[pa.RecordBatch] = []
+        bad_batches: list[pa.RecordBatch] = []
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            batches = self._batches(encoder, fragment, ids, pool, aside)
+            batches = self._batches(encoder, fragment, ids, pool, bad_batches)
             receipt = write_fragment(self.output, fragment.name, self.layout, batches, kept=False)
-        if aside:
+        if bad_batches:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
-            write_parquet(place, aside[0].schema, iter(aside))
-        return {**receipt.to_dict(), "bad": sum(len(one) for one in aside)}
+            write_parquet(place, bad_batches[0].schema, iter(bad_batches))
+        return {**receipt.to_dict(), "bad": sum(len(one) for one in bad_batches)}
 
     def _batches(
         self,
@@ -272,7 +272,7 @@ class _EmbedWork:
         fragment: Fragment,
         ids: np.ndarray,
         pool: ThreadPoolExecutor,
-        aside: list[pa.RecordBatch],
+        bad_batches: list[pa.RecordBatch],
     ) -> Iterator[pa.RecordBatch]:
         size = -(-_READ // self.batch_size) * self.batch_size
         on_error = "skip" if self.quarantine else "fail"
@@ -286,7 +286,7 @@ class _EmbedWork:
                 rows = np.setdiff1d(np.arange(len(piece)), list(found))
                 reasons = [failure["error"] for failure in run.failures]
                 schema = quarantine_schema(self.data.schema)
-                aside.append(quarantined(piece, rows, reasons, fragment.start + start, items.name, schema))
+                bad_batches.append(quarantined(piece, rows, reasons, fragment.start + start, items.name, schema))
             if found:
                 known = arrow_ids(items.ids[list(found)]).cast(self.layout.schema.field("id").type)
                 yield self.layout.fill(known, np.stack(list(found.values())))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from congruence._utils.lance_urls import aws_endpoint, lance_location
 from congruence._utils.optional import require
-from congruence._utils.refusals import is_refusal, say_refusal
+from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.errors import FileError, ParameterError, StorageError
 
 __all__ = ["Place", "is_url"]
@@ -277,7 +277,7 @@ def _refusals(place: Place, doing: str) -> Iterator[None]:
         raise FileError(f"Got no file at {place.shown}; expected one. Check the path.") from error
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, OSError) and is_refusal(error):
-            raise kind(say_refusal(error, f"while {doing} {place.shown}")) from error
+            raise kind(describe_refusal(error, f"while {doing} {place.shown}")) from error
         raise kind(
             f"Got a refusal while {doing} {place.shown} ({str(error)[:300]}); expected access. Check the URL, its endpoint_override and the "
             "credentials in the environment of every machine."

@@ -197,7 +197,7 @@ class _TransformWork:
     block : int
         Rows of a block.
     quarantine : bool
-        Put bad rows aside rather than stop.
+        Quarantine bad rows instead of stopping.
     """
 
     data: DataSet
@@ -210,18 +210,18 @@ class _TransformWork:
     def __call__(self, fragment: Fragment) -> dict[str, object]:
         """Map a fragment, write it, and return its receipt as plain data."""
         source = self.data.open(fragment)
-        aside: list[pa.RecordBatch] = []
+        bad_batches: list[pa.RecordBatch] = []
         receipt = write_fragment(
-            self.output, fragment.name, self.layout, self._batches(source, fragment, aside), kept=True
+            self.output, fragment.name, self.layout, self._batches(source, fragment, bad_batches), kept=True
         )
-        bad = sum(len(one) for one in aside)
-        if aside:
+        bad = sum(len(one) for one in bad_batches)
+        if bad_batches:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
-            write_parquet(place, aside[0].schema, iter(aside))
+            write_parquet(place, bad_batches[0].schema, iter(bad_batches))
         return {**receipt.to_dict(), "bad": bad}
 
     def _batches(
-        self, source: TableFragment, fragment: Fragment, aside: list[pa.RecordBatch]
+        self, source: TableFragment, fragment: Fragment, bad_batches: list[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         name = self.data.path_of(fragment)
         first = True
@@ -233,7 +233,7 @@ class _TransformWork:
             except InputError:
                 if not self.quarantine:
                     raise
-                piece = self._put_aside(piece, start, name, aside)
+                piece = self._quarantine(piece, start, name, bad_batches)
                 if not len(piece):
                     continue
                 ids, block = source.block(piece, start)
@@ -244,10 +244,12 @@ class _TransformWork:
     def _stored(self, block: np.ndarray) -> np.ndarray:
         return store_as(self.function(block), self.function.dtype, self.output.place.shown)
 
-    def _put_aside(self, piece: pa.RecordBatch, start: int, name: str, aside: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _quarantine(
+        self, piece: pa.RecordBatch, start: int, name: str, bad_batches: list[pa.RecordBatch]
+    ) -> pa.RecordBatch:
         columns = self.data.columns
         code = find_bad(piece.column(columns.vector), self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
         if code.any():
             rows, schema = np.flatnonzero(code), quarantine_schema(columns.schema)
-            aside.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name, schema))
+            bad_batches.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name, schema))
         return piece.filter(pa.array(code == 0))

@@ -11,7 +11,7 @@ import numpy as np
 
 from congruence._utils.display import short
 from congruence._utils.ids import id_texts
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence._utils.typing import Labels
 from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings
@@ -73,7 +73,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     except UnicodeDecodeError as error:
         raise InputError(f"Got {path}, which is not UTF-8; expected TREC qrels as text. Save it as UTF-8.") from error
     except OSError as error:
-        raise FileError(say_refusal(error, f"while reading {path}")) from error
+        raise FileError(describe_refusal(error, f"while reading {path}")) from error
     out: dict[str, dict[str, int]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         parts = line.split()

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from congruence._utils.display import short
 from congruence._utils.ids import as_ids
 from congruence._utils.memory import check_memory
-from congruence._utils.refusals import is_refusal, say_refusal
+from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence._utils.validation import check_rows
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
@@ -216,7 +216,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
         raise missing_file(path) from None
     except damage as error:
         if is_refusal(error):  # pyarrow and h5py report both as OSError
-            raise FileError(say_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
+            raise FileError(describe_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
         if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
             raise _too_large(path, error) from error
         raise CorruptFileError(
@@ -226,7 +226,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
     except MemoryError as error:
         raise _too_large(path, error) from error
     except OSError as error:
-        raise FileError(say_refusal(error, f"while reading {path}")) from error
+        raise FileError(describe_refusal(error, f"while reading {path}")) from error
 
 
 def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:

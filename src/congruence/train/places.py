@@ -12,7 +12,7 @@ from pathlib import Path
 
 from congruence._utils.atomic import atomic_path, has_marker
 from congruence._utils.lock import locked
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence.errors import OutputExistsError, StorageError
 from congruence.train.checkpoint import why_no_checkpoint
 
@@ -84,7 +84,7 @@ def named_folder(place: Path) -> Iterator[Path]:
             f"Got a file at {place} for checkpoints; expected a folder. Pass another checkpoint=…."
         ) from None
     except OSError as error:
-        raise StorageError(say_refusal(error, f"from the disk for the checkpoints at {place}")) from error
+        raise StorageError(describe_refusal(error, f"from the disk for the checkpoints at {place}")) from error
     with _held(place):
         try:
             yield place

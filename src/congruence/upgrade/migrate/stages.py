@@ -13,7 +13,7 @@ import pyarrow as pa
 from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, same_ids
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix
 from congruence.embeddings import Embeddings
@@ -294,7 +294,7 @@ def _writing(path: Path) -> Iterator[None]:
     except BaseException as error:
         path.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, CongruenceError):
-            raise StorageError(say_refusal(error, f"from the disk while writing {path}")) from error
+            raise StorageError(describe_refusal(error, f"from the disk while writing {path}")) from error
         raise
 
 

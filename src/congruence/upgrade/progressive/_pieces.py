@@ -10,7 +10,7 @@ from pathlib import Path
 
 from congruence._utils.atomic import atomic_path, why_foreign
 from congruence._utils.owner import find_left_over
-from congruence._utils.refusals import say_refusal
+from congruence._utils.refusals import describe_refusal
 from congruence.errors import CorruptFileError, FileError
 from congruence.persist import CARD, CONFIG, FORMAT, WEIGHTS
 
@@ -67,7 +67,7 @@ def _read(folder: Path, name: str, *, keep: bool) -> bytes:
             f"Got no {name} in {folder}; expected all files of the plan. Restore the folder of the plan from a backup."
         ) from None
     except OSError as error:
-        raise FileError(say_refusal(error, f"while reading {path}")) from error
+        raise FileError(describe_refusal(error, f"while reading {path}")) from error
     if found.hexdigest()[:40] != Path(name).stem:
         raise CorruptFileError(
             f"Got {path}, which is truncated or was edited; expected the bytes it was saved with. Restore the folder of the plan from a backup."
