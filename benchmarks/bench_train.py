@@ -99,14 +99,11 @@ def trainer(options):
 
 def ours(options, clock):
     """Run the library's own training loop with timers around its parts."""
-    import importlib
-
     import torch
 
     from congruence.train import _layers, _objective, optim, rows
-    from congruence.transport import _autograd
+    from congruence.transport import _autograd, divergence
 
-    klot = importlib.import_module("congruence.transport.klot")
     solves = []
 
     def which():
@@ -116,7 +113,7 @@ def ours(options, clock):
     rows.ArrayRows.batch = clock.timed("draw", rows.ArrayRows.batch)
     _layers.Head.forward = clock.timed(lambda: "heads" if torch.is_grad_enabled() else "teach", _layers.Head.forward)
     _objective.siglip_loss = clock.timed("pairs", _objective.siglip_loss)
-    klot.iterate = clock.timed(which, klot.iterate)
+    divergence.iterate = clock.timed(which, divergence.iterate)
     _autograd.KlotFeatures.apply = staticmethod(clock.timed("slope", _autograd.KlotFeatures.apply))
     torch.Tensor.backward = clock.timed("backward", torch.Tensor.backward)
     optim.Lion.step = clock.timed("optimizer", optim.Lion.step)

@@ -22,9 +22,9 @@ from congruence.compare.layers import compare_layers
 from congruence.embed.output import write_failures, write_ids
 from congruence.errors import CongruenceWarning, IdError
 from congruence.negatives import write_negatives
-from congruence.negatives.generate import Negative
+from congruence.negatives.generation import Negative
 from congruence.report import draw_experiment, write_layers
-from congruence.report.render import fill, templates
+from congruence.report.rendering import fill, templates
 from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
 

@@ -12,7 +12,7 @@ import process  # noqa: F401 - and so pytest, which every fork would import to f
 from congruence import OrthogonalMap
 from congruence.cli import COMMANDS, _program
 from congruence.plotting.look import COLOR, explain, tidy
-from congruence.report.render import templates
+from congruence.report.rendering import templates
 from congruence.report.svg import draw_svg
 
 LETTERS = "".join(map(chr, range(32, 127))) + "–−×κμσ"

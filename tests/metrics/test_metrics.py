@@ -8,8 +8,8 @@ from scipy.spatial.distance import cosine as scipy_cosine
 from sklearn.metrics import top_k_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier
 
-import congruence.metrics._base as base
 import congruence.metrics.retrieval as retrieval
+import congruence.metrics.rows as metric_rows
 from congruence.errors import IdError, InputError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics import (
     class_retrieval,
@@ -181,7 +181,7 @@ def test_recall_refuses_what_cannot_be():
 def test_no_square_array_is_built(monkeypatch):
     """Blocks of queries bound the memory, however many rows there are."""
     seen = []
-    real = base.unit
+    real = metric_rows.unit
     monkeypatch.setattr(retrieval, "unit", lambda A, name: seen.append(A.shape) or real(A, name))
     n = 40_000
     # Its own, so that no other test makes rows tie.

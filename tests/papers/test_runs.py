@@ -30,7 +30,7 @@ from congruence.papers.canonical.controls import controls
 from congruence.papers.canonical.figures import main
 from congruence.papers.canonical.metrics import View
 from congruence.papers.claims import check_claim
-from congruence.papers.listing import experiment_of
+from congruence.papers.experiment_list import experiment_of
 from congruence.papers.results import KEYS, Results
 from congruence.papers.runner import title_of
 from congruence.report import draw_experiment, write_experiment

@@ -73,7 +73,7 @@ def test_marks_of_docstrings_are_told(site, mark):
     ("text", "written"),
     [
         (":class:`congruence.maps.OrthogonalMap`", "[`maps.OrthogonalMap`][congruence.maps.orthogonal.OrthogonalMap]"),
-        (":func:`~congruence.transport.sinkhorn.sinkhorn`", "[`sinkhorn`][congruence.transport.sinkhorn.sinkhorn]"),
+        (":func:`~congruence.transport.balanced.sinkhorn`", "[`sinkhorn`][congruence.transport.balanced.sinkhorn]"),
         (":meth:`Database.write`", "[`Database.write`][congruence.databases.Database]"),
         (":func:`congruence.load`", "[`load`][congruence.upgrade.bridge.loading.load]"),
         (":class:`a map <congruence.maps.Map>`", "[`a map`][congruence.maps.Map]"),

@@ -29,8 +29,8 @@ from congruence.errors import (
     ShapeError,
 )
 from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
-from congruence.stores._ids import column_texts
 from congruence.stores.formats import FORMATS
+from congruence.stores.ids import column_texts
 
 RNG = np.random.default_rng(0)
 

@@ -11,7 +11,7 @@ import pytest
 import congruence._utils.memory as memory
 from congruence.errors import CongruenceError, CorruptFileError, OutOfMemoryError
 from congruence.stores import open_source, read_embeddings
-from congruence.stores._base import reading
+from congruence.stores.reading import reading
 
 MIB = 2**20
 

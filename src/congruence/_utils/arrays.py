@@ -171,7 +171,7 @@ def normalize_rows(X: Array) -> Array:
     """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 
     Zero rows stay zero, since they have no direction. Code that needs a direction must reject such rows first
-    (:func:`congruence.metrics._base.unit`, ``as_matrix``).
+    (:func:`congruence.metrics.rows.unit`, ``as_matrix``).
 
     Parameters
     ----------

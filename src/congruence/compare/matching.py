@@ -12,10 +12,10 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS
-from congruence.metrics._base import check_same_width, unit
 from congruence.metrics.definitions import Measure, measures
 from congruence.metrics.dissimilarity import MOST_ROWS
 from congruence.metrics.null import PERMUTATION_STATISTICS
+from congruence.metrics.rows import check_same_width, unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

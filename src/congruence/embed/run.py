@@ -40,7 +40,7 @@ from congruence.errors import (
     StorageError,
 )
 from congruence.stores import find_format, open_sink
-from congruence.stores._ids import arrow_ids, id_type_of
+from congruence.stores.ids import arrow_ids, id_type_of
 
 __all__ = ["EmbedReport", "embed"]
 

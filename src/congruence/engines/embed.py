@@ -26,7 +26,7 @@ from congruence.engines.journal import Journal, Plan
 from congruence.engines.outputs import Output, write_fragment, write_parquet
 from congruence.engines.transform import DataSetReport
 from congruence.errors import CorruptFileError, ModalityError, ParameterError, SpaceMismatchError
-from congruence.stores._ids import arrow_ids
+from congruence.stores.ids import arrow_ids
 from congruence.stores.layout import TableLayout
 
 __all__ = ["EmbedDataSetReport", "EncoderSpec", "embed_dataset"]

@@ -15,8 +15,8 @@ from congruence.embed.inputs import ID_COLUMNS, Items, choose_column
 from congruence.engines.dataset import Fragment, cut_files, name_of, open_version, parquet_files, split_spec
 from congruence.engines.places import Place, is_url
 from congruence.errors import CorruptFileError, DtypeError, FileError, ParameterError
-from congruence.stores._base import reading
-from congruence.stores._ids import clean_ids, id_type_of
+from congruence.stores.ids import clean_ids, id_type_of
+from congruence.stores.reading import reading
 
 __all__ = ["ITEM_BYTES", "ItemSet", "open_itemset"]
 

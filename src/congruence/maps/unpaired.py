@@ -320,8 +320,8 @@ def _compare(search: _Search, tries: list[tuple[np.ndarray, np.ndarray]]) -> tup
 
 def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
     """Couple rows by the similarity of their similarity distributions, each minus the mean distribution of its side."""
+    from congruence.transport.balanced import sinkhorn
     from congruence.transport.gromov import local_distributions
-    from congruence.transport.sinkhorn import sinkhorn
 
     affinity = _directions(local_distributions(U)) @ _directions(local_distributions(V)).T
     scale = float(affinity.std()) or 1.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 
@@ -13,7 +12,8 @@ from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
 from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_scale
-from congruence.errors import DtypeError, ShapeError, ZeroRowError
+from congruence.errors import DtypeError, ShapeError
+from congruence.metrics.rows import check_same_width
 
 #: Transformations that leave a value unchanged. Up to ``"joint permutation"``, they may be applied to either side independently.
 INVARIANCES = {
@@ -133,44 +133,6 @@ def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNam
 def give(value: Array) -> float | Tensor:
     """Return a Python float for NumPy and a 0-d tensor, with its graph, for torch."""
     return value if is_tensor(value) else float(value)
-
-
-def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
-    """Refuse matrices of different widths, since they are in different spaces.
-
-    Raises
-    ------
-    ShapeError
-        If arrays have the wrong shape.
-    """
-    if A.shape[1] != B.shape[1]:
-        raise ShapeError(
-            f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space. Map one side into the other space first."
-        )
-
-
-@overload
-def unit(A: np.ndarray, name: str) -> np.ndarray: ...
-@overload
-def unit(A: Array, name: str) -> Array: ...
-def unit(A: Array, name: str) -> Array:
-    """Return the rows scaled to unit norm, in A's dtype; a zero row is an error.
-
-    Raises
-    ------
-    ZeroRowError
-        If arrays have a row of zeros.
-    """
-    # Scaling by the largest entry first keeps the squares from overflowing or vanishing.
-    xp = namespace(A)
-    top = xp.max(xp.abs(A), axis=1, keepdims=True)
-    if not xp.all(top):
-        rows = to_numpy(xp.nonzero(top[:, 0] == 0)[0])
-        raise ZeroRowError(
-            f"Got a row of zeros in {name} (row {rows[0]}); expected rows with a direction, which a cosine needs. Drop such rows."
-        )
-    scaled = A / top
-    return scaled / xp.sqrt(xp.einsum("ij,ij->i", scaled, scaled))[:, None]
 
 
 def codes(labels: Labels, n: int, name: str) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array, Device
-from congruence.metrics._base import unit
+from congruence.metrics.rows import unit
 
 # Bytes of the rows that are compared at a time: they should stay in the processor's cache.
 _PAIR_BYTES = 2**20

@@ -14,9 +14,9 @@ import numpy as np
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.metrics import null
-from congruence.metrics._base import unit
 from congruence.metrics.local_alignment import Masked, compare_masked, prepare_masked, reorder_masked
 from congruence.metrics.null import PermutationStatistic, entry
+from congruence.metrics.rows import unit
 
 __all__ = ["FORMULAS", "Measure", "measures"]
 

@@ -16,7 +16,7 @@ from congruence._utils.arrays import blocks, device, is_remote, is_tensor, names
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
-from congruence.metrics._base import unit
+from congruence.metrics.rows import unit
 
 __all__ = ["MOST_ROWS", "Dissimilarities", "rsa"]
 

@@ -15,8 +15,8 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import Device, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
-from congruence.metrics._base import unit
 from congruence.metrics._comparison import pair_values
+from congruence.metrics.rows import unit
 from congruence.metrics.search import check_n_neighbors, neighbor_table, rescale, search_device
 
 __all__ = ["Masked", "cknna", "compare_masked", "masked_gram", "prepare_masked", "reorder_masked"]

@@ -7,7 +7,8 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_scale
-from congruence.metrics._base import paired, unit
+from congruence.metrics._base import paired
+from congruence.metrics.rows import unit
 
 __all__ = ["paired_cosine", "paired_cosines", "paired_distance"]
 

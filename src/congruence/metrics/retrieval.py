@@ -17,8 +17,9 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import Labels, RowsLike, SizedRows
 from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
-from congruence.metrics._base import check_same_width, codes, unit
+from congruence.metrics._base import codes
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
+from congruence.metrics.rows import check_same_width, unit
 
 __all__ = [
     "class_retrieval",

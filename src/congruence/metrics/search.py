@@ -20,8 +20,8 @@ from congruence._utils.top_k import candidate_slices, kth_from_below, select_top
 from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics._base import check_same_width, unit
 from congruence.metrics._comparison import centered_form, device_transfer, exact_similarity
+from congruence.metrics.rows import check_same_width, unit
 
 __all__ = ["NEIGHBORS", "check_n_neighbors", "nearest", "neighbor_table", "rescale", "search_device"]
 

@@ -1,6 +1,6 @@
 """Hard negative captions for any captions: English ones by rules, others by a user-defined generator."""
 
-from congruence.negatives.generate import GENERATORS, KINDS, Generator, Negative, by_rules, count, generate, register
+from congruence.negatives.generation import GENERATORS, KINDS, Generator, Negative, by_rules, count, generate, register
 from congruence.negatives.output import write_negatives
 from congruence.negatives.siblings import sibling_negatives
 

@@ -15,7 +15,7 @@ from congruence._utils.atomic import atomic_path
 from congruence._utils.display import is_formula
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import CongruenceWarning, ShapeError
-from congruence.negatives.generate import Negative
+from congruence.negatives.generation import Negative
 
 __all__ = ["write_negatives"]
 

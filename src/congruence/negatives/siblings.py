@@ -11,7 +11,7 @@ from congruence._utils.top_k import top_k
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import ParameterError
-from congruence.negatives.generate import Negative, check_captions
+from congruence.negatives.generation import Negative, check_captions
 from congruence.negatives.words import Edit, Sentence, changed_words
 
 __all__ = ["sibling_negatives"]

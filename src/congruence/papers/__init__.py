@@ -6,10 +6,10 @@ from congruence.papers.canonical import Collection, Model
 from congruence.papers.claims import check_claim, check_rule
 from congruence.papers.config import config_names, load_config, parse_config
 from congruence.papers.data import Data
+from congruence.papers.experiment_list import NOT_RUN, count_experiments, listing
 from congruence.papers.jam import JAMData
 from congruence.papers.job import Config, Job
-from congruence.papers.listing import NOT_RUN, count_experiments, listing
-from congruence.papers.panels import panels
+from congruence.papers.panel_data import panels
 from congruence.papers.registry import STUDIES
 from congruence.papers.results import Results
 from congruence.papers.runner import Outcome, run

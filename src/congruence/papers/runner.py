@@ -18,7 +18,7 @@ from congruence.papers.claims import check_claim
 from congruence.papers.config import load_config, with_parameters
 from congruence.papers.data import Data, DataT
 from congruence.papers.job import QUICK_DRAWS, Config, Job
-from congruence.papers.panels import panels
+from congruence.papers.panel_data import panels
 from congruence.papers.plain import ClaimCheck, ExperimentResults
 from congruence.papers.registry import kinds
 from congruence.papers.study import Request, Study

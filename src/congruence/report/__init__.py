@@ -5,7 +5,7 @@ from congruence.report.experiment import write_experiment, write_files
 from congruence.report.experiment_page import render_experiment
 from congruence.report.layers import write_layers, write_similarities
 from congruence.report.migration import read_migration, read_reembedding, render_migration, write_migration
-from congruence.report.render import render, write_report
+from congruence.report.rendering import render, write_report
 from congruence.report.sheet import draw_experiment
 from congruence.report.story import render_story, write_story
 from congruence.report.summary import summarize

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from congruence._utils.atomic import atomic_path
-from congruence.report.render import fill, svg
+from congruence.report.rendering import fill, svg
 from congruence.upgrade.certify import ACTIONS, Certificate
 
 __all__ = ["render_certificate", "write_certificate"]

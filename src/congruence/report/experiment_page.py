@@ -8,7 +8,7 @@ import json
 from congruence.papers import claim_lines, data_lines, panels
 from congruence.papers.plain import AXES, ExperimentResults
 from congruence.papers.summary import note_lines
-from congruence.report.render import fill
+from congruence.report.rendering import fill
 
 __all__ = ["render_experiment"]
 

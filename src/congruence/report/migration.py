@@ -9,7 +9,7 @@ from typing import Any
 from congruence._utils.atomic import atomic_path
 from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
-from congruence.report.render import fill, svg
+from congruence.report.rendering import fill, svg
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.native import read_stages
 from congruence.upgrade.migrate.summary import summarize

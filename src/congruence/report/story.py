@@ -9,7 +9,7 @@ from congruence._utils.atomic import atomic_path
 from congruence._version import __version__
 from congruence.plotting import draw_progress
 from congruence.plotting.data import ProgressPicture, ProgressPoint
-from congruence.report.render import fill, svg
+from congruence.report.rendering import fill, svg
 
 __all__ = [
     "CertifiedStrategy",

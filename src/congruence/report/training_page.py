@@ -8,7 +8,7 @@ from typing import Any
 from congruence._utils.atomic import atomic_path
 from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
 from congruence.plotting.training import recalls_size
-from congruence.report.render import fill, svg
+from congruence.report.rendering import fill, svg
 
 __all__ = ["render_training", "write_training"]
 

@@ -15,9 +15,8 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, Source, missing_file, natural
+from congruence.stores._base import BATCH, Source, natural
 from congruence.stores._columns import Columns, Rows, output_schema
-from congruence.stores._ids import Column, column_ids, column_texts
 from congruence.stores._place import check_output_place
 from congruence.stores._sink import Sink
 from congruence.stores.formats import (
@@ -30,6 +29,8 @@ from congruence.stores.formats import (
     parse_spec,
     suffixes,
 )
+from congruence.stores.ids import Column, column_ids, column_texts
+from congruence.stores.reading import missing_file
 from congruence.stores.rows import StreamedRows, open_rows
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence.errors import CorruptFileError, DtypeError, ShapeError
-from congruence.stores._base import reading
+from congruence.stores.reading import reading
 
 
 def as_column(array: np.ndarray, path: str) -> np.ndarray:

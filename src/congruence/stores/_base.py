@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,16 @@ from numpy.typing import ArrayLike
 from congruence._utils.display import short
 from congruence._utils.ids import as_ids
 from congruence._utils.memory import check_memory
-from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence._utils.validation import check_rows
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
-    CongruenceError,
     CorruptFileError,
-    FileError,
     NotFiniteError,
-    OutOfMemoryError,
     ParameterError,
     ZeroRowError,
 )
 from congruence.stores._columns import Columns, Rows
-from congruence.stores._ids import id_array, id_type_of
+from congruence.stores.ids import id_array, id_type_of
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
@@ -205,37 +200,6 @@ class Source(ABC):
         )
 
 
-@contextmanager
-def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Convert errors raised inside to this library's: FileError, OutOfMemoryError, or CorruptFileError for types in ``damage``."""
-    try:
-        yield
-    except CongruenceError:
-        raise
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    except damage as error:
-        if is_refusal(error):  # pyarrow and h5py report both as OSError
-            raise FileError(describe_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
-        if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
-            raise _too_large(path, error) from error
-        raise CorruptFileError(
-            f"Got a truncated or damaged file, {path} ({short(str(error), 300)}); expected an intact file in the format of its suffix. "
-            "Copy or write it again."
-        ) from error
-    except MemoryError as error:
-        raise _too_large(path, error) from error
-    except OSError as error:
-        raise FileError(describe_refusal(error, f"while reading {path}")) from error
-
-
-def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
-    return OutOfMemoryError(
-        f"Got more data from {path} than fit into memory ({error}); expected less. Use a machine with more memory; "
-        "if the file itself is smaller than the memory, it is damaged: copy or write it again."
-    )
-
-
 def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
     """Return row numbers as an array, after checking them. Raises ParameterError."""
     array = np.asarray(rows)
@@ -262,11 +226,6 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
 def slice_ids(ids: pa.Array | None, start: int, stop: int) -> pa.Array | None:
     """Return a range of ids, or None."""
     return None if ids is None else ids.slice(start, stop - start)
-
-
-def missing_file(path: str | Path) -> FileError:
-    """Return the error for a file that does not exist."""
-    return FileError(f"Got no file at {path}; expected one. Check the path.")
 
 
 def missing_key(

@@ -16,8 +16,8 @@ from congruence._utils.atomic import atomic_path, has_marker
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, IdError, OutputExistsError, ShapeError, StorageError
 from congruence.stores._columns import Columns, Rows
-from congruence.stores._ids import clean_ids
 from congruence.stores._space_file import is_space, sidecar, space_json
+from congruence.stores.ids import clean_ids
 
 
 class Sink(ABC):

@@ -14,7 +14,7 @@ from congruence._utils.ids import refuse_missing
 from congruence._utils.validation import name_rows
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.stores._arrays import stored_dtype
-from congruence.stores._base import BATCH, Source, missing_key, reading, slice_ids
+from congruence.stores._base import BATCH, Source, missing_key, slice_ids
 from congruence.stores._columns import (
     Columns,
     Rows,
@@ -22,10 +22,11 @@ from congruence.stores._columns import (
     is_list,
     is_vectors,
 )
-from congruence.stores._ids import clean_ids, id_type_of, missing_ids
 from congruence.stores._sink import Sink
 from congruence.stores._space_file import SPACE_KEY, read_space
+from congruence.stores.ids import clean_ids, id_type_of, missing_ids
 from congruence.stores.layout import TableLayout
+from congruence.stores.reading import reading
 
 #: Key of the space in a field's metadata, or in the schema's if the table has a single column of vectors.
 _SPACE = SPACE_KEY.encode()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from congruence.errors import DtypeError
-from congruence.stores._base import check_all_rows, missing_file, reading
+from congruence.stores._base import check_all_rows
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
+from congruence.stores.reading import missing_file, reading
 
 __all__ = ["ArrowSink", "ArrowSource", "arrow_shapes", "read_arrow_column"]
 

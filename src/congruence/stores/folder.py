@@ -19,13 +19,14 @@ import pyarrow as pa
 from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import BATCH, Source, missing_file, natural, slice_ids
+from congruence.stores._base import BATCH, Source, natural, slice_ids
 from congruence.stores._columns import Columns, Rows, slice_rows
-from congruence.stores._ids import column_ids, common_id_type, join_blocks
 from congruence.stores._sink import Sink
 from congruence.stores._space_file import read_sidecar
+from congruence.stores.ids import column_ids, common_id_type, join_blocks
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
+from congruence.stores.reading import missing_file
 
 __all__ = ["FolderSink", "FolderSource", "mark_parts", "why_no_parts"]
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from congruence.errors import ParameterError
 from congruence.stores._base import Source
-from congruence.stores._ids import Column
 from congruence.stores._sink import Sink
 from congruence.stores.arrow import ArrowSink, ArrowSource, arrow_shapes, read_arrow_column
 from congruence.stores.folder import FolderSink, FolderSource
 from congruence.stores.hdf5 import Hdf5Sink, Hdf5Source, hdf5_shapes, read_hdf5_column
+from congruence.stores.ids import Column
 from congruence.stores.lance import LanceSink, LanceSource, lance_shapes, read_lance_column
 from congruence.stores.npy import NpySink, NpySource, NpzSink, NpzSource, npz_shapes, read_npy_column, read_npz_column
 from congruence.stores.parquet import ParquetSink, ParquetSource, parquet_shapes, read_parquet_column

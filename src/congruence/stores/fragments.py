@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.errors import CorruptFileError
-from congruence.stores._base import check_all_rows, reading
+from congruence.stores._base import check_all_rows
 from congruence.stores._table import TableSource
+from congruence.stores.reading import reading
 
 __all__ = ["LanceFragment", "ParquetFragment", "SchemaSource", "TableFragment"]
 

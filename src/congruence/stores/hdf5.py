@@ -19,11 +19,12 @@ from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
 from congruence.stores._arrays import as_column, check_matrix_shape, stored_dtype
-from congruence.stores._base import BATCH, Source, choose, missing_file, missing_key, reading, slice_ids
+from congruence.stores._base import BATCH, Source, choose, missing_key, slice_ids
 from congruence.stores._columns import Rows
-from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
 from congruence.stores._space_file import SPACE_KEY, read_space, space_json
+from congruence.stores.ids import PACKED, column_ids, id_array, is_packed, pack, unpack
+from congruence.stores.reading import missing_file, reading
 
 if TYPE_CHECKING:
     import h5py

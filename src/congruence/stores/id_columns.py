@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from congruence._utils.validation import shorten
 from congruence.errors import CongruenceError
-from congruence.stores._base import reading
-from congruence.stores._ids import column_ids
 from congruence.stores.formats import find_column_format, is_folder, suffixes
+from congruence.stores.ids import column_ids
+from congruence.stores.reading import reading
 
 __all__ = ["id_columns", "id_fault", "usual_id_column"]
 

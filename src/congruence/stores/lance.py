@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
-from congruence.stores._base import as_row_numbers, check_all_rows, missing_file, reading
+from congruence.stores._base import as_row_numbers, check_all_rows
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
+from congruence.stores.reading import missing_file, reading
 
 __all__ = ["LanceSink", "LanceSource", "lance_shapes", "read_lance_column"]
 

@@ -20,11 +20,12 @@ import pyarrow as pa
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.stores._arrays import as_column, check_matrix_shape, read_exactly, scan_rows, stored_dtype, write_all
-from congruence.stores._base import BATCH, Source, choose, missing_file, missing_key, reading, slice_ids
+from congruence.stores._base import BATCH, Source, choose, missing_key, slice_ids
 from congruence.stores._columns import Rows
-from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
 from congruence.stores._space_file import read_sidecar
+from congruence.stores.ids import PACKED, column_ids, id_array, is_packed, pack, unpack
+from congruence.stores.reading import missing_file, reading
 
 __all__ = ["NpySink", "NpySource", "NpzSink", "NpzSource", "npz_shapes", "read_npy_column", "read_npz_column"]
 

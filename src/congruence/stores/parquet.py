@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from congruence.errors import DtypeError
-from congruence.stores._base import check_all_rows, missing_file, reading
+from congruence.stores._base import check_all_rows
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 from congruence.stores.layout import parquet_options
+from congruence.stores.reading import missing_file, reading
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

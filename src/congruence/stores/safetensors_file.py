@@ -19,10 +19,11 @@ import pyarrow as pa
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
 from congruence.stores._arrays import as_column, check_matrix_shape, read_exactly, scan_rows, stored_dtype, write_all
-from congruence.stores._base import BATCH, Source, choose, missing_key, reading, slice_ids
+from congruence.stores._base import BATCH, Source, choose, missing_key, slice_ids
 from congruence.stores._columns import Rows
 from congruence.stores._sink import Sink
 from congruence.stores._space_file import SPACE_KEY, read_space, space_json
+from congruence.stores.reading import reading
 
 __all__ = ["SafetensorsSink", "SafetensorsSource", "read_safetensors_column", "safetensors_shapes"]
 

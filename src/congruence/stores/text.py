@@ -18,10 +18,11 @@ import pyarrow as pa
 from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, reading, slice_ids
+from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, slice_ids
 from congruence.stores._columns import Columns, Rows, list_array
-from congruence.stores._ids import arrow_ids
 from congruence.stores._space_file import read_sidecar
+from congruence.stores.ids import arrow_ids
+from congruence.stores.reading import reading
 
 __all__ = ["CsvSource", "JsonlSource", "read_csv_column", "read_jsonl_column", "read_txt_column"]
 

@@ -6,7 +6,7 @@ from congruence.theory._base import Bound
 from congruence.theory.agreement import KernelAgreement, gram_agreement, kernel_agreement
 from congruence.theory.covered import CoveredShare, CoveredSubspace, covered_share, covered_subspace
 from congruence.theory.critic import CriticGap, bayes_posterior, critic_gap, infonce_loss, pmi, sigmoid_loss
-from congruence.theory.critic_rank import CriticRank, DualEncoder, critic_rank, realize_critic
+from congruence.theory.critic_factors import CriticRank, DualEncoder, critic_rank, realize_critic
 from congruence.theory.curation import Curation, curate, independent_weights, latent_joint
 from congruence.theory.linear_map import AnchorMap, TextError, anchor_map, linear_bound, linear_text_error
 from congruence.theory.margins import Margins, class_margins

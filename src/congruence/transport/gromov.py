@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence._utils.validation import check_positive
 from congruence.errors import ShapeError
-from congruence.transport.sinkhorn import sinkhorn
+from congruence.transport.balanced import sinkhorn
 
 __all__ = ["GromovResult", "gromov_wasserstein", "local_distributions"]
 

@@ -13,7 +13,7 @@ from congruence.transport._inputs import check_epsilon
 from congruence.transport._relaxed import Relaxed, relax
 from congruence.transport._scaling import iterate
 from congruence.transport._scaling import marginals as plan_marginals
-from congruence.transport.sinkhorn import (
+from congruence.transport.balanced import (
     CONVERGED,
     MEMORY,
     SinkhornResult,

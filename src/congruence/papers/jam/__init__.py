@@ -1,11 +1,11 @@
 """JAM: autoencoders on unimodal encoders, trained to tell right captions from nearly right ones."""
 
 from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
-from congruence.papers.jam.caption_features import caption_features
 from congruence.papers.jam.controls import CONTROLS, control_data, dual_as_encoders, noise_like
 from congruence.papers.jam.data import JAMData, JAMParts
 from congruence.papers.jam.features import open_features
 from congruence.papers.jam.fitted import Fitted, fit_method, fit_towers
+from congruence.papers.jam.hashed_captions import caption_features
 from congruence.papers.jam.metrics import METRICS, measure_recall, measure_text_only
 from congruence.papers.jam.sample_data import SAMPLE_DATA, open_sample
 from congruence.papers.jam.study import STUDY, JAMStudy

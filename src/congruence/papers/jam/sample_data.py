@@ -16,8 +16,8 @@ from congruence.encoders import load_encoder
 from congruence.errors import MissingExtraError, ParameterError
 from congruence.negatives import sibling_negatives
 from congruence.papers.cache import embed_rows
-from congruence.papers.jam.caption_features import caption_features
 from congruence.papers.jam.data import JAMData, layer_numbers
+from congruence.papers.jam.hashed_captions import caption_features
 from congruence.papers.jam.scenes import synthetic_context, synthetic_scenes
 from congruence.papers.jam.unrelated_texts import unrelated_sentences
 from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz

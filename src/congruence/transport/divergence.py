@@ -16,8 +16,8 @@ from congruence.transport._inputs import LEAST, check_epsilon, computing_dtype, 
 from congruence.transport._kernel import Affinity, Dense
 from congruence.transport._relaxed import relax
 from congruence.transport._scaling import iterate
+from congruence.transport.balanced import CONVERGED, MASSES, MEMORY, check_options
 from congruence.transport.convergence import Convergence, warn_unconverged
-from congruence.transport.sinkhorn import CONVERGED, MASSES, MEMORY, check_options
 from congruence.transport.unbalanced import check_rho
 
 if TYPE_CHECKING:

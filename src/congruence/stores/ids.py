@@ -11,6 +11,23 @@ import pyarrow as pa
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
 from congruence.errors import CorruptFileError, IdError
 
+__all__ = [
+    "PACKED",
+    "Column",
+    "arrow_ids",
+    "clean_ids",
+    "column_ids",
+    "column_texts",
+    "common_id_type",
+    "id_array",
+    "id_type_of",
+    "is_packed",
+    "join_blocks",
+    "missing_ids",
+    "pack",
+    "unpack",
+]
+
 #: A plain column of a file: an Arrow column of a table, an array of numbers, or an object array of Python values.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
 
