@@ -19,7 +19,14 @@ __all__ = ["SystemInfo", "system_info"]
 
 #: Variables that change the number of threads, the visible devices, or whether models may be downloaded. None of them holds a key or token.
 VARIABLES = (
-    *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS"),
+    *(
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "OPENBLAS_THREAD_TIMEOUT",
+        "MKL_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    ),
+    "NUMEXPR_NUM_THREADS",
     *("CUDA_VISIBLE_DEVICES", "PYTORCH_ENABLE_MPS_FALLBACK", "HF_HUB_OFFLINE", "NO_COLOR", "PYTHONUTF8"),
 )
 

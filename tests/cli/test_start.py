@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ import typer
 import typer.main
 
 from congruence import MAPS, OrthogonalMap
+from congruence._utils import process
 from congruence.cli import _program, app, fit
 from congruence.maps import _estimator, _plain, make_map
 from congruence.synthetic import rigid_problem
@@ -161,3 +163,15 @@ def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
     assert all(f" {name} " in shown for name in every)
     assert "Did you mean 'fit'" in here("fitt").err
     assert "congruence fit" in here("fit", "--help").out
+
+
+def test_idle_threads_of_a_command_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
+    script = "import sys, congruence.cli; sys.exit('numpy' in sys.modules)"  # else OpenBLAS would have read the variable already
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    monkeypatch.setattr(process, "_command", False)
+    for given, then in ((None, "20"), ("26", "26")):
+        monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+        if given:
+            monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", given)
+        process.start_command()
+        assert os.environ["OPENBLAS_THREAD_TIMEOUT"] == then
