@@ -29,7 +29,7 @@ demo: $(VENV)/.demo
 	$(BIN)/congruence demo
 
 LINTED := src tests benchmarks examples tools docs/notebooks
-LINT := $(BIN)/ruff check $(LINTED) && $(BIN)/ruff format --check $(LINTED) && $(BIN)/mypy && $(BIN)/lint-imports
+LINT := $(BIN)/ruff check $(LINTED) && $(BIN)/ruff format --check $(LINTED) && $(BIN)/mypy && $(BIN)/lint-imports --no-cache
 lint: $(VENV)/.test
 	$(LINT)
 

@@ -25,9 +25,6 @@ from congruence import errors
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "src" / "congruence"
 
-#: Helpers that other packages import though their modules are private; each is to move to a floor below both.
-SHARED = {"congruence.metrics._base", "congruence.stores._base", "congruence.stores.ids"}
-
 
 def modules_after(code: str) -> set[str]:
     script = f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"
