@@ -19,11 +19,13 @@ from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Thresholds, certify
-from congruence.upgrade.certify.overlap import heldout_overlap, overlap_of, search_for
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
+from congruence.upgrade.certify.heldout import score_heldout
+from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import cosines, vectors_of
-from congruence.upgrade.certify.tables import make_tables, searches_of, tasks_of
+from congruence.upgrade.certify.strategies import vectors_of
+from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -144,34 +146,30 @@ def distorted(rng):
     return Case(arrays, kind, labels, prompts or None), n, facts
 
 
-def true_scores(case, mapping, tasks, population, size, ranking):
+def galleries(case, population, size, ranking):
+    """Yield disjoint galleries of the population."""
+    for start in range(0, len(population) - size + 1, size):
+        yield EvaluationSet(case.tables(population[start : start + size]), ranking=ranking)
+
+
+def true_scores(case, mapping, population, size, ranking):
     """Return the mean scores over disjoint galleries of the population."""
     out = defaultdict(list)
-    for start in range(0, len(population) - size + 1, size):
-        held = case.tables(population[start : start + size])
-        for name, hits in score(vectors_of(mapping, held, ranking), held, np.arange(held.n), tasks, ranking).items():
-            out[name].append(hits.score.mean())
-        for name, values in heldout_overlap(
-            mapping, held, searches_of(held, None), 10, 0, ranking=ranking
-        ).scores.items():
+    for items in galleries(case, population, size, ranking):
+        for name, values in score_heldout(mapping, items).scores.items():
             out[name].append(values.mean())
-        for modality in held.target:
-            rows = np.arange(len(held.ids[modality]))
-            out[f"cosine/{modality}"].append(cosines(mapping, held, modality, rows).mean())
     return {name: float(np.mean(values)) for name, values in out.items()}
 
 
-def true_stored(case, mapping, task, depth, population, size, ranking):
+def true_stored(case, mapping, task, population, size, ranking):
     """Return the mean score of the mapped store by one measure, over disjoint galleries of the population."""
     values = []
-    for start in range(0, len(population) - size + 1, size):
-        held = case.tables(population[start : start + size])
-        rows = np.arange(held.n)
+    for items in galleries(case, population, size, ranking):
+        rows = np.arange(items.tables.n)
         if is_of_lists(task):
-            search = search_for(searches_of(held, None), task)
-            values.append(overlap_of(mapping, held, search, task, rows, depth, ranking))
+            values.append(overlap_of(mapping, items, task, rows))
         else:
-            hits = score(vectors_of(mapping, held, ranking, ("stored",)), held, rows, {task: depth}, ranking)
+            hits = score(vectors_of(mapping, items, ("stored",)), items, rows, {task: items.tasks[task]})
             values.append(hits[f"{task}/stored"].score.mean())
     return float(np.mean(values))
 
@@ -181,10 +179,9 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
     said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed, **way)
     ranking = rankings(**way)[-1]
     tables = case.tables(rows, "anchors")
-    tasks = tasks_of(tables, labels is not None)
     recipe = Recipe(said.fitted, random_state=seed)
     mapping = recipe.fit(tables, np.arange(n))
-    truth = true_scores(case, mapping, tasks, population, min(n, len(population)), ranking)
+    truth = true_scores(case, mapping, population, min(n, len(population)), ranking)
     covered = defaultdict(list)
     for name, ways in said.strategies.items():
         for strategy, e in ways.items():
@@ -207,7 +204,7 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
             full = case.tables(np.concatenate([rows, pool[:more]]), "anchors")
             grown = recipe.fit(full, np.arange(n + more))
             part = population[: max(CURVE_POPULATION, n)]
-            curve[more] = true_stored(case, grown, task, tasks.get(task, 10), part, min(n, len(part)), ranking)
+            curve[more] = true_stored(case, grown, task, part, min(n, len(part)), ranking)
         return curve[more]
 
     def gained(more):

@@ -77,6 +77,7 @@ def test_few_anchors_of_a_true_rotation_ask_for_more():
 def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
+    from congruence.upgrade.certify.evaluation_set import EvaluationSet
     from congruence.upgrade.certify.recipe import Recipe
     from congruence.upgrade.certify.scoring import score
     from congruence.upgrade.certify.strategies import vectors_of
@@ -85,11 +86,12 @@ def test_estimates_are_near_what_other_items_show():
     tables = make_tables(*sides(p, slice(0, 300)), None)
     mapping = Recipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))
     others = [make_tables(*sides(p, slice(k, k + 300)), None, what="queries") for k in range(300, 2100, 300)]
+    others = [EvaluationSet(other) for other in others]
     for way, estimate in certificate.strategies["recall@1"].items():
         truth = np.mean(
             [
-                score(vectors_of(mapping, t), t, np.arange(300), {"recall@1": 1})[f"recall@1/{way}"].score.mean()
-                for t in others
+                score(vectors_of(mapping, other), other, np.arange(300))[f"recall@1/{way}"].score.mean()
+                for other in others
             ]
         )
         assert estimate.low - 0.03 <= truth <= estimate.high + 0.03, way

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from congruence import Embeddings
+from congruence.upgrade.certify.cross_fit import cross_fit
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
 from congruence.upgrade.certify.groups import deal, near_duplicates, shuffle
-from congruence.upgrade.certify.heldout import cross_fit
 from congruence.upgrade.certify.intervals import mean_interval
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
@@ -78,7 +79,8 @@ def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
         rows, others = clustered(rng, 120)
         anchors = tables(*rows)
         groups = near_duplicates(anchors)
-        got = cross_fit(anchors, Recipe(["image"], "orthogonal"), {}, folds=10, random_state=seed, groups=groups)
+        items = EvaluationSet(anchors, groups=groups, random_state=seed)
+        got = cross_fit(items, Recipe(["image"], "orthogonal"), folds=10)
         values, influence = (part["cosine/image"] for part in (got.scores, got.influence))
         model = Recipe(["image"], "orthogonal").fit(anchors, np.arange(120))
         truth = cosines(model, tables(*others), "image", np.arange(400)).mean()
@@ -106,13 +108,13 @@ def test_a_twin_among_the_anchors_lends_no_score():
     whole = tables(source[:240], target[:240])
     groups = near_duplicates(whole)
     assert len(np.unique(groups)) == 60
-    tasks = {"own@1": 1}
-    apart = cross_fit(whole, Recipe(["image"], "orthogonal"), tasks, folds=10, random_state=0, groups=groups)
-    split = cross_fit(whole, Recipe(["image"], "orthogonal"), tasks, folds=10, random_state=0)
-    model = Recipe(["image"], "orthogonal").fit(whole, np.arange(240))
-    parts = [tables(source[k : k + 240], target[k : k + 240]) for k in range(240, 1200, 240)]
+    recipe = Recipe(["image"], "orthogonal")
+    apart = cross_fit(EvaluationSet(whole, groups=groups), recipe, folds=10)
+    split = cross_fit(EvaluationSet(whole), recipe, folds=10)
+    model = recipe.fit(whole, np.arange(240))
+    parts = [EvaluationSet(tables(source[k : k + 240], target[k : k + 240])) for k in range(240, 1200, 240)]
     truth = np.mean(
-        [score(vectors_of(model, part), part, np.arange(240), tasks)["own@1/stored"].score.mean() for part in parts]
+        [score(vectors_of(model, part), part, np.arange(240))["own@1/stored"].score.mean() for part in parts]
     )
     cosine = [m.scores["cosine/image"].mean() for m in (apart, split)]
     assert apart.scores["own@1/stored"].mean() == pytest.approx(truth, abs=0.03)

@@ -10,7 +10,8 @@ from congruence.embeddings import normalize_rows
 from congruence.evaluation import Ranking
 from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify.heldout import cross_fit
+from congruence.upgrade.certify.cross_fit import cross_fit
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
 from congruence.upgrade.certify.strategies import part_seen, vectors_of
@@ -34,7 +35,9 @@ def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
     model = Recipe(["image"], "orthogonal").fit(t, np.arange(15))
     queries = model.to_source("text").transform(t.target["text"])
     np.testing.assert_allclose(
-        queries @ part_seen(model, t, np.arange(15)).T, queries @ normalize_rows(t.source["image"]).T, atol=1e-6
+        queries @ part_seen(model, EvaluationSet(t), np.arange(15)).T,
+        queries @ normalize_rows(t.source["image"]).T,
+        atol=1e-6,
     )
 
 
@@ -44,8 +47,9 @@ def test_centered_mapped_queries_meet_the_same_part(d_target):
     p = upgrade_problem(60, 24, random_state=0, d_target=d_target)
     t = tables(p, np.arange(15), what="queries")
     model = Recipe(["image"], "orthogonal").fit(t, np.arange(15))
-    queries, store = vectors_of(model, t, Ranking(center=True))["queries"]
-    seen = part_seen(model, t, np.arange(15), Ranking(center=True))
+    items = EvaluationSet(t, ranking=Ranking(center=True))
+    queries, store = vectors_of(model, items)["queries"]
+    seen = part_seen(model, items, np.arange(15))
     np.testing.assert_allclose(queries @ seen.T, queries @ store.T, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(seen, axis=1) < np.linalg.norm(store, axis=1) + 1e-9, True)
 
@@ -57,12 +61,12 @@ def test_anchors_score_what_other_items_score_however_the_store_is_searched(rank
     for seed in range(4):
         p = upgrade_problem(440, 80, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
         t = tables(p, np.arange(40))
-        got = cross_fit(
-            t, Recipe(["image", "text"], "orthogonal"), {"recall@1": 1}, folds=10, random_state=0, ranking=ranking
-        )
-        model = Recipe(["image", "text"], "orthogonal").fit(t, np.arange(40))
+        recipe = Recipe(["image", "text"], "orthogonal")
+        got = cross_fit(EvaluationSet(t, ranking=ranking), recipe, folds=10)
+        model = recipe.fit(t, np.arange(40))
         others = [tables(p, np.arange(k, k + 40), what="queries") for k in range(40, 440, 80)]
-        found = [score(vectors_of(model, o, ranking), o, np.arange(40), {"recall@1": 1}, ranking) for o in others]
+        others = [EvaluationSet(other, ranking=ranking) for other in others]
+        found = [score(vectors_of(model, other), other, np.arange(40)) for other in others]
         for way, errors in wrong.items():
             name = f"recall@1/{way}"
             errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
@@ -77,10 +81,11 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
     for seed in range(4):
         p = upgrade_problem(840, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
         t = tables(p, np.arange(40), modalities)
-        got = cross_fit(t, Recipe(modalities, "orthogonal"), {task: 1}, folds=10, random_state=0)
-        model = Recipe(modalities, "orthogonal").fit(t, np.arange(40))
-        others = [tables(p, np.arange(k, k + 40), modalities, "queries") for k in range(40, 840, 40)]
-        found = [score(vectors_of(model, o), o, np.arange(40), {task: 1}) for o in others]
+        recipe = Recipe(modalities, "orthogonal")
+        got = cross_fit(EvaluationSet(t), recipe, folds=10)
+        model = recipe.fit(t, np.arange(40))
+        others = [EvaluationSet(tables(p, np.arange(k, k + 40), modalities, "queries")) for k in range(40, 840, 40)]
+        found = [score(vectors_of(model, other), other, np.arange(40)) for other in others]
         for way, errors in wrong.items():
             name = f"{task}/{way}"
             errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
@@ -103,7 +108,7 @@ def test_what_the_anchors_left_out_would_have_added_is_added(folds):
     """What falls as one over the anchors is exact: a + b/n of maps without one fold and two gives that of the map of all."""
     p = upgrade_problem(40, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=0)
     t = tables(p, np.arange(40))
-    got = cross_fit(t, Recipe(["image", "text"], "orthogonal"), {"recall@1": 1}, folds=folds, random_state=0)
+    got = cross_fit(EvaluationSet(t), Recipe(["image", "text"], "orthogonal"), folds=folds)
     of_all, more, less = (2 - 3 / (1 - left / folds) for left in (0, 1, 2))
     assert more + got.ahead * (more - less) == pytest.approx(of_all)
     own = normalize_rows(t.target["image"])

@@ -8,10 +8,12 @@ import pytest
 from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
-from congruence.upgrade.certify import certify, overlap
-from congruence.upgrade.certify.overlap import compare_lists, cross_fit_overlap, heldout_overlap
+from congruence.upgrade.certify import certify, cross_fit_lists
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
+from congruence.upgrade.certify.heldout import score_heldout
+from congruence.upgrade.certify.overlap import compare_lists
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.tables import make_tables, searches_of
+from congruence.upgrade.certify.tables import make_tables
 
 QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 
@@ -126,11 +128,10 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
             make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
             for k in range(0, 540, 60)
         ]
-        model = Recipe(["image"], "orthogonal").fit(parts[0], np.arange(60))
-        got = cross_fit_overlap(
-            parts[0], Recipe(["image"], "orthogonal"), searches_of(parts[0], None), 10, random_state=0
-        )
-        truth = [heldout_overlap(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
+        recipe = Recipe(["image"], "orthogonal")
+        model = recipe.fit(parts[0], np.arange(60))
+        got = cross_fit_lists.cross_fit_lists(EvaluationSet(parts[0]), recipe)
+        truth = [score_heldout(model, EvaluationSet(part)).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
     assert abs(np.mean(errors)) < 0.05, errors
@@ -139,12 +140,12 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
 def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
     asked = []
     for name in ("similarities", "sides"):
-        real = getattr(overlap, name)
+        real = getattr(cross_fit_lists, name)
         spy = lambda strategy, *given, real=real: asked.append(strategy) or real(strategy, *given)  # noqa: E731
-        monkeypatch.setattr(overlap, name, spy)
+        monkeypatch.setattr(cross_fit_lists, name, spy)
     p = upgrade_problem(40, 8, random_state=0)
     tables = make_tables(*sides(p.source_images, p.target_images), None)
-    cross_fit_overlap(tables, Recipe(["image"], "orthogonal"), searches_of(tables, None), 5, random_state=0)
+    cross_fit_lists.cross_fit_lists(EvaluationSet(tables, n_neighbors=5), Recipe(["image"], "orthogonal"))
     assert (asked.count("keep"), asked.count("re-embed")) == (2, 2)  # for either number of parts
     assert asked.count("stored") == 28 + 6  # once for each two parts
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from congruence.metrics import CSLS, QBNorm
-from congruence.upgrade.certify.scoring import nearest_rows, recall
+from congruence.metrics import CSLS, QBNorm, nearest
+from congruence.upgrade.certify.scoring import recall
 
 
 def clouds(n=40, d=5, noise=1.0, seed=0):
@@ -55,11 +55,11 @@ def test_a_fixed_gallery_has_no_pulls():
     np.testing.assert_array_equal(got.influence, got.score)
 
 
-def test_nearest_rows_come_nearest_first():
-    queries, gallery = clouds()
-    near = nearest_rows(queries, gallery, 40)
-    np.testing.assert_array_equal(near, np.argsort(-(queries @ gallery.T), axis=1))
-    assert not (nearest_rows(queries, gallery, 39, np.arange(40)) == np.arange(40)[:, None]).any()
+def ranked(queries, gallery, k, correction):
+    """The k nearest rows, as recall finds them."""
+    if correction is not None:
+        queries, gallery = correction.as_inner_products(queries, gallery)
+    return nearest(queries, k, gallery)
 
 
 @pytest.mark.parametrize("hubness", [None, CSLS(), QBNorm()])
@@ -73,7 +73,7 @@ def test_rows_equally_near_come_lowest_number_first(hubness):
     if correction is not None:  # copies have one correction, up to its own rounding
         which = np.unique(gallery, axis=0, return_inverse=True)[1].reshape(-1)
         correction = replace(correction, shift=correction.shift[np.unique(which, return_index=True)[1]][which])
-    near = nearest_rows(queries, gallery, 30, correction=correction)
+    near = ranked(queries, gallery, 30, correction)
     for listed in near:
         same = (gallery[listed[1:]] == gallery[listed[:-1]]).all(axis=1)
         assert same.sum() == 28  # twenty of one row, then ten of another
@@ -85,6 +85,4 @@ def test_a_correction_orders_as_its_definition_says():
     for hubness in (CSLS(), QBNorm()):
         correction = hubness.of(queries, gallery)
         table = correction.apply(queries @ gallery.T)
-        np.testing.assert_array_equal(
-            nearest_rows(queries, gallery, 40, correction=correction), np.argsort(-table, axis=1)
-        )
+        np.testing.assert_array_equal(ranked(queries, gallery, 40, correction), np.argsort(-table, axis=1))

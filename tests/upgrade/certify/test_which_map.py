@@ -11,11 +11,12 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.metrics import recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
-from congruence.upgrade.certify.heldout import cross_fit
-from congruence.upgrade.certify.overlap import cross_fit_overlap
+from congruence.upgrade.certify.cross_fit import cross_fit
+from congruence.upgrade.certify.cross_fit_lists import cross_fit_lists
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.strategies import part_seen, vectors_of
-from congruence.upgrade.certify.tables import make_tables, searches_of
+from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.choose import Choice
 
 QUICK = {"repeats": 1, "draws": 50}
@@ -78,8 +79,8 @@ def test_a_linear_map_covers_the_span_of_its_anchors():
     np.testing.assert_allclose(model.covered_share("image", p.source_images[:15]), 1)
     assert model.covered_share("image", p.source_images[15:]).mean() < 0.9
     # What mapped queries meet of the store is in the span as well: the rest of a row changes no product.
-    queries, store = vectors_of(model, tables)["queries"]
-    seen = part_seen(model, tables, np.arange(15))
+    queries, store = vectors_of(model, EvaluationSet(tables))["queries"]
+    seen = part_seen(model, EvaluationSet(tables), np.arange(15))
     raw = model.to_source("text").transform(tables.target["text"])
     np.testing.assert_allclose(raw @ seen.T, raw @ store.T, atol=1e-9)
     np.testing.assert_allclose(queries, normalize_rows(raw))
@@ -101,13 +102,14 @@ def test_a_choice_sees_no_row_that_its_map_is_scored_on(problem, monkeypatch):
     monkeypatch.setattr(Recipe, "choose", choose)
     monkeypatch.setattr(Recipe, "fit", fit_on)
     recipe = Recipe(["image"])
-    measured = cross_fit(tables, recipe, {"recall@1": 1}, folds=10, random_state=0)
+    items = EvaluationSet(tables, n_neighbors=5)
+    measured = cross_fit(items, recipe, folds=10)
     assert len(measured.maps) == 10
     left_out = np.concatenate([np.setdiff1d(np.arange(80), train) for _, train in chosen.values()])
     np.testing.assert_array_equal(np.sort(left_out), np.arange(80))  # each row is out of just the choice of its fold
     chosen.clear()
     fits.clear()
-    cross_fit_overlap(tables, recipe, searches_of(tables, None), 5, random_state=0)
+    cross_fit_lists(items, recipe)
     assert [len(train) for _, train in chosen.values()] == [40] * 6
     assert len(fits) == 28 + 6
     for train, choice in fits:

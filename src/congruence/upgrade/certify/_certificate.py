@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import as_html, as_text
 from congruence._utils.validation import check_choice
+from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.certify.costs import StrategyCost
 from congruence.upgrade.certify.curve import CurveRecord
-from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.theorems import Entry
 from congruence.upgrade.certify.verdict import Thresholds, Verdict
 

@@ -14,21 +14,21 @@ from congruence._utils.validation import check_choice, check_positive, check_see
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.errors import ProjectionWarning
-from congruence.evaluation import Ranking, rankings
+from congruence.evaluation import rankings
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
 from congruence.upgrade.certify._certificate import Certificate
 from congruence.upgrade.certify.controls import measure_controls
 from congruence.upgrade.certify.costs import strategy_costs
+from congruence.upgrade.certify.cross_fit import cross_fit
+from congruence.upgrade.certify.cross_fit_lists import cross_fit_lists
 from congruence.upgrade.certify.curve import gains, measure_curves
 from congruence.upgrade.certify.design import Design
-from congruence.upgrade.certify.heldout import cross_fit, score_heldout
-from congruence.upgrade.certify.intervals import Measured
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
+from congruence.upgrade.certify.heldout import score_heldout
+from congruence.upgrade.certify.measured import Measured
 from congruence.upgrade.certify.mixed import MixedStore, measure_mixed
-from congruence.upgrade.certify.overlap import cross_fit_overlap, heldout_overlap
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.strategies import TwoWay
-from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge
 from congruence.upgrade.choose import Choice
@@ -156,47 +156,42 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
-    design = Design.of(source, target, queries, text_queries, labels, fitted, method)
-    tables, scored = design.tables, design.scored
+    design = Design.of(
+        source,
+        target,
+        queries,
+        text_queries,
+        labels,
+        fitted,
+        method,
+        n_neighbors=n_neighbors,
+        ranking=ranking,
+        random_state=random_state,
+    )
+    anchors, items = design.anchors, design.items
     recipe = Recipe(design.fitted, method, parameters, single_modality, random_state)
-    recipe.check(tables)
+    recipe.check(anchors)
     everything = np.arange(design.n_anchors)
     with warnings.catch_warnings():
         # Reported once, in the notes, instead of once per fold.
         warnings.simplefilter("ignore", ProjectionWarning)
-        choice = recipe.choose(tables, everything)
-        mapping = recipe.fit(tables, everything, choice)
-        rotation = recipe.about_means(tables, everything, mapping)
-        measured = _measure(
-            design,
-            mapping,
-            recipe,
-            n_neighbors,
-            ranking,
-            folds=folds,
-            random_state=random_state,
-            callback=callback,
-        )
-        task = _deciding_task(scored, design.tasks, measured)
-        curves = measure_curves(
-            tables,
-            design.heldout,
-            recipe,
-            task,
-            design.tasks.get(task, n_neighbors),
-            texts=design.texts,
-            groups=design.groups_of_anchors,
-            ranking=ranking,
-            repeats=repeats,
-            random_state=random_state,
-            callback=callback,
-        )
-        mixed = measure_mixed(design, measured, task, ranking, random_state, rows)
-        below = measure_controls(mapping, rotation, scored, design.searches, n_neighbors, random_state, ranking)
+        choice = recipe.choose(anchors, everything)
+        mapping = recipe.fit(anchors, everything, choice)
+        rotation = recipe.about_means(anchors, everything, mapping)
+        if design.heldout:
+            measured = score_heldout(mapping, items)
+            if callback:
+                callback(1)
+        else:
+            measured = cross_fit(items, recipe, folds=folds, callback=callback) | cross_fit_lists(items, recipe)
+        task = _deciding_task(items, measured)
+        curves = measure_curves(design, recipe, task, repeats=repeats, callback=callback)
+        mixed = measure_mixed(items, measured, task, rows)
+        below = measure_controls(mapping, rotation, items)
     rng = np.random.default_rng(random_state)
     first = design.fitted[0]
     pairing = check_pairing(
-        tables.source[first], tables.target[first], ids=tables.ids[first], random_state=random_state
+        anchors.source[first], anchors.target[first], ids=anchors.ids[first], random_state=random_state
     )
     strategies = measured.estimates(task)
     retention, drawn = measured.retention(task, list(strategies[task]), draws, rng)
@@ -204,9 +199,11 @@ def certify(
     # The shape of the learning curve is measured on few items; its level is set by the score on all of them.
     curve, cosine_curve = (
         curve.lifted(level - float(curve.at(curve.n)))
-        for curve, level in zip(curves, (strategies[task]["stored"].value, cosines[scored.shown].value), strict=True)
+        for curve, level in zip(
+            curves, (strategies[task]["stored"].value, cosines[items.tables.shown].value), strict=True
+        )
     )
-    covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in scored.source.items()}
+    covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
     narrows = mapping.d_source > mapping.d_target
     verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
     by_definition = task == "own@1" or is_of_lists(task)
@@ -223,7 +220,7 @@ def certify(
         verdict=verdict,
         task=task,
         n_anchors=design.n_anchors,
-        n_queries=scored.n,
+        n_queries=items.tables.n,
         fitted=design.fitted,
         strategies=strategies,
         retention=retention,
@@ -235,14 +232,14 @@ def certify(
         covered=covered,
         controls=below,
         theory=theory_entries(
-            tables,
+            anchors,
             rotation,
             random_state,
             full=theory == "full",
             instead=None if rotation is mapping.forward else choice.name,
         ),
         choice=choice.to_dict(),
-        how_to_fit=recipe.in_words(tables, choice),
+        how_to_fit=recipe.in_words(anchors, choice),
         thresholds=thresholds,
         facts={
             "source": design.models[0],
@@ -293,47 +290,11 @@ def _map_notes(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]
     return notes
 
 
-def _measure(
-    design: Design,
-    mapping: TwoWay,
-    recipe: Recipe,
-    n_neighbors: int,
-    ranking: Ranking,
-    *,
-    folds: int,
-    random_state: int,
-    callback: Callable[[int], None] | None,
-) -> Measured:
-    """Score items under each strategy: held-out items with the map, or anchors with maps that have not seen them."""
-    tables, heldout = design.tables, design.heldout
-    searches, groups = design.searches, design.groups_of_anchors
-    if heldout is not None:
-        measured = score_heldout(mapping, heldout, design.tasks, design.groups, ranking)
-        lists = heldout_overlap(mapping, heldout, searches, n_neighbors, random_state, design.groups, ranking)
-        if callback:
-            callback(1)
-        return measured | lists
-    folds = min(folds, design.n_anchors if groups is None else len(np.unique(groups)))
-    measured = cross_fit(
-        tables,
-        recipe,
-        design.tasks,
-        folds=folds,
-        random_state=random_state,
-        groups=groups,
-        ranking=ranking,
-        callback=callback,
-    )
-    return measured | cross_fit_overlap(
-        tables, recipe, searches, n_neighbors, random_state=random_state, groups=groups, ranking=ranking
-    )
-
-
-def _deciding_task(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> str:
+def _deciding_task(items: EvaluationSet, measured: Measured) -> str:
     """Return the measure that determines the verdict: without captions and labels, the overlap of result lists."""
-    if tables.store_modality == tables.query_modality and tables.classes is None:
+    if items.tables.store_modality == items.tables.query_modality and items.tables.classes is None:
         for measure in ("graded_text_overlap@", "graded_overlap@"):
             for name in measured.scores:
                 if name.startswith(measure) and name.endswith("/stored"):
                     return name.split("/")[0]
-    return next(iter(tasks))
+    return next(iter(items.tasks))

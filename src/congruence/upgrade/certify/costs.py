@@ -6,7 +6,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.certify.mixed import SHARES, MixedStore
 from congruence.upgrade.certify.verdict import Verdict
 

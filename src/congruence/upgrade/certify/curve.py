@@ -9,13 +9,13 @@ from typing import TypedDict, overload
 import numpy as np
 from scipy.stats import t
 
-from congruence.evaluation import Ranking
+from congruence.upgrade.certify.design import Design
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
 from congruence.upgrade.certify.groups import shuffle
-from congruence.upgrade.certify.overlap import overlap_of, search_for
+from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import PLAIN, cosines, vectors_of
-from congruence.upgrade.certify.tables import Tables, searches_of
+from congruence.upgrade.certify.strategies import cosines, vectors_of
 from congruence.upgrade.choose import Choice
 
 __all__ = ["Curve", "CurveRecord", "PowerLawRecord", "gains", "measure_curves"]
@@ -189,40 +189,19 @@ class Curve:
 
 
 def measure_curves(
-    tables: Tables,
-    queries: Tables | None,
-    recipe: Recipe,
-    task: str,
-    depth: int,
-    *,
-    texts: tuple[np.ndarray | None, np.ndarray] | None = None,
-    groups: np.ndarray | None = None,
-    ranking: Ranking = PLAIN,
-    repeats: int,
-    random_state: int,
-    callback: Callable[[int], None] | None = None,
+    design: Design, recipe: Recipe, task: str, *, repeats: int, callback: Callable[[int], None] | None = None
 ) -> tuple[Curve, Curve]:
     """Score maps fitted on random subsets of the anchors of increasing size.
 
     Parameters
     ----------
-    tables : Tables
-        Anchors.
-    queries : Tables or None
-        Items to score. If None, a fifth of the anchors is held out and scored.
+    design : Design
+        Without held-out items, a fifth of the anchors is held out and scored. Groups of near-duplicate anchors are kept together.
     recipe : Recipe
         The map is chosen once per size, on the anchors of the first repeat.
     task : str
         The measure.
-    depth : int
-        Number of results that the measure considers.
-    texts : (ndarray or None, ndarray), optional
-        Text queries of other items.
-    groups : ndarray of int, shape (n,), optional
-        Anchors that are kept together in fitting and scoring, such as near-duplicates.
-    ranking : Ranking, optional
-        Search variant.
-    repeats, random_state : int
+    repeats : int
     callback : callable, optional
         Called with 1 after each repeat.
 
@@ -231,56 +210,60 @@ def measure_curves(
     Curve, Curve
         Of the score with mapped stored vectors, and of the cosine of mapped rows.
     """
-    rng = np.random.default_rng(random_state)
-    if queries is not None and queries.n > MOST_TESTED:
-        queries = queries.take(np.sort(rng.choice(queries.n, MOST_TESTED, replace=False)))
-    n = len(tables.ids[recipe.fitted[0]])
-    room = n if queries is not None else n - max(n // 5, 1)
+    items, anchors, n = design.items, design.anchors, design.n_anchors
+    rng = np.random.default_rng(items.random_state)
+    if design.heldout and items.tables.n > MOST_TESTED:
+        items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
+    groups = None if design.heldout else items.groups_of(design.fitted)
+    room = n if design.heldout else n - max(n // 5, 1)
     sizes = np.unique(np.geomspace(max(6, room // 32), room, 8).round().astype(int))
-    on = tables if queries is None else queries
-    shown = on.shown
-    search = search_for(searches_of(on, texts), task) if "overlap@" in task else None
+    shown = items.tables.shown
     choices: list[Choice] = []
     points = np.empty((2, repeats, len(sizes)))
     for repeat in range(repeats):
         order = rng.permutation(n) if groups is None else shuffle(groups, rng)
-        test, other = _rows_to_score(tables, queries, recipe.fitted, order[room:], shown, rng)
+        test, other = _rows_to_score(items, design.fitted, None if design.heldout else order[room:], rng)
         for k, size in enumerate(sizes):
             if repeat == 0:
-                choices.append(recipe.choose(tables, order[:size]))
-            model = recipe.fit(tables, order[:size], choices[k])
-            if search is not None:
-                points[0, repeat, k] = overlap_of(model, on, search, task, test, depth, ranking)
+                choices.append(recipe.choose(anchors, order[:size]))
+            model = recipe.fit(anchors, order[:size], choices[k])
+            if "overlap@" in task:
+                points[0, repeat, k] = overlap_of(model, items, task, test)
             else:
-                hits = score(vectors_of(model, on, ranking, ("stored",)), on, test, {task: depth}, ranking)
+                hits = score(vectors_of(model, items, ("stored",)), items, test, {task: items.tasks[task]})
                 points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
-            points[1, repeat, k] = cosines(model, on, shown, other).mean()
+            points[1, repeat, k] = cosines(model, items.tables, shown, other).mean()
         if callback:
             callback(1)
     return Curve.through(sizes, points[0], n), Curve.through(sizes, points[1], n)
 
 
 def _rows_to_score(
-    tables: Tables,
-    queries: Tables | None,
-    fitted: Sequence[str],
-    left: np.ndarray,
-    shown: str,
-    rng: np.random.Generator,
+    items: EvaluationSet, fitted: Sequence[str], left_out: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored."""
-    if queries is not None:
-        test, other = np.arange(queries.n), np.arange(len(queries.ids[shown]))
+    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored.
+
+    Parameters
+    ----------
+    items : EvaluationSet
+    fitted : sequence of str
+    left_out : ndarray of int, or None
+        Anchors that are not fitted on, if the items are the anchors.
+    rng : numpy.random.Generator
+    """
+    tables, shown = items.tables, items.tables.shown
+    if left_out is None:
+        test, other = np.arange(tables.n), np.arange(len(tables.ids[shown]))
     elif not tables.by_class:
-        test = other = left
+        test = other = left_out
     elif tables.store_modality in fitted:
-        test, other = left, (left if shown == tables.store_modality else np.arange(len(tables.ids[shown])))
+        test, other = left_out, (left_out if shown == tables.store_modality else np.arange(len(tables.ids[shown])))
     else:
         assert tables.classes is not None
-        test = np.flatnonzero(np.isin(tables.classes, left))
-        other = test if shown == tables.store_modality else left
-    pick = [rng.choice(rows, MOST_TESTED, replace=False) if len(rows) > MOST_TESTED else rows for rows in (test, other)]
-    return pick[0], pick[1]
+        test = np.flatnonzero(np.isin(tables.classes, left_out))
+        other = test if shown == tables.store_modality else left_out
+    few = [rng.choice(rows, MOST_TESTED, replace=False) if len(rows) > MOST_TESTED else rows for rows in (test, other)]
+    return few[0], few[1]
 
 
 def gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:

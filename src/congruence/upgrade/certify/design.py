@@ -10,17 +10,11 @@ import numpy as np
 from congruence._utils.typing import RowsLike
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
+from congruence.evaluation import Ranking
 from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
 from congruence.upgrade.certify.groups import near_duplicates
-from congruence.upgrade.certify.tables import (
-    Search,
-    Tables,
-    check_alike,
-    describe_model,
-    make_tables,
-    searches_of,
-    tasks_of,
-)
+from congruence.upgrade.certify.tables import Tables, check_alike, describe_model, make_tables
 
 __all__ = ["Design"]
 
@@ -31,34 +25,18 @@ class Design:
 
     Attributes
     ----------
-    tables : Tables
-        The anchors.
-    heldout : Tables or None
-        Items to score, if they are not the anchors themselves.
-    texts : (ndarray or None, ndarray) or None
-        Text queries of other items, in both models.
+    anchors : Tables
+    items : EvaluationSet
+        The items that are scored: those held out, or else the anchors.
     fitted : list of str
         Modalities to fit on.
-    tasks : dict of str to int
-        Tasks that can be measured, with the depth of each.
-    searches : list of Search
-        Searches whose result lists are compared.
-    groups : ndarray of int, shape (n,), or None
-        Scored items whose errors depend on each other, if any.
-    groups_of_anchors : ndarray of int, shape (n_anchors,), or None
-        Anchors that are kept together in fitting and scoring.
     models : (str, str)
         Name and width of the source and of the target model.
     """
 
-    tables: Tables
-    heldout: Tables | None
-    texts: tuple[np.ndarray | None, np.ndarray] | None
+    anchors: Tables
+    items: EvaluationSet
     fitted: list[str]
-    tasks: dict[str, int]
-    searches: list[Search]
-    groups: np.ndarray | None
-    groups_of_anchors: np.ndarray | None
     models: tuple[str, str]
 
     @classmethod
@@ -71,6 +49,10 @@ class Design:
         labels: Mapping[str, str] | None,
         fitted: str | None,
         method: str,
+        *,
+        n_neighbors: int,
+        ranking: Ranking,
+        random_state: int,
     ) -> Design:
         """Pair the rows, and determine what can be measured.
 
@@ -85,59 +67,54 @@ class Design:
             source, target, text_queries = split_texts(source, target)
             if queries is not None and text_queries is not None:
                 queries = split_texts(*queries)[:2]
-        tables = make_tables(source, target, labels)
-        heldout = None if queries is None else make_tables(*queries, labels, what="queries")
-        if heldout is not None:
-            check_alike(tables, heldout)
-        scored = heldout or tables
+        anchors = make_tables(source, target, labels)
+        scored = anchors
+        if queries is not None:
+            scored = make_tables(*queries, labels, what="queries")
+            check_alike(anchors, scored)
         if scored.query_modality not in scored.target:
             raise InputError(
                 f"Got no {scored.query_modality} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
             )
-        texts = None if text_queries is None else join_texts(text_queries, tables)
-        names = choose_fitted(tables, fitted, together=method != "linear")
         copies = near_duplicates(scored)
-        groups = copies if len(np.unique(copies)) < len(copies) else None
-        apart = heldout is not None or (tables.by_class and tables.store_modality not in names)
-        return cls(
-            tables=tables,
-            heldout=heldout,
-            texts=texts,
-            fitted=names,
-            tasks=tasks_of(scored, labels is not None),
-            searches=searches_of(scored, texts),
-            groups=groups,
-            groups_of_anchors=None if apart else groups,
-            models=(describe_model(source), describe_model(target)),
+        items = EvaluationSet(
+            scored,
+            None if text_queries is None else join_texts(text_queries, anchors),
+            copies if len(np.unique(copies)) < len(copies) else None,
+            n_neighbors,
+            ranking,
+            random_state,
         )
+        names = choose_fitted(anchors, fitted, together=method != "linear")
+        return cls(anchors, items, names, (describe_model(source), describe_model(target)))
 
     @property
-    def scored(self) -> Tables:
-        """The items that are scored: those held out, or else the anchors."""
-        return self.heldout or self.tables
+    def heldout(self) -> bool:
+        """Whether the items that are scored are not the anchors."""
+        return self.items.tables is not self.anchors
 
     @property
     def n_anchors(self) -> int:
         """Number of rows of a fitted modality."""
-        return len(self.tables.ids[self.fitted[0]])
+        return len(self.anchors.ids[self.fitted[0]])
 
     def notes(self) -> list[str]:
         """Return notes a reader needs to interpret the numbers."""
-        tables, scored = self.tables, self.scored
+        scored, groups = self.items.tables, self.items.groups
         notes = []
-        if tables.dropped:
-            notes.append(f"{tables.dropped} rows had no partner with the same id and were left out.")
+        if self.anchors.dropped:
+            notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
         notes.append(
             f"Scores are over a gallery of {len(scored.ids[scored.query_modality]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
             "in a larger one all strategies score lower."
         )
-        if self.groups is not None:
-            sizes = np.unique(self.groups, return_counts=True)[1]
+        if groups is not None:
+            sizes = np.unique(groups, return_counts=True)[1]
             notes.append(
                 f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
                 "maps that were not fitted on any of its items, and counts once in the intervals."
             )
-        if self.heldout is None:
+        if not self.heldout:
             notes.append(
                 "Anchors are scored among each other, each by a map fitted without it. This is right for anchors drawn at random. Anchors chosen by congruence anchors "
                 "differ from each other more than other items do, so their scores can be too high: score other items, drawn at random."
@@ -150,6 +127,6 @@ class Design:
             notes.append(
                 "There are neither captions nor labels, so it is unknown whether the target model is better. The verdict is based on "
                 "how often a mapped store returns the items that a re-embedded store would return"
-                f"{' for text queries' if self.texts is not None else ''}, judged by the target model."
+                f"{' for text queries' if self.items.texts is not None else ''}, judged by the target model."
             )
         return notes

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from congruence.evaluation import Ranking
-from congruence.upgrade.certify.design import Design
+from congruence.upgrade._estimate import Estimate
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
 from congruence.upgrade.certify.groups import deal
-from congruence.upgrade.certify.intervals import Estimate, Measured, freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.overlap import influence_of, list_hits, search_for, some_rows
+from congruence.upgrade.certify.intervals import freedom, joint_covariance, rate_interval
+from congruence.upgrade.certify.measured import Measured
+from congruence.upgrade.certify.overlap import influence_of, list_hits
 from congruence.upgrade.certify.refitted import refit_unseen
 from congruence.upgrade.certify.scoring import correction, hits_of
 from congruence.upgrade.certify.strategies import unit_rows
-from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.progressive.forecast import MOST
 from congruence.upgrade.progressive.order import ORDERS, View
 from congruence.upgrade.progressive.refit import Refit
@@ -123,21 +123,17 @@ def middle_interval(shares: list[float]) -> tuple[float | None, float | None]:
     return tuple(float(end) if np.isfinite(end) else None for end in ends)  # type: ignore[return-value]
 
 
-def measure_mixed(
-    design: Design, measured: Measured, task: str, ranking: Ranking, random_state: int, n_rows: int | None = None
-) -> MixedStore | None:
+def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
     """Score stores with increasing shares of re-embedded rows.
 
     Parameters
     ----------
-    design : Design
+    items : EvaluationSet
+        Its random state draws the random rows and folds.
     measured : Measured
         The mapped items, and the scores of mapping.
     task : str
         The decisive measure.
-    ranking : Ranking
-    random_state : int
-        Seed for drawing random rows and folds.
     n_rows : int, optional
         Number of rows of the store: a share of it is the number of rows to refit on. By default, every refit uses all items of the other folds.
 
@@ -154,20 +150,20 @@ def measure_mixed(
     store and applied to the share that is still mapped. Refits use items of other folds, so their number is limited even if a share of a large store
     would be more rows: the gain from those further rows is not included.
     """
-    tables, base = design.scored, f"{task}/stored"
+    tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
     of_lists = "overlap@" in task
-    rows = some_rows(tables.n, random_state) if of_lists else np.arange(tables.n)
+    rows = items.compared if of_lists else np.arange(tables.n)
     plain, native, raw = (
         measured.mapped[rows],
         tables.target[tables.store_modality][rows],
         tables.source[tables.store_modality][rows],
     )
-    old, texts = unit(raw), _texts(design, rows)
+    old, texts = unit(raw), _texts(items, rows)
     # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which it does not know.
     known = texts if tables.by_class else None
-    groups = None if design.groups is None else design.groups[rows]
+    groups = None if items.groups is None else items.groups[rows]
     size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / len(rows))
     refit = Refit(None, known, size, None if known is None else Gate.fit(old, known))
 
@@ -183,14 +179,14 @@ def measure_mixed(
     part = _parts(n, groups, random_state)
     counts = [n if n_rows is None and share else min(n, round(share * (n_rows or n))) for share in SHARES]
 
-    def take(items: np.ndarray, count: int) -> np.ndarray:
-        ranked, drawn = np.argsort(-scores[items], kind="stable"), np.argsort(np.argsort(shuffled)[items])
-        return np.asarray(items[first_rows(ranked, drawn, count / len(items))])
+    def take(some: np.ndarray, count: int) -> np.ndarray:
+        ranked, drawn = np.argsort(-scores[some], kind="stable"), np.argsort(np.argsort(shuffled)[some])
+        return np.asarray(some[first_rows(ranked, drawn, count / len(some))])
 
     again = refit_unseen(refit, raw, unit(native), plain, take, part, counts)
 
     def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _lists(design, task, rows, store, ranking) if of_lists else _hits(tables, task, store, ranking)
+        return (_lists if of_lists else _hits)(items, task, store)
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
         """Return scores and pseudo-values of stores with increasing shares of re-embedded rows, each of shape (n, s)."""
@@ -236,10 +232,10 @@ def _parts(n: int, groups: np.ndarray | None, random_state: int) -> np.ndarray:
     return deal(np.arange(n) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
 
 
-def _texts(design: Design, rows: np.ndarray) -> Texts | None:
+def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
     """Return texts in both models: descriptions of classes, captions, or text queries."""
-    tables = design.scored
-    ours, theirs = design.texts or (None, None)
+    tables = items.tables
+    ours, theirs = items.texts or (None, None)
     if tables.query_modality != tables.store_modality and tables.query_modality in tables.target:
         ours, theirs = tables.source[tables.query_modality], tables.target[tables.query_modality]
     if ours is None or theirs is None:
@@ -259,21 +255,20 @@ def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_stat
     return name, ORDERS[name](view)
 
 
-def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+def _hits(items: EvaluationSet, task: str, store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the score and the pseudo-value of each query, in a store searched with the target model's queries."""
-    depth = int(task.split("@")[1]) if "@" in task else 1
+    tables, ranking = items.tables, items.ranking
     queries, store = unit_rows(tables.target[tables.query_modality], ranking), unit_rows(store, ranking)
-    of_hubs = correction(ranking, tables, queries, store)
-    found = hits_of((queries, store), tables, np.arange(tables.n), depth, of_hubs)
-    return found.score, found.influence
+    of_hubs = correction(items, queries, store)
+    hits = hits_of((queries, store), items, np.arange(tables.n), items.tasks[task], of_hubs)
+    return hits.score, hits.influence
 
 
-def _lists(
-    design: Design, task: str, rows: np.ndarray, store: np.ndarray, ranking: Ranking
-) -> tuple[np.ndarray, np.ndarray]:
+def _lists(items: EvaluationSet, task: str, store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the overlap of each query's results with those of the re-embedded store, and its pseudo-value."""
-    search, tables = search_for(design.searches, task), design.scored
+    search, tables, rows, ranking = items.search_of(task), items.tables, items.compared, items.ranking
     queries = unit_rows(search.target[search.queries_of(rows)], ranking)
-    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, tables.target[tables.store_modality][rows]))
-    found = list_hits(search, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
-    return found.score, influence_of(found, search)
+    judge = queries @ unit_rows(tables.target[tables.store_modality][rows], ranking).T
+    near = queries @ unit_rows(store, ranking).T
+    hits = list_hits(search, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
+    return hits.score, influence_of(hits, search)

@@ -11,8 +11,8 @@ import numpy as np
 from congruence.errors import ModalityError, ParameterError
 from congruence.maps import METHODS, LinearMap, OrthogonalMap
 from congruence.upgrade._candidates import OFFSET
-from congruence.upgrade.certify.strategies import TwoWay
 from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.two_way import TwoWay
 from congruence.upgrade.choose import Choice, Other, choose_map
 
 __all__ = ["CERTIFIED", "Recipe"]

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from congruence.evaluation import Ranking
 from congruence.metrics import nearest
 from congruence.metrics.hubness import Correction
-from congruence.upgrade.certify.strategies import PLAIN, Vectors
-from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.evaluation_set import EvaluationSet
+from congruence.upgrade.certify.strategies import Vectors
 
-__all__ = ["PULL", "Hits", "correction", "hits_of", "nearest_rows", "recall", "score"]
+__all__ = ["PULL", "Hits", "correction", "hits_of", "recall", "score"]
 
 #: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
 #: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
@@ -44,36 +43,6 @@ class Hits:
     def influence(self) -> np.ndarray:
         """The pseudo-value of each item, of a gallery whose items are the queries' own."""
         return self.score if self.pull is None else self.score - PULL * self.pull
-
-
-def nearest_rows(
-    queries: np.ndarray,
-    gallery: np.ndarray,
-    k: int,
-    left_out: np.ndarray | None = None,
-    correction: Correction | None = None,
-) -> np.ndarray:
-    """Find each query's k nearest gallery rows by inner product, nearest first; equally near rows are ordered by row number.
-
-    Parameters
-    ----------
-    queries : ndarray, shape (m, d)
-    gallery : ndarray, shape (n, d)
-        With unit rows this is the cosine.
-    k : int
-        At most n, or n − 1 with ``left_out``.
-    left_out : ndarray of int, shape (m,), optional
-        A gallery row that each query must not find.
-    correction : Correction, optional
-        Correction for hubs in this gallery.
-
-    Returns
-    -------
-    ndarray of int, shape (m, k)
-    """
-    if correction is not None:
-        queries, gallery = correction.as_inner_products(queries, gallery, left_out=left_out)
-    return nearest(queries, k, gallery, left_out=left_out)
 
 
 def recall(
@@ -111,7 +80,10 @@ def recall(
     """
     n = len(gallery)
     depth = min(k + 1, n - (not find_own))
-    near = nearest_rows(queries, gallery, depth, None if find_own else own, correction)
+    left_out = None if find_own else own
+    if correction is not None:
+        queries, gallery = correction.as_inner_products(queries, gallery, left_out=left_out)
+    near = nearest(queries, depth, gallery, left_out=left_out)
     right = gallery_class[near] == query_class[:, None]
     hit = right[:, :k].any(axis=1)
     if own is None:
@@ -126,17 +98,18 @@ def recall(
     return Hits(hit.astype(np.float64), pull)
 
 
-def correction(ranking: Ranking, tables: Tables, queries: np.ndarray, store: np.ndarray) -> Correction | None:
+def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> Correction | None:
     """Return the correction for hubs computed from these queries, or from the stored items if they search for their class."""
-    if ranking.hubness is None:
+    hubness, tables = items.ranking.hubness, items.tables
+    if hubness is None:
         return None
     if tables.by_class:
-        return ranking.hubness.of(store, queries)
-    return ranking.hubness.of(queries, store, exclude_self=tables.classes is not None)
+        return hubness.of(store, queries)
+    return hubness.of(queries, store, exclude_self=tables.classes is not None)
 
 
 def hits_of(
-    vectors: Vectors, tables: Tables, test: np.ndarray, depth: int, correction: Correction | None = None
+    vectors: Vectors, items: EvaluationSet, test: np.ndarray, depth: int, correction: Correction | None = None
 ) -> Hits:
     """Return for each test row of the store whether it is assigned to its class or, without descriptions of classes, found by its query.
 
@@ -144,8 +117,7 @@ def hits_of(
     ----------
     vectors : (ndarray, ndarray)
         Queries and store.
-    tables : Tables
-        The items.
+    items : EvaluationSet
     test : ndarray of int
         Stored rows.
     depth : int
@@ -157,6 +129,7 @@ def hits_of(
     Hits
     """
     queries, store = vectors
+    tables = items.tables
     if tables.by_class:
         assert tables.classes is not None
         codes = np.arange(len(queries))
@@ -178,10 +151,9 @@ def hits_of(
 
 def score(
     vectors: Mapping[str, Vectors],
-    tables: Tables,
+    items: EvaluationSet,
     test: np.ndarray,
-    tasks: Mapping[str, int],
-    ranking: Ranking = PLAIN,
+    tasks: Mapping[str, int] | None = None,
     corrections: Mapping[str, Correction] | None = None,
 ) -> dict[str, Hits]:
     """Score test rows of the store (or, by row, their queries) under each strategy.
@@ -190,14 +162,11 @@ def score(
     ----------
     vectors : mapping of str to (ndarray, ndarray)
         Queries and store by strategy (:func:`~congruence.upgrade.certify.strategies.vectors_of`).
-    tables : Tables
-        The items.
+    items : EvaluationSet
     test : ndarray of int
         Stored rows.
-    tasks : mapping of str to int
-        Depth of each task.
-    ranking : Ranking, optional
-        Search variant, the same for all strategies.
+    tasks : mapping of str to int, optional
+        Some of the tasks, with the number of results that each considers; by default all.
     corrections : mapping of str to Correction, optional
         Corrections for hubs, by strategy; by default computed from these queries or, if classes are searched, from the test rows.
 
@@ -207,6 +176,7 @@ def score(
         By ``"<task>/<strategy>"``, for test rows. Of one modality without labels an item looks for itself in the other model's vectors, so strategies
         that use one model alone have no score.
     """
+    tables = items.tables
     finds_itself = tables.store_modality == tables.query_modality and tables.classes is None
     out = {}
     for strategy, (queries, store) in vectors.items():
@@ -215,7 +185,7 @@ def score(
         if corrections is not None:
             of_hubs: Correction | None = corrections[strategy]
         else:
-            of_hubs = correction(ranking, tables, queries, store[test] if tables.by_class else store)
-        for task, depth in tasks.items():
-            out[f"{task}/{strategy}"] = hits_of((queries, store), tables, test, depth, of_hubs)
+            of_hubs = correction(items, queries, store[test] if tables.by_class else store)
+        for task, depth in (items.tasks if tasks is None else tasks).items():
+            out[f"{task}/{strategy}"] = hits_of((queries, store), items, test, depth, of_hubs)
     return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,13 +11,13 @@ import scipy.linalg
 
 from congruence.embeddings import normalize_rows
 from congruence.evaluation import Ranking
-from congruence.maps import AffineMap, LinearMap, OrthogonalMap
-from congruence.upgrade.certify.tables import Search, Tables
+from congruence.maps import AffineMap
+from congruence.upgrade.certify.evaluation_set import EvaluationSet, Search
+from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.two_way import TwoWay
 
 __all__ = [
-    "PLAIN",
     "Side",
-    "TwoWay",
     "Vectors",
     "cosines",
     "part_seen",
@@ -28,9 +28,6 @@ __all__ = [
     "vectors_of",
 ]
 
-#: Cosine similarity, without centering or a correction for hubs.
-PLAIN = Ranking()
-
 #: The vectors that a strategy compares: the queries, shape (m, d), and the store, shape (n, d).
 Vectors: TypeAlias = tuple[np.ndarray, np.ndarray]
 
@@ -40,75 +37,6 @@ def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None
     if ranking.center:
         rows = rows - (rows.mean(axis=0) if mean is None else mean)
     return np.asarray(normalize_rows(rows))
-
-
-class TwoWay:
-    """A fitted map and its reverse: the inverse or, if there is none, the same method fitted in the other direction.
-
-    Parameters
-    ----------
-    forward : OrthogonalMap or LinearMap
-    backward : callable, optional
-        Fits the map from the target to the source, on first use. By default ``forward.inverse()`` is used.
-    anchors : callable, optional
-        Returns the source rows that were fitted on, for :meth:`covered_share` of maps that do not store it.
-    """
-
-    def __init__(
-        self,
-        forward: OrthogonalMap | LinearMap,
-        backward: Callable[[], LinearMap] | None = None,
-        anchors: Callable[[], np.ndarray] | None = None,
-    ) -> None:
-        self.forward = forward
-        self._backward, self._anchors = backward, anchors
-        self._fitted_backward: LinearMap | None = None
-        self._inverses: dict[str | None, AffineMap] = {}
-
-    @property
-    def d_source(self) -> int:
-        """Width of the source model's vectors."""
-        return self.forward.n_features_in_
-
-    @property
-    def d_target(self) -> int:
-        """Width of the target model's vectors."""
-        return self.forward.d_target
-
-    def to_target(self, modality: str | None) -> AffineMap:
-        """Return the map for stored vectors of a modality."""
-        found = self.forward.for_modality(modality)
-        assert isinstance(found, AffineMap)
-        return found
-
-    def to_source(self, modality: str | None) -> AffineMap:
-        """Return the map for the target model's queries of a modality."""
-        if isinstance(self.forward, OrthogonalMap):
-            if modality not in self._inverses:
-                self._inverses[modality] = self.forward.for_modality(modality).inverse()
-            return self._inverses[modality]
-        if self._fitted_backward is None:
-            assert self._backward is not None
-            self._fitted_backward = self._backward()
-        return self._fitted_backward
-
-    def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
-        """Return the map with the means of a further modality, computed from rows; the same map if it keeps no means."""
-        if isinstance(self.forward, OrthogonalMap):
-            return TwoWay(self.forward.recenter(source.mean(axis=0), target.mean(axis=0), modality=modality))
-        return self
-
-    def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
-        """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
-        if isinstance(self.forward, OrthogonalMap):
-            return self.forward.for_modality(modality).covered_share(rows)
-        assert self._anchors is not None
-        anchors = self._anchors() - self.forward.source_mean_
-        _, s, basis = np.linalg.svd(anchors, full_matrices=False)
-        centered = rows - self.forward.source_mean_
-        inside = np.square(centered @ basis[s > 1e-8 * s[0]].T).sum(axis=1)
-        total = np.einsum("ij,ij->i", centered, centered)
-        return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,18 +102,15 @@ def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = 
     return Side(ours), Side(tables.source[store_modality])
 
 
-def vectors_of(
-    model: TwoWay, tables: Tables, ranking: Ranking = PLAIN, only: Collection[str] | None = None
-) -> dict[str, Vectors]:
+def vectors_of(model: TwoWay, items: EvaluationSet, only: Collection[str] | None = None) -> dict[str, Vectors]:
     """Return the vectors that each strategy compares if the rows of the queries' modality search the store.
 
     Parameters
     ----------
     model : TwoWay
         With the means of all modalities.
-    tables : Tables
-    ranking : Ranking, optional
-        If it is centered, the mean of each side is subtracted from it.
+    items : EvaluationSet
+        If its ranking is centered, the mean of each side is subtracted from it.
     only : collection of str, optional
         Return only these strategies; by default all that the vectors allow.
 
@@ -195,45 +120,40 @@ def vectors_of(
         By strategy: the queries, shape (m, d), and the store, shape (n, d).
     """
     out = {}
-    for strategy in strategies_of(tables):
+    for strategy in strategies_of(items.tables):
         if only is None or strategy in only:
-            queries, store = sides(strategy, model, tables)
-            out[strategy] = queries.unit(ranking), store.unit(ranking)
+            queries, store = sides(strategy, model, items.tables)
+            out[strategy] = queries.unit(items.ranking), store.unit(items.ranking)
     return out
 
 
 def similarities(
-    strategy: str,
-    model: TwoWay,
-    tables: Tables,
-    search: Search,
-    rows: np.ndarray,
-    ranking: Ranking = PLAIN,
+    strategy: str, model: TwoWay, items: EvaluationSet, search: Search, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the similarities by which a strategy ranks some stored rows for the queries that are asked of them.
+    """Return the similarities by which a strategy ranks stored rows for the queries of a search.
 
     Parameters
     ----------
     strategy : str
         One of those that the search allows.
     model : TwoWay
-    tables : Tables
-    search : Search
-    rows : ndarray of int
-        Stored rows.
-    ranking : Ranking, optional
-        If it is centered, the means of all queries and of the whole store are subtracted. Hubs are corrected for later, by
+    items : EvaluationSet
+        If its ranking is centered, the means of all queries and of the whole store are subtracted. Hubs are corrected for later, by
         :func:`~congruence.upgrade.certify.overlap.compare_lists`, which has all lists.
+    search : Search
+    rows : ndarray of int, optional
+        Stored rows; by default those whose result lists are compared.
 
     Returns
     -------
     ndarray, shape (queries, rows)
     """
-    queries, store = sides(strategy, model, tables, search)
-    return np.asarray(queries.unit(ranking, search.queries_of(rows)) @ store.unit(ranking, rows).T)
+    rows = items.compared if rows is None else rows
+    queries, store = sides(strategy, model, items.tables, search)
+    return np.asarray(queries.unit(items.ranking, search.queries_of(rows)) @ store.unit(items.ranking, rows).T)
 
 
-def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking = PLAIN) -> np.ndarray:
+def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarray:
     """Return the component of stored rows, scaled to unit norm, that mapped queries can match.
 
     A mapped query is q B + b, with B the matrix of the reverse map and b its offset, so its product with x depends only on the projection of x on the
@@ -244,14 +164,15 @@ def part_seen(model: TwoWay, tables: Tables, rows: np.ndarray, ranking: Ranking 
     ----------
     model : TwoWay
         With the means of the queries' modality.
-    tables : Tables
+    items : EvaluationSet
     rows : ndarray of int
-    ranking : Ranking, optional
+        Stored rows.
 
     Returns
     -------
     ndarray, shape (len(rows), d_source)
     """
+    tables, ranking = items.tables, items.ranking
     whole = tables.source[tables.store_modality]
     store = unit_rows(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
     back = model.to_source(tables.query_modality)

@@ -1,4 +1,4 @@
-"""Embeddings of both models arranged into paired rows, and the searches that can be evaluated on them."""
+"""Embeddings of both models arranged into paired rows."""
 
 from __future__ import annotations
 
@@ -12,21 +12,10 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import IdError, InputError, ModalityError, ShapeError, SpaceMismatchError, TooFewAnchorsError
 
-__all__ = [
-    "Search",
-    "Tables",
-    "check_alike",
-    "describe_model",
-    "make_tables",
-    "searches_of",
-    "tasks_of",
-]
+__all__ = ["Tables", "check_alike", "describe_model", "make_tables"]
 
 #: Fewest anchors on which held-out scores and a learning curve mean anything.
 FEWEST = 20
-
-#: Largest number of text queries that are used.
-_MOST_TEXTS = 2000
 
 
 @dataclass(frozen=True)
@@ -79,84 +68,6 @@ class Tables:
     def by_class(self) -> bool:
         """Whether stored rows are assigned to classes described by rows of the other modality."""
         return self.classes is not None and self.store_modality != self.query_modality
-
-
-@dataclass(frozen=True)
-class Search:
-    """Queries in both models that search the store.
-
-    Attributes
-    ----------
-    name : str
-        Prefix of its measures: ``"overlap"`` or ``"text_overlap"``.
-    modality : str
-        Modality of the queries.
-    source : ndarray, shape (m, d_source), or None
-        The queries in the source model, if available.
-    target : ndarray, shape (m, d_target)
-    role : {"items", "captions", "classes", "apart"}
-        The stored items themselves, each excluded from its own list; a caption for each item; a description for each class; or texts of
-        other items.
-    """
-
-    name: str
-    modality: str
-    source: np.ndarray | None
-    target: np.ndarray
-    role: str
-
-    @property
-    def paired(self) -> bool:
-        """Whether query i and stored row i are the same item, so that both leave a sample together."""
-        return self.role in ("items", "captions")
-
-    @property
-    def strategies(self) -> tuple[str, ...]:
-        """Strategies whose result lists can be compared with those of re-embedding."""
-        return ("stored",) if self.source is None else ("keep", "stored", "queries")
-
-    def queries_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the numbers of the queries that are asked if only these stored rows are searched: their own, or all."""
-        return rows if self.paired else np.arange(len(self.target))
-
-
-def searches_of(tables: Tables, texts: tuple[np.ndarray | None, np.ndarray] | None) -> list[Search]:
-    """Return the searches whose result lists can be compared with those of the re-embedded store.
-
-    Parameters
-    ----------
-    tables : Tables
-    texts : (ndarray or None, ndarray), optional
-        Text queries of other items in the source model (if available) and in the target model, paired by row.
-
-    Returns
-    -------
-    list of Search
-        Empty if the target model has no vectors of the store.
-    """
-    store_modality, query_modality = tables.store_modality, tables.query_modality
-    if store_modality not in tables.target:
-        return []
-    out = [Search("overlap", store_modality, tables.source[store_modality], tables.target[store_modality], "items")]
-    if query_modality != store_modality:
-        role = "classes" if tables.by_class else "captions"
-        out.append(
-            Search("text_overlap", query_modality, tables.source[query_modality], tables.target[query_modality], role)
-        )
-    elif texts is not None:
-        source, target = (None if rows is None else rows[:_MOST_TEXTS] for rows in texts)
-        assert target is not None
-        out.append(Search("text_overlap", "text", source, target, "apart"))
-    return out
-
-
-def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
-    """Return the tasks that can be measured on these tables, the decisive one first, with the depth of each."""
-    if tables.by_class:
-        return {"zero_shot": 1, "zero_shot@5": 5}
-    if tables.store_modality != tables.query_modality:
-        return {"recall@1": 1, "recall@10": 10}
-    return {"same_class@1": 1} if labelled else {"own@1": 1}
 
 
 def make_tables(

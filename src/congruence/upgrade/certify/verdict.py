@@ -11,8 +11,8 @@ from congruence._inputs import UNNAMED
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.errors import ParameterError
+from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.certify.curve import Curve
-from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.mixed import MixedStore, middle_interval, reached
 
 __all__ = ["ACTIONS", "Decision", "Thresholds", "Verdict", "decide", "is_of_lists", "judge", "with_known"]
