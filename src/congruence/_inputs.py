@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence._utils.columns import index_ids
 from congruence._utils.ids import as_ids, same_ids
-from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space, has_unit_rows
 from congruence.errors import IdError, InputError, ModalityError
@@ -17,7 +17,7 @@ from congruence.errors import IdError, InputError, ModalityError
 UNNAMED = "other"
 
 
-def as_embeddings(data: RowsLike, name: str, *, ids: Ids | None = None, allow_zero_rows: bool = False) -> Embeddings:
+def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
     """Return the data as :class:`Embeddings`; existing embeddings are returned unchanged.
 
     Parameters
@@ -26,8 +26,6 @@ def as_embeddings(data: RowsLike, name: str, *, ids: Ids | None = None, allow_ze
         See :func:`congruence._utils.columns.to_rows`. The index of a pandas object becomes the ids, unless it is the default one.
     name : str
         What the caller calls the data, for error messages.
-    ids : sequence of str or int, optional
-        Used instead of the index.
     allow_zero_rows : bool, default=False
 
     Returns
@@ -40,17 +38,21 @@ def as_embeddings(data: RowsLike, name: str, *, ids: Ids | None = None, allow_ze
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
         If the data cannot be used; see :mod:`congruence.errors`.
     """
+    return _with_ids(data, name, index_ids(data), allow_zero_rows)
+
+
+def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_rows: bool) -> Embeddings:
+    """Return the data as embeddings, with the labels of its index as ids if there are any."""
     if isinstance(data, Embeddings):
         return data
     if isinstance(data, Mapping):
         raise InputError(
             f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one. Pass one of its values."
         )
-    found = index_ids(data) if ids is None else ids
-    names = None if found is None else as_ids(found)
-    X = as_matrix(data, name, ids=names, allow_zero_rows=allow_zero_rows, copy_half=False)
+    ids = None if index is None else as_ids(index)
+    X = as_matrix(data, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
     space = Space(dim=X.shape[1], normalized=has_unit_rows(X))
-    return Embeddings._trusted(X, np.arange(len(X)) if names is None else names, space, found is not None)
+    return Embeddings._trusted(X, np.arange(len(X)) if ids is None else ids, space, ids is not None)
 
 
 def as_pair(
@@ -76,15 +78,15 @@ def as_pair(
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
         If the data cannot be used; see :mod:`congruence.errors`.
     """
-    ids = [index_ids(source), index_ids(target)]
-    if any(one is not None for one in ids):
+    first, second = index_ids(source), index_ids(target)
+    if (first is None) != (second is None):
         # One frame is shuffled and the other has the default index 0, 1, 2, …: pairing by position would be wrong.
-        ids = [index_ids(source, default=True), index_ids(target, default=True)]
-        if any(one is None for one in ids):
-            ids = [index_ids(source), index_ids(target)]
+        labels = index_ids(source, default=True), index_ids(target, default=True)
+        if labels[0] is not None and labels[1] is not None:
+            first, second = labels
     return (
-        as_embeddings(source, names[0], ids=ids[0], allow_zero_rows=allow_zero_rows),
-        as_embeddings(target, names[1], ids=ids[1], allow_zero_rows=allow_zero_rows),
+        _with_ids(source, names[0], first, allow_zero_rows),
+        _with_ids(target, names[1], second, allow_zero_rows),
     )
 
 
@@ -129,13 +131,13 @@ def by_modality(
             )
         sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})
         for name in dict.fromkeys([*source, *target]):
-            words = f"source[{name!r}]", f"target[{name!r}]"
+            called = f"source[{name!r}]", f"target[{name!r}]"
             if name in source and name in target:
-                sides[0][name], sides[1][name] = as_pair(source[name], target[name], words)
+                sides[0][name], sides[1][name] = as_pair(source[name], target[name], called)
             elif name in source:
-                sides[0][name] = as_embeddings(source[name], words[0])
+                sides[0][name] = as_embeddings(source[name], called[0])
             else:
-                sides[1][name] = as_embeddings(target[name], words[1])
+                sides[1][name] = as_embeddings(target[name], called[1])
         return sides
     if isinstance(source, Mapping) or isinstance(target, Mapping):
         side = "source" if isinstance(source, Mapping) else "target"
@@ -144,15 +146,18 @@ def by_modality(
             "tables of vectors."
         )
     pair = as_pair(source, target)
-    said = [items.space.modality for items in pair]
-    for one in said:
-        if modality is not None and one not in (None, modality):
+    declared = [items.space.modality for items in pair]
+    for kind in declared:
+        if modality is not None and kind not in (None, modality):
             raise ModalityError(
-                f"Got {one} vectors with modality={modality!r}; expected them to agree. Leave modality out."
+                f"Got {kind} vectors with modality={modality!r}; expected them to agree. Leave modality out."
             )
-    meant = [space.modality for space in spaces]
-    joined = meant[0] != meant[1]  # a map that joins two modalities: neither side tells the modality of the other
-    keys = [modality or said[k] or (meant[k] if joined else None) or said[1 - k] or meant[k] or UNNAMED for k in (0, 1)]
+    expected = [space.modality for space in spaces]
+    joint = expected[0] != expected[1]  # a map that joins two modalities: neither side tells the modality of the other
+    keys = [
+        modality or declared[k] or (expected[k] if joint else None) or declared[1 - k] or expected[k] or UNNAMED
+        for k in (0, 1)
+    ]
     return {keys[0]: pair[0]}, {keys[1]: pair[1]}
 
 
