@@ -66,7 +66,7 @@ def test_a_linear_map_is_certified_with_the_map_back_that_a_fit_of_exchanged_sid
     back = LinearMap().fit(anchors[1]["image"].vectors, anchors[0]["image"].vectors)
     expected = recall_at_k(back.transform(queries[1]["text"].vectors), queries[0]["image"].vectors, range(100), 1)
     assert found.strategies["recall@1"]["queries"].value == pytest.approx(expected)
-    assert "not of the map that is certified" in found.theory[0]["sentence"]
+    assert "not for the certified map" in found.theory[0]["sentence"]
     assert "--method linear" in found.how_to_fit
     assert "exchanged" in found.how_to_fit
     assert found.covered["image"] == pytest.approx(1)

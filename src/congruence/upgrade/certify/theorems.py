@@ -30,7 +30,7 @@ from congruence.upgrade.certify.tables import Tables
 
 __all__ = ["Entry", "theory_entries"]
 
-#: Rows of a modality that are looked at, at most.
+#: Largest number of rows of a modality that are used.
 _MOST = 2000
 
 #: Largest number of dimensions of the symmetric matrices for which κ is sought: beyond, it takes minutes.
@@ -85,8 +85,8 @@ def theory_entries(
         for side in (tables.source, tables.target)
     )
     rotation = mapping.rotation_
-    turned = rotation.shape[0] > rotation.shape[1]
-    if turned:
+    exchanged = rotation.shape[0] > rotation.shape[1]
+    if exchanged:
         source, target, rotation = target, source, rotation.T
     entries: list[Entry] = []
     if instead is not None:
@@ -94,17 +94,16 @@ def theory_entries(
             _entry(
                 "§6",
                 "the map",
-                f"The theorems are about a rotation. What they say of a map, they say of the rotation about the means of these anchors, and not of "
-                f"the map that is certified ({instead}).",
+                f"The theorems concern rotations. They are evaluated for the rotation about the means of these anchors, not for the certified map ({instead}).",
             )
         )
-    if turned:
+    if exchanged:
         entries.append(
             _entry(
                 "§5.3",
                 "direction",
-                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems are read from the target to "
-                "the source.",
+                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems are applied from the target "
+                "to the source.",
             )
         )
     F, F_other = source.get(tables.store_modality), target.get(tables.store_modality)
@@ -128,7 +127,7 @@ def theory_entries(
             _entry(
                 "Thm 5.3",
                 "the linear map",
-                f"Thm 5.3 finds the map from texts alone, if they span the {F_other.shape[1]} dimensions of the wider model; these "
+                f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of the wider model; these "
                 f"{len(G)} do not.",
             )
         )
@@ -145,7 +144,7 @@ def theory_entries(
             "Thm C.16",
             f"{tables.query_modality} in the span of the {tables.store_modality} anchors",
             f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and {share.quantiles['50%']:.0%} of a median {tables.query_modality}'s "
-            "squared length; what lies outside is not determined by them.",
+            "squared norm; the map is not determined outside this span.",
             {"rank": share.rank, "quantiles": share.quantiles},
         )
     )
@@ -165,32 +164,32 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
     """Return whether the anchors span the symmetric matrices, and how well conditioned they are."""
     n, d = F.shape
     needed = anchors_needed(d)
-    what = f"{stored} anchors that span the symmetric matrices"
+    quantity = f"{stored} anchors that span the symmetric matrices"
     if n < needed:
         words = (
-            f"Deriving a rotation from lengths alone takes {needed:,} {stored} anchors in {d} dimensions, and there are {n:,}: Thm 5.5 does not "
-            "apply, and a rotation is assumed, not proved."
+            f"Deriving a rotation from norms alone needs {needed:,} {stored} anchors in {d} dimensions, and there are {n:,}: Thm 5.5 does not "
+            "apply, so a rotation is assumed, not proved."
         )
-        return _entry("Def. 5.4", what, words, {"needed": needed, "n": n, "spans": False}), float("inf")
+        return _entry("Def. 5.4", quantity, words, {"needed": needed, "n": n, "spans": False}), float("inf")
     spanning = sym_spanning(F)
     numbers = {"needed": needed, "n": n, "rank": spanning.rank, "spans": spanning.spans}
     if not spanning.spans or needed > _MOST_KAPPA:
         words = (
             f"The {n:,} {stored} anchors span {spanning.rank:,} of the {needed:,} dimensions of the symmetric matrices."
         )
-        return _entry("Def. 5.4", what, words, numbers), float("inf")
+        return _entry("Def. 5.4", quantity, words, numbers), float("inf")
     if not full:
         words = (
-            f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how far unseen lengths "
-            'are extrapolated, takes minutes and was not computed. Pass theory="full" (--theory full) for it.'
+            f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how much errors grow "
+            'when the norms of other rows are extrapolated, takes minutes and was not computed. Pass theory="full" (--theory full) for it.'
         )
-        return _entry("Def. 5.4", what, words, numbers), None
+        return _entry("Def. 5.4", quantity, words, numbers), None
     constant = kappa(F, random_state=random_state)
     words = (
-        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which says how dearly unseen lengths are "
-        f"extrapolated (at best 1), is between {constant.lower:.3g} and {constant.upper:.3g}."
+        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how much errors grow when the norms of "
+        f"other rows are extrapolated (at best 1), is between {constant.lower:.3g} and {constant.upper:.3g}."
     )
-    return _entry("Def. 5.4", what, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
+    return _entry("Def. 5.4", quantity, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
 
 
 def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> Entry:
@@ -202,8 +201,8 @@ def _bound(bound: Bound) -> Entry:
     return _entry(bound.theorem, bound.quantity, words[:1].upper() + words[1:], bound.to_dict())
 
 
-def _agreement(agreement: KernelAgreement, what: str, theorem: str) -> Entry:
-    line = {
+def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> Entry:
+    transformed = {
         "raw": "as they are",
         "constant": f"after the best constant ({agreement.least_squares.intercept:+.3f})",
         "affine": f"after the best line (slope {agreement.least_squares.slope:.2f}, constant {agreement.least_squares.intercept:+.3f})",
@@ -212,8 +211,8 @@ def _agreement(agreement: KernelAgreement, what: str, theorem: str) -> Entry:
     correlation = "" if agreement.correlation is None else f" (correlation {agreement.correlation:.2f})"
     return _entry(
         theorem,
-        f"{what}, {agreement.relation}",
-        f"{what[:1].upper()}{what[1:]} of the two models{correlation if agreement.relation == 'raw' or 'image–text' not in what else ''} "
-        f"differ by at most {agreement.epsilon:.3f} {line}; {level:.0%} by at most {value:.3f}, typically {agreement.rmse:.3f}.",
+        f"{similarities}, {agreement.relation}",
+        f"{similarities[:1].upper()}{similarities[1:]} of the two models{correlation if agreement.relation == 'raw' or 'image–text' not in similarities else ''} "
+        f"differ by at most {agreement.epsilon:.3f} {transformed}; {level:.0%} by at most {value:.3f}, typically {agreement.rmse:.3f}.",
         agreement.to_dict(),
     )

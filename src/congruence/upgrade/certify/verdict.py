@@ -280,7 +280,7 @@ def judge(
             {"collect": 1.0},
         )
 
-    def ask(values: dict[str, float], curve: Curve, mixtures: np.ndarray | None) -> Decision:
+    def rule(values: dict[str, float], curve: Curve, mixtures: np.ndarray | None) -> Decision:
         return decide(
             with_known(values, task),
             lambda wanted: curve.enough(wanted, thresholds.most_anchors),
@@ -291,35 +291,35 @@ def judge(
             rows=rows,
         )
 
-    decision = ask(values, curve, None if mixed is None else mixed.values)
+    decision = rule(values, curve, None if mixed is None else mixed.values)
     # A separate generator, so that draws of the other strategies are the same with and without a mixed store.
     mixtures = None if mixed is None else mixed.draw(drawn, values, np.random.default_rng(len(mixed.influence)))
     curves = [curve.redraw(rng) for _ in range(_CURVES)]
-    said: dict[str, int] = {}
-    needed: list[float] = []
+    counts: dict[str, int] = {}
+    shares: list[float] = []
     draws = len(next(iter(drawn.values())))
     for k in range(draws):
         here = {strategy: float(series[k]) for strategy, series in drawn.items()}
         shape = curves[k % _CURVES]
         mixture = None if mixtures is None else mixtures[k]
-        found = ask(here, shape.lifted(here["stored"] - float(shape.at(shape.n))), mixture)
-        said[found.action] = said.get(found.action, 0) + 1
+        redrawn = rule(here, shape.lifted(here["stored"] - float(shape.at(shape.n))), mixture)
+        counts[redrawn.action] = counts.get(redrawn.action, 0) + 1
         if mixture is not None and decision.share is not None:
-            part = reached(mixture, found.wanted)
-            needed.append(np.inf if part is None else part)
-    confidence = {action: count / draws for action, count in sorted(said.items(), key=lambda item: -item[1])}
-    between = middle_interval(needed) if needed else None
-    headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, between)
+            share = reached(mixture, redrawn.wanted)
+            shares.append(np.inf if share is None else share)
+    confidence = {action: count / draws for action, count in sorted(counts.items(), key=lambda item: -item[1])}
+    share_interval = middle_interval(shares) if shares else None
+    headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, share_interval)
     least = min(covered, key=lambda name: covered[name])
-    settled = decision.action in ("map", "queries") or (
+    final = decision.action in ("map", "queries") or (
         decision.action == "keep" and ("re-embed" in values or is_of_lists(task))
     )
-    if not settled and covered[least] < WELL_COVERED:
+    if not final and covered[least] < WELL_COVERED:
         these = "vectors'" if least == UNNAMED else least
         more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
         reason += f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so {more} would help most."
     return Verdict(
-        decision.action, decision.more, headline, reason, confidence, decision.share, between, decision.wanted
+        decision.action, decision.more, headline, reason, confidence, decision.share, share_interval, decision.wanted
     )
 
 
@@ -330,7 +330,7 @@ def _in_words(
     thresholds: Thresholds,
     task: str,
     mixed: MixedStore | None,
-    between: tuple[float | None, float | None] | None,
+    share_interval: tuple[float | None, float | None] | None,
 ) -> tuple[str, str]:
     values = with_known({strategy: estimate.value for strategy, estimate in measured[task].items()}, task)
     of_lists = is_of_lists(task)
@@ -363,7 +363,7 @@ def _in_words(
     if decision.action == "progressive":
         assert mixed is not None
         assert decision.share is not None
-        least, most = between or (None, None)
+        least, most = share_interval or (None, None)
         sure = (
             ""
             if least is None
