@@ -1,4 +1,4 @@
-"""The paper's claim on real CLIP embeddings: fit on text alone, carry images, classify unseen classes.
+"""The paper's claim on real CLIP embeddings: fit a map on texts alone, map the images, and classify images of unseen classes.
 
 python examples/lvis.py lvis1203_clip.npz: embeddings of 1,203 LVIS classes by three CLIP models (not part of this package).
 """
@@ -57,20 +57,20 @@ def main() -> None:
     parser.add_argument("--holdout", type=int, default=303)
     parser.add_argument("--json", type=Path, help="write every split's scores to this file as well")
     options = parser.parse_args()
-    found = {
+    results = {
         name: [measure(options.data, key, options.holdout, seed) for seed in range(options.splits)]
         for name, key in TARGETS.items()
     }
     if options.json:
-        options.json.write_text(json.dumps(found))
-    for name, rows in found.items():
+        options.json.write_text(json.dumps(results))
+    for name, rows in results.items():
         print(f"OpenAI CLIP ViT-B/32 → {name}: {options.holdout} unseen classes, {options.splits} splits")
         for score, columns in rows[0].items():
             print(f"  {score}")
-            for what in columns:
-                values = np.array([row[score][what] for row in rows], dtype=float)
+            for column in columns:
+                values = np.array([row[score][column] for row in rows], dtype=float)
                 print(
-                    f"    {what:20} {values.mean():.3f} ± {values.std(ddof=1) if len(rows) > 1 else float('nan'):.3f}"
+                    f"    {column:20} {values.mean():.3f} ± {values.std(ddof=1) if len(rows) > 1 else float('nan'):.3f}"
                 )
 
 

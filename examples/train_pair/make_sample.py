@@ -78,30 +78,30 @@ def main() -> None:
     held = np.load(options.build / f"{HELD_OUT}.npz")
     drawn = [items[row] for row in held["rows"]]
     ids = [item["id"] for item in drawn]
-    # The same prompt may come out for two of the four patterns; each is kept once an emoji.
-    spoken = json.loads((options.build / "captions_a.json").read_text())["prompts"]
+    # Two of the four patterns may give the same prompt; both rows are kept.
+    prompt_rows = json.loads((options.build / "captions_a.json").read_text())["prompts"]
     sides: dict[str, dict[str, Embeddings]] = {}
     measured = {}
-    prompt_ids = [f"{i}#{k}" for i in ids for k in range(len(spoken[0]))]
+    prompt_ids = [f"{i}#{k}" for i in ids for k in range(len(prompt_rows[0]))]
     edit_ids = [f"edit-{k}" for k in range(len(EDITS))]
     for side, model in (("source", "a"), ("target", "b")):
-        found = embed(model, options.build, options.device)
-        prompts = found["prompts"][held["rows"]]
+        vectors = embed(model, options.build, options.device)
+        prompts = vectors["prompts"][held["rows"]]
         captions = unit(prompts.mean(axis=1))
         space = {"model": MODELS[model]}
         sides[side] = {
-            "image": Embeddings(found["image"], ids=ids, space=Space(**space, modality="image")),
+            "image": Embeddings(vectors["image"], ids=ids, space=Space(**space, modality="image")),
             "text": Embeddings(captions, ids=ids, space=Space(**space, modality="text")),
             "prompt": Embeddings(
                 prompts.reshape(len(prompt_ids), -1), ids=prompt_ids, space=Space(**space, modality="text")
             ),
-            "edit": Embeddings(found["edit"], ids=edit_ids, space=Space(**space, modality="text")),
+            "edit": Embeddings(vectors["edit"], ids=edit_ids, space=Space(**space, modality="text")),
         }
         codes = np.arange(len(ids))
         groups = np.array([item["subgroup"] for item in drawn])
-        similarity = found["image"] @ captions.T
+        similarity = vectors["image"] @ captions.T
         measured[MODELS[model]] = {
-            **{f"recall_at_{k}": recall_at_k(found["image"], captions, codes, k) for k in (1, 5, 10)},
+            **{f"recall_at_{k}": recall_at_k(vectors["image"], captions, codes, k) for k in (1, 5, 10)},
             "subgroup_of_the_first": float((groups[similarity.argmax(axis=1)] == groups).mean()),
         }
         print(MODELS[model], measured[MODELS[model]])
@@ -110,7 +110,7 @@ def main() -> None:
         sides["source"],
         sides["target"],
         classes={
-            "prompt": {f"{i}#{k}": i for i in ids for k in range(len(spoken[0]))},
+            "prompt": {f"{i}#{k}": i for i in ids for k in range(len(prompt_rows[0]))},
             "edit": {name: names[after] for name, (_, after) in zip(edit_ids, EDITS, strict=True)},
         },
         labels={item["id"]: item["subgroup"] for item in drawn},

@@ -1,4 +1,4 @@
-"""Emoji pictures of six vendors as one array a vendor: 128 × 128 RGBA, in the order of Unicode's list."""
+"""Render the emoji of six vendors, one array per vendor: 128 × 128 RGBA, in Unicode's order."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 DIM = 64
 RESOLUTION = 128
 
-#: Where the upper, trained part begins: the block after which pictures have an eighth of their size.
+#: Index of the first trained block: feature maps then have an eighth of the pictures' size.
 CUTS = {"a": 5, "b": 7}
 
 
@@ -148,7 +148,7 @@ class DualEncoder(nn.Module):
     def __init__(self, model: str, text_features: torch.Tensor) -> None:
         super().__init__()
         self.image, self.text = ImageTower(model), TextTower(text_features)
-        # SigLIP's bias. Low, it leaves negatives alone sooner, and similar emoji stay near each other.
+        # SigLIP's bias. A low value stops pushing negatives apart sooner, so that similar emoji stay near each other.
         self.bias = nn.Parameter(torch.tensor(-8.5))
 
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from captions import SHARES
 from towers import RESOLUTION, DualEncoder, premultiply
 
-#: Nothing is shared: neither pictures nor captions, augmentation, objective or seed.
+#: The two models share no picture, caption, augmentation, objective or seed.
 RECIPES = {
     "a": {"vendors": ("noto", "noto-v1"), "loss": "siglip", "augment": "geometric", "seed": 11, "epochs": 20},
     "b": {
@@ -30,15 +30,15 @@ RECIPES = {
         "epochs": 20,
     },
 }
-#: Inverse temperature, fixed: as it grows the models spend their dimensions on telling single emoji apart, and what
-#: they agree on, the coarse similarities, fades.
+#: Inverse temperature, fixed: if it grows, the models spend their dimensions on telling single emoji apart, and the coarse similarities, on which
+#: they agree, fade.
 SCALE = 8.0
 BATCH = 192
 WARM_VIEWS, WARM_STEPS = 3, 1500
 
 
 def augment(pictures: torch.Tensor, kind: str, u) -> torch.Tensor:
-    """Model A sees pictures turned, scaled and with holes; model B in other light and colours, with noise."""
+    """Augment pictures: rotated, scaled and with holes for model A; with other light, colors and noise for model B."""
     n, geometric = len(pictures), kind == "geometric"
     angle = (u(n) - 0.5) * (0.6 if geometric else 0.25)
     scale = torch.exp((u(n) - 0.5) * (0.6 if geometric else 0.3) + 0.1)
@@ -54,13 +54,13 @@ def augment(pictures: torch.Tensor, kind: str, u) -> torch.Tensor:
     strength = 0.3 if geometric else 0.6
     x = x * (1 + (u(n, 1, 1, 1) - 0.5) * strength) + (u(n, 1, 1, 1) - 0.5) * strength * 0.4
     x = x * (1 + (u(n, 3, 1, 1) - 0.5) * strength * 0.5)
-    grey = x.mean(1, keepdim=True)
-    x = grey + (x - grey) * (1 + (u(n, 1, 1, 1) - 0.5) * 2 * strength)
+    gray = x.mean(1, keepdim=True)
+    x = gray + (x - gray) * (1 + (u(n, 1, 1, 1) - 0.5) * 2 * strength)
     if geometric:
-        half, centre = u(n, 2) * 0.175 * RESOLUTION, u(n, 2) * RESOLUTION
+        half, center = u(n, 2) * 0.175 * RESOLUTION, u(n, 2) * RESOLUTION
         place = torch.arange(RESOLUTION, device=x.device)
-        rows = ((place[None] - centre[:, :1]).abs() < half[:, :1])[:, None, :, None]
-        columns = ((place[None] - centre[:, 1:]).abs() < half[:, 1:])[:, None, None, :]
+        rows = ((place[None] - center[:, :1]).abs() < half[:, :1])[:, None, :, None]
+        columns = ((place[None] - center[:, 1:]).abs() < half[:, 1:])[:, None, None, :]
         x = torch.where(rows & columns, background, x)
     else:
         x = x + u(n, 1, 1, 1) * 0.1 * (u(*x.shape) - 0.5)
@@ -68,7 +68,7 @@ def augment(pictures: torch.Tensor, kind: str, u) -> torch.Tensor:
 
 
 def loss_of(kind: str, image, text, bias, emoji, caption) -> torch.Tensor:
-    """SigLIP (Zhai et al. 2023) or softmax InfoNCE (Radford et al. 2021); equal emoji and captions are no negatives."""
+    """SigLIP (Zhai et al. 2023) or softmax InfoNCE (Radford et al. 2021); equal emoji or captions are not negatives."""
     logits = image @ text.T * SCALE
     same = (emoji[:, None] == emoji[None]) | (caption[:, None] == caption[None])
     if kind == "siglip":
@@ -128,12 +128,12 @@ def main() -> None:
             torch.from_numpy(drawn).to(device),
         )
 
-    def train(groups: list[dict], steps: int, batches, say: str) -> None:
+    def train(groups: list[dict], steps: int, batch_loss, name: str) -> None:
         optimizer = torch.optim.AdamW(groups)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [g["lr"] for g in groups], steps, pct_start=0.15)
         running = 0.0
         for k in range(steps):
-            loss = batches()
+            loss = batch_loss()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -141,7 +141,7 @@ def main() -> None:
             running = loss.item() if k == 0 else 0.98 * running + 0.02 * loss.item()
             if (k + 1) % max(1, steps // 10) == 0:
                 print(
-                    f"{options.model} {say} {k + 1}/{steps}: loss {running:.3f}, {time.time() - started:.0f} s",
+                    f"{options.model} {name} {k + 1}/{steps}: loss {running:.3f}, {time.time() - started:.0f} s",
                     flush=True,
                 )
 

@@ -58,14 +58,14 @@ def main() -> None:
     parser.add_argument("features", type=Path)
     parser.add_argument("thumbnails", type=Path)
     parser.add_argument("out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
-    with np.load(given.features, allow_pickle=False) as data:
+    with np.load(options.features, allow_pickle=False) as data:
         templates = data["templates"][:WORDINGS].tolist()
-    with np.load(given.thumbnails, allow_pickle=False) as data:
+    with np.load(options.thumbnails, allow_pickle=False) as data:
         place = {name: k for k, name in enumerate(data["image_file"].tolist())}
         webp, offset = data["webp"], data["offset"]
-    pair = load(given.features, SEED)
+    pair = load(options.features, SEED)
     kept = np.sort(np.random.default_rng([SEED, 3]).permutation(len(pair.photos))[:PHOTOS])
     photos, label = [pair.photos[k] for k in kept], pair.label[kept]
     names = [name.replace("_", " ") for name in pair.classes]
@@ -73,8 +73,8 @@ def main() -> None:
     ids = {"image": photos, "text": names, "prompt": prompts}
     sides = {side: rows(getattr(pair, side), model, kept, ids) for side, model in MODELS.items()}
     alone = {
-        MODELS[side]: {"accuracy": classified(found["text"].vectors, found["image"].vectors, label)}
-        for side, found in sides.items()
+        MODELS[side]: {"accuracy": classified(kinds["text"].vectors, kinds["image"].vectors, label)}
+        for side, kinds in sides.items()
     }
     bundle = Bundle(
         sides["old"],
@@ -102,10 +102,10 @@ def main() -> None:
             "licences": LICENCES,
         },
     )  # fmt: skip
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_bundle(given.out, bundle, force=True)
-    digest = hashlib.sha256(given.out.read_bytes()).hexdigest()
-    print(f"{alone}\n{given.out}: {given.out.stat().st_size / 1e6:.2f} MB, SHA-256 {digest}")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_bundle(options.out, bundle, force=True)
+    digest = hashlib.sha256(options.out.read_bytes()).hexdigest()
+    print(f"{alone}\n{options.out}: {options.out.stat().st_size / 1e6:.2f} MB, SHA-256 {digest}")
 
 
 if __name__ == "__main__":
