@@ -121,7 +121,7 @@ def test_what_is_no_data_set(tmp_path):
         open_source(tmp_path / "f.lance")
     with pytest.raises(CorruptFileError):
         open_source(tmp_path / "d.lance")
-    with pytest.raises(OutputExistsError, match="other things than a Lance data set"):
+    with pytest.raises(OutputExistsError, match="other files than those of a Lance data set"):
         write(tmp_path / "d.lance", X, force=True)
     assert (tmp_path / "d.lance" / "thesis.txt").exists()
 

@@ -97,7 +97,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
     if isinstance(column, pa.Array) and len(column) != source.n:
         raise IdError(
-            f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one a row. Pass ids of the same rows as ids=…."
+            f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one per row. Pass ids of the same rows as ids=…."
         )
     if space is not None:
         source.space = replace(source.space, **space.to_dict())

@@ -71,7 +71,7 @@ def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
 
 
 def scan_rows(
-    stream: object, n: int, dim: int, stored: np.dtype, dtype: np.dtype, batch: int, path: str
+    stream: Any, n: int, dim: int, stored: np.dtype, dtype: np.dtype, batch: int, path: str
 ) -> Iterator[np.ndarray]:
     """Yield blocks of consecutive rows from a stream positioned at the first row."""
     for start in range(0, n, batch):

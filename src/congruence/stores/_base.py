@@ -6,7 +6,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -144,10 +143,10 @@ class Source(ABC):
             for ids, block in self.scan(start, min(BATCH, end - start)):
                 stop += len(block)
                 upto = int(np.searchsorted(wanted, stop))
-                inside = wanted[at:upto] - (stop - len(block))
-                out[order[at:upto]] = block[inside]
+                offsets = wanted[at:upto] - (stop - len(block))
+                out[order[at:upto]] = block[offsets]
                 if ids is not None:
-                    names.append(ids.take(pa.array(inside)))
+                    names.append(ids.take(pa.array(offsets)))
                 at = upto
                 if stop >= end:
                     break
@@ -181,10 +180,8 @@ class Source(ABC):
         names = id_array(ids) if ids else None
         try:
             return Embeddings(vectors, ids=names, space=self.space, allow_zero_rows=allow_zero_rows)
-        except (
-            NotFiniteError,
-            ZeroRowError,
-        ):  # check again for a message that names the file, since most commands read two
+        except (NotFiniteError, ZeroRowError):
+            # Check again for a message that names the file, since most commands read two.
             check_rows(
                 vectors, str(self.path), ids=None if names is None else as_ids(names), allow_zero_rows=allow_zero_rows
             )
@@ -207,10 +204,10 @@ def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
         raise ParameterError(
             f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers. Pass row numbers, or numpy.flatnonzero of a mask."
         )
-    odd = array[(array < 0) | (array >= n)]
-    if odd.size:
+    outside = array[(array < 0) | (array >= n)]
+    if outside.size:
         raise ParameterError(
-            f"Got row number {odd[0]} for {path}; expected 0 to {n - 1}. Pass row numbers in this range."
+            f"Got row number {outside[0]} for {path}; expected 0 to {n - 1}. Pass row numbers in this range."
         )
     return array.astype(np.int64)
 
@@ -240,7 +237,7 @@ def missing_key(
     return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}. Pass one of these.")
 
 
-def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str = "key") -> str:
+def choose(key: str | None, found: Mapping[str, tuple[int, ...]], path: str | Path, what: str = "key") -> str:
     """Return the key to read among the shapes found: the requested one, or the only matrix. Raises ParameterError."""
     if key is not None:
         if key not in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -121,7 +122,7 @@ def output_schema(
             # A field's metadata, for example its field id in an Iceberg table, does not apply to a new field.
             place = len(fields)
             fields.append(kept.with_name(name).remove_metadata())
-        _tell_hugging_face(metadata, columns.vector, fields[place].name, dtype, dim)
+        _update_hugging_face(metadata, columns.vector, fields[place].name, dtype, dim)
     new_ids = needs_ids(columns, has_ids)
     if new_ids:
         fields, place = [pa.field("id", id_type), *fields], place + 1
@@ -147,7 +148,7 @@ def _list_like(kind: pa.DataType, dtype: np.dtype, dim: int) -> pa.DataType:
     return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
 
 
-def _tell_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
+def _update_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
     """Update width and type in the metadata from which Hugging Face ``datasets`` reads the features."""
     try:
         info = json.loads(metadata[b"huggingface"])
@@ -209,7 +210,7 @@ def text_column(column: pa.Array) -> list[str]:
     return ["" if text is None else text for text in _texts(column)]
 
 
-def json_column(column: pa.Array) -> list[str | None]:
+def json_column(column: pa.Array) -> Sequence[object]:
     """Return a column as JSON values; types such as times and decimals become text."""
     kind = column.type
     if _is_plain(kind) or pa.types.is_nested(kind):

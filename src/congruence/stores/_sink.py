@@ -139,10 +139,10 @@ class Sink(ABC):
             except BaseException as late:
                 self._stack.__exit__(type(late), late, late.__traceback__)
                 raise
-        done = self._stack.__exit__(kind, error, trace)
+        suppressed = self._stack.__exit__(kind, error, trace)
         if kind is None and self.atomic and self.sidecar and self.space == Space():
             sidecar(self.path).unlink(missing_ok=True)  # it described the file that was replaced
-        return done
+        return suppressed
 
     def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         """Append rows.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from congruence._utils.ids import refuse_missing
 from congruence._utils.validation import name_rows
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.stores._arrays import stored_dtype
-from congruence.stores._base import BATCH, Source, missing_key, slice_ids
+from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, slice_ids
 from congruence.stores._columns import (
     Columns,
     Rows,
@@ -38,6 +38,38 @@ _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 def table_shapes(schema: pa.Schema, n: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a table's columns by name; every list column counts as a matrix."""
     return {f.name: (n, -1) if is_list(f.type) else (n,) for f in schema}
+
+
+def rows_after(
+    batches: Iterable[pa.RecordBatch], after: int, n: int, name: str, *, first_row: int = 0
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield batches from row ``after`` on, each with the number of its first row.
+
+    Parameters
+    ----------
+    batches : iterable of pyarrow.RecordBatch
+        Consecutive rows up to the end of the table.
+    after : int
+    n : int
+        Number of rows of the table.
+    name : str
+        Name of the table, for error messages.
+    first_row : int
+        Number of the first row of ``batches``.
+
+    Raises
+    ------
+    CorruptFileError
+        If the table does not end after ``n`` rows.
+    """
+    row = first_row
+    for batch in batches:
+        stop = row + len(batch)
+        if stop > after:
+            batch = batch.slice(max(after - row, 0))
+            yield stop - len(batch), batch
+        row = stop
+    check_all_rows(row, n, name)
 
 
 class TableSource(Source):
@@ -76,7 +108,7 @@ class TableSource(Source):
         self.space = read_space(saved, path)
         self._id_type = id_type_of(schema.field(self._id_column).type) if self._id_column else super().id_type
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
-        self._all = Columns(schema, self._key, self._id_column)
+        self._columns = Columns(schema, self._key, self._id_column)
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
 
     def _measure(self, first: pa.Array | None) -> None:
@@ -98,7 +130,7 @@ class TableSource(Source):
     @property
     def columns(self) -> list[Columns]:
         """Columns of the table other than its vectors."""
-        return [self._all]
+        return [self._columns]
 
     @abstractmethod
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""``.arrow`` and ``.feather``: Arrow's own files, a record batch at a time. Its streams are read too."""
+"""Reader and writer of ``.arrow`` and ``.feather`` files, streamed by record batch; Arrow streams can also be read."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from congruence.stores.reading import missing_file, reading
 
 __all__ = ["ArrowSink", "ArrowSource", "arrow_shapes", "read_arrow_column"]
 
+#: Exceptions that pyarrow raises for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
-#: First bytes of a file; a stream, as the ``datasets`` library writes it under the same suffix, has others.
+#: First bytes of a file. A stream, which the ``datasets`` library writes with the same suffix, begins differently.
 _MAGIC = b"ARROW1"
 
 
 @contextmanager
 def _open(path: str | Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Give the schema, and the record batches one after the other."""
+    """Yield the schema and an iterator over the record batches."""
     if not Path(path).is_file():
         raise missing_file(path)
     with reading(path, *_DAMAGE), pa.OSFile(str(path)) as stream:
@@ -31,7 +32,7 @@ def _open(path: str | Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch
         stream.seek(0)
         if magic == _MAGIC:
             file = pa.ipc.open_file(stream)
-            _ = file.schema.names  # a damaged one is found here
+            _ = file.schema.names  # raises if the schema is damaged
             yield file.schema, (_checked(file.get_batch(k)) for k in range(file.num_record_batches))
         else:
             reader = pa.ipc.open_stream(stream)
@@ -45,13 +46,13 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _count(path: str | Path) -> tuple[pa.Schema, int, pa.RecordBatch | None]:
-    """Return the schema, the number of rows, and a batch with rows if there is one."""
+    """Return the schema, the number of rows, and the first batch that has rows, if any."""
     with _open(path) as (schema, batches):
-        rows, some = 0, None
+        rows, first = 0, None
         for batch in batches:
             rows += len(batch)
-            some = batch if some is None and len(batch) else some
-    return schema, rows, some
+            first = batch if first is None and len(batch) else first
+    return schema, rows, first
 
 
 def arrow_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
@@ -63,26 +64,26 @@ def arrow_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 class ArrowSource(TableSource):
     """Rows of a list column in an Arrow file or stream, of fixed or variable list size.
 
-    A record batch is the least that can be read: memory is bounded by the largest.
+    Record batches are read whole, so the largest one determines how much memory is needed.
 
     Parameters
     ----------
     path : path-like
     key : str, optional
-        Name of the column; may be left out when there is only one column of lists.
+        Name of the column; optional if there is only one column of lists.
     ids : pyarrow.Array, str or False, optional
         Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        schema, rows, some = _count(path)
+        schema, rows, first = _count(path)
         self._describe(path, schema, rows, key, ids)
-        self._measure(None if some is None else some.column(self._key))
-        self._row_bytes = 0 if some is None else some.nbytes // len(some)
+        self._measure(None if first is None else first.column(self._key))
+        self._row_bytes = 0 if first is None else first.nbytes // len(first)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row takes in memory with all its columns, judged on the first batch."""
+        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first batch."""
         return max(self._row_bytes, super().row_bytes)
 
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -97,12 +98,14 @@ class ArrowSource(TableSource):
 
 
 def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a plain column.
+    """Read a column that is not a list column.
 
     Raises
     ------
-    ParameterError, CorruptFileError
-        If a parameter has an invalid value, or a file is damaged.
+    ParameterError
+        If there is no such column.
+    FileError, CorruptFileError
+        If the file cannot be read, or is damaged.
     """
     with _open(path) as (schema, batches):
         return read_table_column(
@@ -111,35 +114,38 @@ def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
 
 
 class ArrowSink(TableSink):
-    """Writes an Arrow file: the source's table with mapped vectors, or fixed-size lists in ``vector`` and, when there are ids, ``id``."""
+    """Writer of an Arrow file: the source's table with the mapped vectors, or ``vector`` as fixed-size lists and, if there are ids, ``id``."""
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
         self._writer = stack.enter_context(pa.ipc.new_file(str(temporary), self._make_schema(), options=options))
-        self._words: dict[int, pa.Array] = {}
+        self._dictionaries: dict[int, pa.Array] = {}
 
     def _write_group(self, table: pa.Table) -> None:
         for batch in table.to_batches():
-            arrays = [self._one_dictionary(k, column) for k, column in enumerate(batch.columns)]
+            arrays = [self._with_common_dictionary(k, column) for k, column in enumerate(batch.columns)]
             self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
 
-    def _one_dictionary(self, k: int, column: pa.Array) -> pa.Array:
-        """Return a dictionary column on one growing dictionary: a file has a single one, and batches of Parquet each their own."""
+    def _with_common_dictionary(self, k: int, column: pa.Array) -> pa.Array:
+        """Re-encode a dictionary column with the file's dictionary, to which new values are appended; other columns unchanged.
+
+        An Arrow file has one dictionary per column, while each batch from a Parquet file has its own.
+        """
         if not pa.types.is_dictionary(column.type):
             return column
-        known = self._words.get(k)
+        known = self._dictionaries.get(k)
         if known is None:
-            self._words[k] = column.dictionary
+            self._dictionaries[k] = column.dictionary
             return column
-        places = pa.compute.index_in(column.dictionary, known)
-        new = column.dictionary.filter(places.is_null())
-        known = self._words[k] = pa.concat_arrays([known, new]) if len(new) else known
-        place = pa.compute.index_in(column.dictionary, known).take(column.indices)
+        positions = pa.compute.index_in(column.dictionary, known)
+        new = column.dictionary.filter(positions.is_null())
+        known = self._dictionaries[k] = pa.concat_arrays([known, new]) if len(new) else known
+        indices = pa.compute.index_in(column.dictionary, known).take(column.indices)
         try:
             return pa.DictionaryArray.from_arrays(
-                place.cast(column.type.index_type), known, ordered=column.type.ordered
+                indices.cast(column.type.index_type), known, ordered=column.type.ordered
             )
         except pa.ArrowInvalid as error:
             raise DtypeError(
-                f"Got more different values than {column.type} can number for {self.path}; expected fewer. Write a .parquet."
+                f"Got more distinct values than {column.type} can encode for {self.path}; expected fewer. Write a .parquet."
             ) from error

@@ -56,7 +56,7 @@ def mark_parts(folder: Path, space: Space) -> None:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number at the end of a part's name, by which ``img_emb_07`` and ``metadata_7`` belong together."""
+    """Return the number at the end of a part's name, which pairs ``img_emb_07`` with ``metadata_7``."""
     found = re.search(r"(\d+)$", path.stem)
     return int(found[1]) if found else None
 
@@ -94,10 +94,10 @@ class FolderSource(Source):
         else:
             parts = _list_parts(folder, (".npy", ".parquet"))
         if not parts:
-            inside = sorted(p.name for p in folder.iterdir() if p.is_dir())
+            subfolders = sorted(p.name for p in folder.iterdir() if p.is_dir())
             raise ParameterError(
                 f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}; expected some. "
-                f"Pass one of its subfolders: {', '.join(inside) or 'there are none'}."
+                f"Pass one of its subfolders: {', '.join(subfolders) or 'there are none'}."
             )
         self.path = f"{path}:{key}" if key else str(path)
         self.files = (parts[0].parent, *parts)

@@ -316,7 +316,7 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     """Split ``path:key`` into path and key; a path that exists as written has no key.
 
     The key begins after the first colon that follows an existing path or a name with a known suffix,
-    so that keys may contain slashes and colons, as those of HDF5 groups do.
+    so that keys may contain slashes and colons, as in HDF5.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     key : str or None
     """
     text = str(spec)
-    if os.path.exists(text):  # Path.exists raises where a key makes the name too long for one
+    if os.path.exists(text):  # Path.exists raises if a key makes the name too long
         return text, None
     colons = [place for place, letter in enumerate(text) if letter == ":"]
     # One letter before a colon is a drive on Windows.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from congruence.errors import CorruptFileError
-from congruence.stores._base import check_all_rows
-from congruence.stores._table import TableSource
+from congruence.stores._table import TableSource, rows_after
 from congruence.stores.reading import reading
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow.parquet as pq
 
 __all__ = ["LanceFragment", "ParquetFragment", "SchemaSource", "TableFragment"]
 
@@ -45,7 +48,7 @@ class ParquetFragment(TableFragment):
     Parameters
     ----------
     opens : callable
-        Returns the open file.
+        Function that opens the file.
     name : str
         Name of the file in messages.
     groups : (int, int) or None
@@ -99,7 +102,7 @@ class ParquetFragment(TableFragment):
         widest: int = max(self._row_bytes, super().row_bytes)
         return widest
 
-    def _file_of(self, handle: pa.NativeFile) -> Any:
+    def _file_of(self, handle: pa.NativeFile) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
         with reading(self._name, *_DAMAGE):
@@ -108,19 +111,7 @@ class ParquetFragment(TableFragment):
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         with self._opens() as handle, self._file_of(handle) as file, reading(self._name, *_DAMAGE):
             pieces = file.iter_batches(batch_size=batch, columns=names, row_groups=self._groups, use_threads=False)
-            yield from _rest(pieces, after, self.n, self._name)
-
-
-def _rest(pieces: Iterable[pa.RecordBatch], after: int, n: int, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield batches from row ``after`` on, each with the number of its first row. Raises CorruptFileError if there are not ``n`` rows in total."""
-    row = 0
-    for piece in pieces:
-        stop = row + len(piece)
-        if stop > after:
-            piece = piece.slice(max(after - row, 0))
-            yield stop - len(piece), piece
-        row = stop
-    check_all_rows(row, n, name)
+            yield from rows_after(pieces, after, self.n, self._name)
 
 
 class LanceFragment(TableFragment):
@@ -138,7 +129,13 @@ class LanceFragment(TableFragment):
     """
 
     def __init__(
-        self, data: Any, number: int, name: str, *, key: str | None = None, ids: str | bool | None = None
+        self,
+        data: lance.LanceDataset,
+        number: int,
+        name: str,
+        *,
+        key: str | None = None,
+        ids: str | bool | None = None,
     ) -> None:
         self._data = data.get_fragment(number)
         if self._data is None:
@@ -162,7 +159,7 @@ class LanceFragment(TableFragment):
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         with reading(self._name, *_DAMAGE):
             pieces = self._data.to_batches(columns=names, batch_size=batch, batch_readahead=1)
-            yield from _rest(pieces, after, self.n, self._name)
+            yield from rows_after(pieces, after, self.n, self._name)
 
 
 class SchemaSource(TableFragment):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from congruence.stores._columns import Rows
 from congruence.stores._sink import Sink
 from congruence.stores._space_file import SPACE_KEY, read_space, space_json
 from congruence.stores.ids import PACKED, column_ids, id_array, is_packed, pack, unpack
-from congruence.stores.reading import missing_file, reading
+from congruence.stores.reading import errno_from_text, missing_file, reading
 
 if TYPE_CHECKING:
     import h5py
@@ -136,8 +135,8 @@ class Hdf5Source(Source):
     key : str, optional
         Name of the dataset; optional if there is only one matrix.
     ids : pyarrow.Array or False, optional
-        By default the dataset ``ids``, if there is one of the right length, or those that :class:`Hdf5Sink` writes for it; ``False`` for
-        none.
+        By default the dataset ``ids``, if it has one entry per row, or the two datasets that :class:`Hdf5Sink` may write instead; ``False``
+        for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -174,8 +173,10 @@ def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
 
     Raises
     ------
-    ParameterError, DtypeError, CorruptFileError
-        If there is no such dataset, its type is not supported, or the file is damaged.
+    ParameterError, DtypeError
+        If there is no such dataset, or its type is not supported.
+    FileError, CorruptFileError
+        If the file cannot be read, or is damaged.
     """
     with _open(path) as file:
         found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}
@@ -187,7 +188,7 @@ def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
             raise missing_key(key, path, found)
         data = _own_dataset(file, key, path)
         if not _varies(data.dtype):
-            step = max(1, _TEXT_BYTES // data.dtype.itemsize)  # one long string makes all entries as wide
+            step = max(1, _TEXT_BYTES // data.dtype.itemsize)  # all strings are as wide as the longest
             parts = [as_column(data[start : start + step], f"{path}:{key}") for start in range(0, len(data), step)]
             return np.concatenate(parts) if parts else np.empty(0, object)
         n = len(data)
@@ -203,7 +204,9 @@ class Hdf5Sink(Sink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         h5py = require("h5py", extra="hdf5")
-        stack.enter_context(_refusals())  # also covers closing the file, which writes too
+        stack.enter_context(
+            errno_from_text(r"errno = (\d+)", OSError, RuntimeError)
+        )  # also covers closing the file, which writes too
         self._file = stack.enter_context(h5py.File(temporary, "w"))
         self._data = self._file.create_dataset("vectors", (self.n, self.dim), self.dtype)
         if self.space != Space():
@@ -226,15 +229,3 @@ class Hdf5Sink(Sink):
                     self._file.create_dataset(f"ids{part}", data=values)
             else:
                 self._file.create_dataset("ids", data=names, dtype=h5py.string_dtype())
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Convert HDF5 errors that mention an errno in their text into OSError with this errno."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        found = re.search(r"errno = (\d+)", str(error))
-        if found is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error

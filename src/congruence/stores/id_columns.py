@@ -60,8 +60,8 @@ def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
     FileError, CorruptFileError
         If the file cannot be read, or is damaged.
     """
-    there = _candidates(path, key, n)
-    return next((name for name in USUAL_NAMES if name in there), None)
+    candidates = _candidates(path, key, n)
+    return next((name for name in USUAL_NAMES if name in candidates), None)
 
 
 def id_fault(path: str | Path, name: str) -> str | None:
@@ -97,10 +97,6 @@ def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
         if suffix == ".csv":
             header = next(csv.reader(stream), [])
             # Without a prefix, all other columns are dimensions of the vectors.
-            return (
-                [name for name in header if not name.startswith(key)]
-                if key
-                else [n for n in header if n in USUAL_NAMES]
-            )
+            return [name for name in header if (not name.startswith(key) if key else name in USUAL_NAMES)]
         record = json.loads(next((line for line in stream if line.strip()), "{}"))
     return [name for name, value in record.items() if type(value) in (str, int)]

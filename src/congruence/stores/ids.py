@@ -102,7 +102,7 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
         If text is not valid UTF-8.
     """
     kind = column.type
-    if not (_is_counted(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
+    if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
         try:
             column = column.cast(pa.string())
         except pa.ArrowException:
@@ -116,7 +116,7 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
         return clean_ids(column.dictionary_decode(), name, start)
     if pa.types.is_integer(kind):
         return column.cast(id_type_of(kind))
-    if _is_counted(kind):
+    if _is_number(kind):
         raise _wrong_type(kind, name)
     _check_lengths(_lengths(column), name, start)
     try:
@@ -136,7 +136,7 @@ def _check_lengths(lengths: pa.Array, name: str, start: int) -> None:
         raise too_long(int(sizes.max()), start + int(sizes.argmax()), name)
 
 
-def _is_counted(kind: pa.DataType) -> bool:
+def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 

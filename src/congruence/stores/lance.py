@@ -1,13 +1,12 @@
-"""``.lance`` folders (extra ``lance``): vectors as lists, with any row at hand."""
+"""Reader and writer of Lance data sets, ``.lance`` folders with vectors as lists (extra ``lance``)."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +16,32 @@ from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.stores._base import as_row_numbers, check_all_rows
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
-from congruence.stores.reading import missing_file, reading
+from congruence.stores.reading import errno_from_text, missing_file, reading
+
+if TYPE_CHECKING:
+    import lance
 
 __all__ = ["LanceSink", "LanceSource", "lance_shapes", "read_lance_column"]
 
-#: What Lance raises about damaged files.
+#: Exceptions that Lance raises for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
+
+#: Form in which Lance's messages mention the number of a system error.
+_SYSTEM_ERROR = r"os error (\d+)"
 
 
 @contextmanager
-def _open(path: str | Path, version: int | None = None) -> Iterator[Any]:
-    lance = require("lance", extra="lance")
+def _open(path: str | Path, version: int | None = None) -> Iterator[lance.LanceDataset]:
+    library = require("lance", extra="lance")
     if not Path(path).exists():
         raise missing_file(path)
     if not Path(path).is_dir():
-        raise FileError(f"Got a file, {path}; expected a folder, as a Lance data set is. Pass the folder.")
+        raise FileError(f"Got a file, {path}; expected the folder of a Lance data set. Pass that folder.")
     try:
         with reading(path, *_DAMAGE):
-            yield lance.dataset(Path(path).absolute(), version)
+            yield library.dataset(Path(path).absolute(), version)
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # what a failed assertion in Rust becomes: no Exception
+        if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
         raise CorruptFileError(
             f"Got a damaged data set, {path} ({error}); expected an intact one. Copy or write it again."
@@ -50,13 +55,13 @@ def lance_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 class LanceSource(TableSource):
-    """Rows of a list column in a Lance data set, of fixed or variable list size: those of the version that is the latest now.
+    """Rows of a list column in a Lance data set, of fixed or variable list size, in the version that is the latest when it is opened.
 
     Parameters
     ----------
     path : path-like
     key : str, optional
-        Name of the column; may be left out when there is only one column of lists.
+        Name of the column; optional if there is only one column of lists.
     ids : pyarrow.Array, str or False, optional
         Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
     """
@@ -71,7 +76,7 @@ class LanceSource(TableSource):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row takes in memory with all its columns, judged on the first few."""
+        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first rows."""
         if self._row_bytes is None:
             with _open(self._file, self._version) as data:
                 self._row_bytes = data.take(range(min(self.n, 16))).nbytes // min(self.n, 16)
@@ -80,13 +85,13 @@ class LanceSource(TableSource):
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         row = after
         with _open(self._file, self._version) as data:
-            _touch(data, names)
+            _check_headers(data, names)
             pieces = data.scanner(
                 columns=names,
                 offset=after,
                 batch_size=batch,
                 scan_in_order=True,
-                # It would hold up to 2 GB that it has read ahead.
+                # By default, up to 2 GB would be read ahead.
                 batch_readahead=1,
                 fragment_readahead=1,
                 io_buffer_size=32 * 2**20,
@@ -101,39 +106,41 @@ class LanceSource(TableSource):
         rows = as_row_numbers(rows, self.n, self.path)
         if not len(rows):
             return None, np.empty((0, self.dim), self.dtype)
-        # Sorted and once each, they are read in one sweep.
-        once, back = np.unique(rows, return_inverse=True)
+        # Sorted and without duplicates, they are read in one pass.
+        unique, inverse = np.unique(rows, return_inverse=True)
         with _open(self._file, self._version) as data:
-            table = data.take(once.tolist(), columns=self._needed)
-            check_all_rows(len(table), len(once), self.path)
+            table = data.take(unique.tolist(), columns=self._needed)
+            check_all_rows(len(table), len(unique), self.path)
             (piece,) = table.combine_chunks().to_batches()
-            ids = self._ids_of(piece, 0) if self._id_column else self._ids and self._ids.take(pa.array(once))
+            ids = self._ids_of(piece, 0) if self._id_column else self._ids and self._ids.take(pa.array(unique))
             vectors = self._vectors(piece.column(self._key), 0, ids)
-        return None if ids is None else ids.take(pa.array(back)), vectors[back]
+        return None if ids is None else ids.take(pa.array(inverse)), vectors[inverse]
 
 
 def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a plain column.
+    """Read a column that is not a list column.
 
     Raises
     ------
-    ParameterError, CorruptFileError
-        If a parameter has an invalid value, or a file is damaged.
+    ParameterError
+        If there is no such column.
+    FileError, CorruptFileError
+        If the data set cannot be read, or is damaged.
     """
 
     def read(name: str) -> pa.ChunkedArray:
-        _touch(data, [name])
+        _check_headers(data, [name])
         return data.to_table(columns=[name]).column(name)
 
     with _open(path) as data:
         return read_table_column(path, key, data.schema, read)
 
 
-def _touch(data: Any, names: list[str] | None) -> None:
-    """Read a row of each file first: what is wrong with its header is an error there, but ends the process when a stream finds it.
+def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
+    """Read a row of each fragment, because a damaged file header raises an exception here, but aborts the process if a stream reads it.
 
-    Arrow's stream (``ArrowArrayStream``) hands its errors over as C strings, and arrow-rs aborts where a message has a null byte, as one
-    that quotes damaged bytes has.
+    Arrow's stream (``ArrowArrayStream``) passes errors on as C strings, and arrow-rs aborts if a message contains a null byte, for example because
+    it quotes damaged bytes.
     """
     sizes = [fragment.count_rows() for fragment in data.get_fragments()]
     starts = np.cumsum([0, *sizes])[:-1][np.array(sizes, int) > 0]
@@ -142,17 +149,17 @@ def _touch(data: Any, names: list[str] | None) -> None:
 
 
 class LanceSink(TableSink):
-    """Writes a ``.lance`` folder, one version of it: the source's table with mapped vectors, or ``vector`` and, when there are ids, ``id``."""
+    """Writer of a Lance data set with one version: the source's table with the mapped vectors, or ``vector`` and, if there are ids, ``id``."""
 
     directory = True
 
     @staticmethod
     def why_foreign(folder: Path) -> str | None:
-        """Say why a folder must not be replaced, or None for a Lance data set and nothing else."""
+        """Return why a folder must not be replaced, or None if it contains a Lance data set and nothing else."""
         others = sorted(name for name in os.listdir(folder) if name != "data" and not name.startswith("_"))
         if others:
-            return f"holds other things than a Lance data set ({', '.join(others[:3])})"
-        return None if (folder / "_versions").is_dir() else "is no Lance data set"
+            return f"contains other files than those of a Lance data set ({', '.join(others[:3])})"
+        return None if (folder / "_versions").is_dir() else "is not a Lance data set"
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         require("lance", extra="lance")
@@ -162,24 +169,12 @@ class LanceSink(TableSink):
     def _write_group(self, table: pa.Table) -> None:
         from lance.fragment import write_fragments
 
-        with _refusals():
+        with errno_from_text(_SYSTEM_ERROR, *_DAMAGE):
             self._fragments += write_fragments(table, self._place, schema=self._schema, mode="create")
 
     def _finish(self) -> None:
         import lance
 
         super()._finish()
-        with _refusals():
+        with errno_from_text(_SYSTEM_ERROR, *_DAMAGE):
             lance.LanceDataset.commit(self._place, lance.LanceOperation.Overwrite(self._schema, self._fragments))
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Give the system's refusals, which Lance reports in the text of errors of its own, their number back."""
-    try:
-        yield
-    except _DAMAGE as error:
-        found = re.search(r"os error (\d+)", str(error))
-        if found is None:
-            raise
-        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error

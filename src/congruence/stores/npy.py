@@ -1,6 +1,6 @@
-"""``.npy`` and ``.npz``: NumPy's own formats, streamed without memory maps.
+"""Readers and writers of ``.npy`` and ``.npz`` files, streamed without memory maps.
 
-A mapped file counts towards the resident memory of a process page by page; plain reads into a buffer do not.
+The pages of a mapped file count toward the resident memory of the process; reads into a buffer do not.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from congruence.stores.reading import missing_file, reading
 
 __all__ = ["NpySink", "NpySource", "NpzSink", "NpzSource", "npz_shapes", "read_npy_column", "read_npz_column"]
 
-#: What zipfile and zlib raise about damaged archives; NotImplementedError and RuntimeError are an unknown compression
-#: and a password, of which a flipped bit can make either.
+#: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression method
+#: (NotImplementedError) or a password (RuntimeError).
 _ZIP_DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -42,20 +42,20 @@ _ZIP_DAMAGE = (
     RuntimeError,
 )
 
-
 #: Bytes of fixed-width strings read at a time.
 _TEXT_BYTES = 4 * 2**20
 
 
 def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return the shape of an array, whether it is in Fortran order, and its dtype. Raises CorruptFileError."""
     with reading(path, ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError, RecursionError):
-        first = np.lib.format.read_magic(stream) == (1, 0)
-        header = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(stream)
-    return header
+        if np.lib.format.read_magic(stream) == (1, 0):
+            return np.lib.format.read_array_header_1_0(stream)
+        return np.lib.format.read_array_header_2_0(stream)
 
 
 def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: str) -> None:
-    """Notice a truncated array before any work, and before memory for it is asked for."""
+    """Raise CorruptFileError if an array is truncated; called before memory for it is allocated."""
     expected = dtype.itemsize
     for size in shape:
         expected *= size
@@ -75,6 +75,7 @@ class NpySource(Source):
     key : str, optional
         Must be None: the format holds one array.
     ids : pyarrow.Array, optional
+        Ids of the rows, from another file.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -108,7 +109,7 @@ class NpySource(Source):
                 row += len(block)
 
     def _scan_columns(self, stream: IO[bytes], after: int, batch: int) -> Iterator[np.ndarray]:
-        """Gather rows of a column-major array, a stretch of each column at a time."""
+        """Yield blocks of rows of a column-major array, reading a part of each column for every block."""
         size = self._stored.itemsize
         for start in range(after, self.n, batch):
             count = min(batch, self.n - start)
@@ -122,7 +123,7 @@ class NpySource(Source):
 
 
 class NpySink(Sink):
-    """Writes a ``.npy`` file; the space goes to ``<name>.space.json``, ids are not kept."""
+    """Writer of a ``.npy`` file; the space is written to ``<name>.space.json``, and ids are not kept."""
 
     keeps_ids = False
     sidecar = True
@@ -140,8 +141,12 @@ def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
 
     Raises
     ------
-    ParameterError, ShapeError, DtypeError, CorruptFileError
-        If arrays have the wrong shape or are not real numbers; a parameter has an invalid value; or a file is damaged.
+    ParameterError
+        If ``key`` is given.
+    ShapeError, DtypeError
+        If the array is not one-dimensional, or contains neither text nor numbers.
+    FileError, CorruptFileError
+        If the file cannot be read, or is damaged.
     """
     if key is not None:
         raise ParameterError(
@@ -152,7 +157,7 @@ def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
-    start = stream.tell()
+    begin = stream.tell()
     shape, _, dtype = _read_header(stream, path)
     if dtype.hasobject:
         raise DtypeError(
@@ -161,12 +166,12 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
         )
     if len(shape) != 1:
         raise ShapeError(
-            f"Got an array of shape {shape} in {path}; expected one entry a row. Pass the key of a one-dimensional array."
+            f"Got an array of shape {shape} in {path}; expected one entry per row. Pass the key of a one-dimensional array."
         )
-    _check_size(shape, dtype, size - (stream.tell() - start), path)
+    _check_size(shape, dtype, size - (stream.tell() - begin), path)
     if not dtype.itemsize:  # such an array may claim any number of entries
-        raise DtypeError(f"Got texts of no characters in {path}; expected some. Save the column again.")
-    # All texts of an array are as wide as the longest: read at once, one long text would take that much for each.
+        raise DtypeError(f"Got strings of width 0 in {path}; expected text. Save the column again.")
+    # All strings of an array are as wide as the longest, so an array with a long one is read in parts.
     step = max(1, _TEXT_BYTES // dtype.itemsize) if dtype.kind in "US" else max(1, shape[0])
     parts = []
     for start in range(0, shape[0], step):
@@ -212,9 +217,10 @@ class NpzSource(Source):
     ----------
     path : path-like
     key : str, optional
-        Name of the array; may be left out when there is only one matrix.
+        Name of the array; optional if there is only one matrix.
     ids : pyarrow.Array or False, optional
-        By default the array ``ids``, if there is one of the right length, or those that :class:`NpzSink` writes for it; ``False`` for none.
+        By default the array ``ids``, if it has one entry per row, or the two arrays that :class:`NpzSink` may write instead; ``False`` for
+        none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -240,7 +246,7 @@ class NpzSource(Source):
         row = after
         with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:
             _read_header(member, self.path)
-            if self._fortran:  # columns of a compressed stream cannot be revisited: this one needs memory
+            if self._fortran:  # a compressed stream cannot be read column by column, so this array must fit into memory
                 whole = np.empty((self.dim, self.n), dtype=self._stored)
                 read_exactly(member, whole, self.path)
                 blocks: Iterator[np.ndarray] = (
@@ -260,8 +266,12 @@ def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
 
     Raises
     ------
-    ParameterError, DtypeError, CorruptFileError
-        If arrays are not real numbers; a parameter has an invalid value; or a file is damaged.
+    ParameterError
+        If there is no one-dimensional array of this name.
+    DtypeError
+        If the array contains neither text nor numbers.
+    FileError, CorruptFileError
+        If the file cannot be read, or is damaged.
     """
 
     def read(name: str) -> np.ndarray:
@@ -279,10 +289,10 @@ def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 class NpzSink(Sink):
-    """Writes a ``.npz`` with ``vectors`` and, when there are ids, ``ids``; nothing is compressed.
+    """Writer of a ``.npz`` with ``vectors`` and, if there are ids, ``ids``; nothing is compressed.
 
-    All strings of an array of NumPy's are as wide as the longest, and lose a NUL at their end. Where that would take much room or change an
-    id, the texts are written as their UTF-8 in ``ids_utf8`` and, in ``ids_offsets``, where each begins.
+    All strings of a NumPy array are as wide as the longest, and lose trailing NULs. If this would take much more space or change an id, the ids are
+    written as concatenated UTF-8 in ``ids_utf8``, with their start positions in ``ids_offsets``.
     """
 
     sidecar = True

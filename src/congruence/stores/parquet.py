@@ -1,4 +1,4 @@
-"""``.parquet``: vectors as lists, streamed a row group's stretch at a time."""
+"""Reader and writer of ``.parquet`` files with vectors as lists, streamed by batches of rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from congruence.errors import DtypeError
-from congruence.stores._base import check_all_rows
-from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
+from congruence.stores._table import TableSink, TableSource, read_table_column, rows_after, table_shapes
 from congruence.stores.layout import parquet_options
 from congruence.stores.reading import missing_file, reading
 
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetSink", "ParquetSource", "parquet_shapes", "read_parquet_column"]
 
-#: What pyarrow raises about damaged files: its I/O errors are plain OSErrors, and names may be no UTF-8.
+#: Exceptions that pyarrow raises for damaged files: its I/O errors are plain OSErrors, and names may not be UTF-8.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 @contextmanager
 def _open(path: str | Path) -> Iterator[pq.ParquetFile]:
-    import pyarrow.parquet as pq  # where a file is of this format, since every command imports the table of formats
+    import pyarrow.parquet as pq  # not at the top, since every command imports the table of formats
 
     if not Path(path).is_file():
         raise missing_file(path)
@@ -51,7 +50,7 @@ class ParquetSource(TableSource):
     ----------
     path : path-like
     key : str, optional
-        Name of the column; may be left out when there is only one column of lists.
+        Name of the column; optional if there is only one column of lists.
     ids : pyarrow.Array, str or False, optional
         Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
     """
@@ -66,43 +65,38 @@ class ParquetSource(TableSource):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that a row takes in memory with all its columns, as the footer tells."""
+        """Approximate number of bytes that a row takes in memory with all its columns, according to the file's footer."""
         return max(self._row_bytes, super().row_bytes)
 
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         with _open(self._file) as file:
-            # Row groups that lie wholly before `after` need not be read.
+            # Skip row groups that end before row ``after``.
             first, skipped = 0, 0
             while first < file.num_row_groups - 1 and skipped + file.metadata.row_group(first).num_rows <= after:
                 skipped += file.metadata.row_group(first).num_rows
                 first += 1
-            row = skipped
             batches = file.iter_batches(
                 batch_size=batch, columns=names, row_groups=range(first, file.num_row_groups), use_threads=False
             )
-            for piece in batches:
-                stop = row + len(piece)
-                if stop > after:
-                    piece = piece.slice(max(after - row, 0))
-                    yield stop - len(piece), piece
-                row = stop
-            check_all_rows(row, self.n, self.path)
+            yield from rows_after(batches, after, self.n, self.path, first_row=skipped)
 
 
 def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a plain column.
+    """Read a column that is not a list column.
 
     Raises
     ------
-    ParameterError, CorruptFileError
-        If a parameter has an invalid value, or a file is damaged.
+    ParameterError
+        If there is no such column.
+    FileError, CorruptFileError
+        If the file cannot be read, or is damaged.
     """
     with _open(path) as file:
         return read_table_column(path, key, file.schema_arrow, lambda name: file.read([name]).column(name))
 
 
 class ParquetSink(TableSink):
-    """Writes a ``.parquet``: the source's table with mapped vectors, or fixed-size lists in ``vector`` and, when there are ids, ``id``."""
+    """Writer of a ``.parquet``: the source's table with the mapped vectors, or ``vector`` as fixed-size lists and, if there are ids, ``id``."""
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         import pyarrow.parquet as pq
@@ -112,7 +106,7 @@ class ParquetSink(TableSink):
             writer = pq.ParquetWriter(temporary, schema, **parquet_options(self._layout, kept=bool(self.columns)))
         except pa.ArrowNotImplementedError as error:
             raise DtypeError(
-                f"Got a column that Parquet cannot hold for {self.path} ({error}); expected others. Choose .arrow, which holds all."
+                f"Got a column that Parquet cannot hold for {self.path} ({error}); expected types that it supports. Choose .arrow, which supports all."
             ) from error
         self._writer = stack.enter_context(writer)
 

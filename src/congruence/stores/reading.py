@@ -1,7 +1,9 @@
-"""Errors of reading a file: what a library raises, as one of this library's errors that names the file."""
+"""Convert errors of reading and writing files to errors of this library, whose messages name the file."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ from congruence._utils.display import short
 from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.errors import CongruenceError, CorruptFileError, FileError, OutOfMemoryError
 
-__all__ = ["missing_file", "reading"]
+__all__ = ["errno_from_text", "missing_file", "reading"]
 
 
 def missing_file(path: str | Path) -> FileError:
@@ -20,7 +22,7 @@ def missing_file(path: str | Path) -> FileError:
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Convert errors raised inside to this library's: FileError, OutOfMemoryError, or CorruptFileError for types in ``damage``."""
+    """Convert errors raised in the block to FileError, OutOfMemoryError or, for the types in ``damage``, CorruptFileError."""
     try:
         yield
     except CongruenceError:
@@ -44,6 +46,25 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
 
 def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"Got more data from {path} than fit into memory ({error}); expected less. Use a machine with more memory; "
+        f"Got more data from {path} than fits into memory ({error}); expected less. Use a machine with more memory; "
         "if the file itself is smaller than the memory, it is damaged: copy or write it again."
     )
+
+
+@contextmanager
+def errno_from_text(pattern: str, *types: type[Exception]) -> Iterator[None]:
+    """Convert errors of these types whose text contains the number of a system error to OSError with this number.
+
+    Parameters
+    ----------
+    pattern : str
+        Regular expression whose first group is the number.
+    *types : type of Exception
+    """
+    try:
+        yield
+    except types as error:
+        found = re.search(pattern, str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error

@@ -1,7 +1,7 @@
-"""``.safetensors``: streamed by its documented layout, so that a large file is never mapped.
+"""Reader and writer of ``.safetensors`` files, streamed without memory maps.
 
-Layout: eight bytes of little-endian header length, a JSON header that names each tensor's dtype, shape and place, and then
-the bytes. The library's own reader maps the whole file, which would count towards resident memory.
+A file consists of the length of its header (eight bytes, little-endian), a JSON header with the dtype, shape and position of each tensor, and the
+tensors' bytes. The safetensors library maps the whole file, which would count toward resident memory.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _DTYPES = {
     "BOOL": "?",
 }
 
-#: The format's own limit on the header.
+#: Maximum number of bytes of the header that the format allows.
 _MAX_HEADER = 100_000_000
 
 
 def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
-    """Return the header and the offset of the first data byte, having checked that all data are there."""
+    """Return the header and the offset of the first data byte. Raises FileError, and CorruptFileError if data are missing."""
     with reading(path, KeyError, TypeError, ValueError, RecursionError), open(path, "rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(0)
@@ -58,7 +58,7 @@ def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
         header = json.loads(stream.read(length))
         start = 8 + length
         if not isinstance(header, dict):
-            raise ValueError("the header is no object")
+            raise ValueError("the header is not an object")
         for name, entry in header.items():
             if name != "__metadata__":
                 _check_entry(name, entry, size - start)
@@ -66,7 +66,7 @@ def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
 
 
 def _check_entry(name: str, entry: dict[str, Any], available: int) -> None:
-    """Refuse a tensor whose description is odd or whose bytes are not all there."""
+    """Raise ValueError if the description of a tensor is invalid, or the file does not contain all of its bytes."""
     shape, (first, last) = entry["shape"], entry["data_offsets"]
     numbers = [*shape, first, last]
     if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in numbers):
@@ -86,14 +86,15 @@ def safetensors_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 class SafetensorsSource(Source):
-    """Rows of one tensor in a ``.safetensors`` file; bfloat16 comes out as float32.
+    """Rows of one tensor in a ``.safetensors`` file; bfloat16 is converted to float32.
 
     Parameters
     ----------
     path : path-like
     key : str, optional
-        Name of the tensor; may be left out when there is only one matrix.
+        Name of the tensor; optional if there is only one matrix.
     ids : pyarrow.Array, optional
+        Ids of the rows, from another file or tensor.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -134,8 +135,12 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
 
     Raises
     ------
-    ParameterError, DtypeError, CorruptFileError
-        If arrays are not real numbers; a parameter has an invalid value; or a file is damaged.
+    ParameterError
+        If there is no one-dimensional tensor of this name.
+    DtypeError
+        If the tensor's dtype is unknown, or bfloat16.
+    FileError, CorruptFileError
+        If the file cannot be read, or is damaged.
     """
     header, start = _read_header(path)
     header.pop("__metadata__", None)
@@ -153,7 +158,7 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 class SafetensorsSink(Sink):
-    """Writes a ``.safetensors`` with one tensor, ``vectors``, and the space as metadata; ids are not kept."""
+    """Writer of a ``.safetensors`` with one tensor, ``vectors``, and the space in its metadata; ids are not kept."""
 
     keeps_ids = False
 

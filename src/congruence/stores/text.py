@@ -136,7 +136,7 @@ class CsvSource(_TextSource):
             if id_column is not None:
                 names.append(cells[id_column])
         self._keep(path, rows, names if named else None, ids if isinstance(ids, pa.Array) else None)
-        self._all = self._describe(header, wanted, key, id_name if named else None)
+        self._columns = self._describe(header, wanted, key, id_name if named else None)
 
     def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
         """Return the columns of the file as a table; the vector columns become one column, at the position of the first of them."""
@@ -153,15 +153,15 @@ class CsvSource(_TextSource):
     @property
     def columns(self) -> list[Columns]:
         """Columns of the file; all but the vectors are text."""
-        return [self._all]
+        return [self._columns]
 
     def _lines(self) -> Iterator[list[str]]:
         return (cells for _, cells in _read_csv(self._file)[1])
 
     def _rows(self, lines: list[list[str]], vectors: np.ndarray) -> Rows:
         arrays = [pa.array([cells[j] for cells in lines], pa.string()) for j in self._places]
-        arrays[self._vector] = list_array(vectors, self._all.schema.field(self._vector).type)
-        return pa.record_batch(arrays, schema=self._all.schema)
+        arrays[self._vector] = list_array(vectors, self._columns.schema.field(self._vector).type)
+        return pa.record_batch(arrays, schema=self._columns.schema)
 
     def _check_header(self, wanted: list[str]) -> None:
         """Raise an error if the first line is data, or if there is an unnamed column, such as the index that pandas writes."""
