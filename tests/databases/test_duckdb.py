@@ -186,7 +186,7 @@ def test_what_is_refused(tmp_path):
             list(database.scan())
         database.prepare(2)
         database.switch()
-        with pytest.raises(DatabaseError, match="before one of a key"):
+        with pytest.raises(DatabaseError, match="precedes a column of a key"):
             database.drop_old()
         assert database.stage() is Stage.SWITCHED
         database.rollback()

@@ -101,11 +101,14 @@ def test_a_full_disk_is_said_so_whatever_the_client_calls_it():
     """DuckDB calls it a failed transaction, PostgreSQL a lack of resources: neither is waited for."""
     duckdb, psycopg = pytest.importorskip("duckdb"), pytest.importorskip("psycopg")
     from congruence.databases._address import Address
-    from congruence.databases._duckdb_table import refusals
+    from congruence.databases._duckdb_table import translated_errors
     from congruence.databases._pg_client import Client
 
     said = "TransactionContext Error: Failed to commit: Could not write file: No space left on device"
-    with pytest.raises(StorageError, match=r"Got a full disk .*; expected free space"), refusals("photos.duckdb", None):
+    with (
+        pytest.raises(StorageError, match=r"Got a full disk .*; expected free space"),
+        translated_errors("photos.duckdb", None),
+    ):
         raise duckdb.TransactionException(said)
     client = Client(Address.parse("postgresql://server/photos"))
     found = client._translate(psycopg.errors.DiskFull("could not extend file"), lost=False)

@@ -313,7 +313,7 @@ def test_rows_that_readers_would_lose_keep_the_names(items):
 def test_collections_of_others_are_left_alone(items):
     client = client_of(items)
     client.create_collection("items__congruence_new", dimension=4)
-    with pytest.raises(DatabaseError, match="no migration's; expected this name to be free"):
+    with pytest.raises(DatabaseError, match="not created by a migration; expected this name to be free"):
         open_database(items, table="items")
     client.create_collection("another", dimension=4)
     with pytest.raises(ParameterError, match=r"2 aliases and collections \('another', 'items'\).*Pass table="):
@@ -325,7 +325,7 @@ def test_collections_of_others_are_left_alone(items):
     [
         ({"key": {"auto_id": True}}, "automatic ids.*Copy the collection into one without auto_id"),
         ({"vector": {"nullable": True}}, "'embedding' nullable; expected a vector in every row"),
-        ({}, "2 partitions; expected one, or a partition key"),
+        ({}, "2 partitions; expected one partition or a partition key"),
     ],
 )
 def test_collections_that_cannot_be_copied_row_for_row(tmp_path, options, said):

@@ -249,7 +249,7 @@ def test_a_second_migration_has_names_of_its_own(server, items):
 def test_collections_of_others_are_left_alone(server, items):
     alias(items, "items", "items_v1")
     fill_collection(items, "items_v1__congruence_new", *make_rows("int", 3))
-    with pytest.raises(DatabaseError, match="no migration's; expected this name to be free"):
+    with pytest.raises(DatabaseError, match="not created by a migration; expected this name to be free"):
         open_database(server.url, table="items")
     items.delete_collection("items_v1__congruence_new")
     alias(items, "staging", "items_v1")
@@ -319,7 +319,7 @@ def test_the_new_collection_is_configured_as_the_old_one(server, items):
     for key in ("hnsw_config", "optimizers_config"):
         assert old[key].items() <= new[key].items()
     assert server.indexes["tuned__congruence_new"] == server.indexes["tuned"]
-    with pytest.raises(ParameterError, match=r"2 dense vectors a point \('image', 'text'\).*Pass column="):
+    with pytest.raises(ParameterError, match=r"2 dense vectors per point \('image', 'text'\).*Pass column="):
         open_database(server.url, table="tuned")
     with pytest.raises(MigrationError, match="one migration of a collection at a time"):
         open_database(server.url, table="tuned", column="text")
@@ -450,8 +450,8 @@ def test_numbers_and_uuids_in_one_collection(server, items):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rows": "kind = 'image'"}, "no filter of Qdrant"),
-        ({"rows": '{"mustn\'t": []}'}, "no filter of Qdrant"),
+        ({"rows": "kind = 'image'"}, "not a Qdrant filter"),
+        ({"rows": '{"mustn\'t": []}'}, "not a Qdrant filter"),
         ({"ids": "id"}, "Leave ids out"),
         ({"modality_column": "nope"}, "one of 'kind', 'title'"),
         ({"table": "nope"}, "expected one of 'items_v1'"),

@@ -75,8 +75,8 @@ class Kind:
     def load(self) -> Callable[..., Database]:
         """Return the class that opens a database of this kind."""
         module, _, name = self.opener.partition(":")
-        found: Callable[..., Database] = getattr(import_module(f"congruence.databases.{module}"), name)
-        return found
+        opener: Callable[..., Database] = getattr(import_module(f"congruence.databases.{module}"), name)
+        return opener
 
 
 #: Kinds by name.
@@ -187,24 +187,26 @@ def _find_kind(address: Address) -> Kind:
         if not address.scheme and Path(address.text.rstrip("/")).suffix.lower() in kind.suffixes:
             return kind
     for kind in DATABASES.values():
-        if not address.scheme and kind.folders and _holds(address.text, kind.suffixes):
+        if not address.scheme and kind.folders and _is_folder_of(address.text, kind.suffixes):
             return kind
     if address.scheme:
-        check_choice(address.scheme, sorted({one for kind in DATABASES.values() for one in kind.schemes}), "scheme")
+        check_choice(
+            address.scheme, sorted({scheme for kind in DATABASES.values() for scheme in kind.schemes}), "scheme"
+        )
     examples = ", ".join(f"{kind.example} ({kind.name})" for kind in DATABASES.values())
     raise ParameterError(
-        f"Got {address.shown}, which is no known kind of database; expected one as in {examples}. Write its address as its users do."
+        f"Got {address.shown}, which is not an address of a known kind of database; expected one such as {examples}. Write the address in one of these forms."
     )
 
 
-def _holds(text: str, suffixes: tuple[str, ...]) -> bool:
+def _is_folder_of(text: str, suffixes: tuple[str, ...]) -> bool:
     """Return whether a path is a folder of files with these suffixes, or such a file or folder followed by a column, ``PATH:COLUMN``."""
     path = Path(text.rstrip("/"))
-    if not path.exists():  # a switch that was killed between two renames: the files lie beside
+    if not path.exists():  # after a switch that was killed between two renames, the files are in the hidden folder
         path = path.with_name(f".{path.name}.congruence")
     if path.is_dir():
-        return any(one.suffix.lower() in suffixes for one in path.rglob("*"))
+        return any(file.suffix.lower() in suffixes for file in path.rglob("*"))
     before, colon, _ = text.partition(":")
     if not colon or not Path(before).exists():
         return False
-    return Path(before).suffix.lower() in suffixes or _holds(before, suffixes)
+    return Path(before).suffix.lower() in suffixes or _is_folder_of(before, suffixes)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-__all__ = ["Address", "hide_secrets"]
+from congruence.errors import ParameterError
+
+__all__ = ["Address", "hide_secrets", "refuse_secrets"]
 
 #: Names of parameters of a URL or connection string whose values are never shown.
 _SECRET = re.compile(r"pass(word|wd|phrase)?|pwd|secret|token|api[_-]?key|sslpassword|credential", re.IGNORECASE)
@@ -46,28 +48,22 @@ class Address:
             parts = urlsplit(text)
             password, query = parts.password, parse_qsl(parts.query, keep_blank_values=True)
         except ValueError:  # e.g. an unclosed bracket: no part of the address is known to be safe to show
-            found = re.match(r"[^:]*://[^:@/]*:(.*)@", text)
-            return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text, *([found[1]] if found else [])))
+            credentials = re.match(r"[^:]*://[^:@/]*:(.*)@", text)
+            return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text, *([credentials[1]] if credentials else [])))
         secrets = [value for name, value in query if _SECRET.search(name) and value]
         netloc = parts.netloc
         if password is not None:
             user, _, host = netloc.rpartition("@")
             netloc = f"{user.partition(':')[0]}:{_HIDDEN}@{host}"
-            secrets += [password, *_decoded(password)]
+            secrets += [password, unquote(password), quote(unquote(password), safe="")]
         hidden = [(name, _HIDDEN if _SECRET.search(name) else value) for name, value in query]
         # Not with urlunsplit, which omits the slashes of an empty host.
         shown = f"{parts.scheme}://{netloc}{parts.path}{'?' if hidden else ''}{urlencode(hidden, safe='*/')}"
-        return cls(text, shown, scheme, tuple(dict.fromkeys(one for one in secrets if one)))
+        return cls(text, shown, scheme, tuple(dict.fromkeys(filter(None, secrets))))
 
     def hide(self, text: str) -> str:
         """Replace the secrets in a text, such as a client's error message, by ``***``."""
         return hide_secrets(text.replace(self.text, self.shown), self.secrets)
-
-
-def _decoded(password: str) -> list[str]:
-    from urllib.parse import unquote
-
-    return [unquote(password), quote(unquote(password), safe="")]
 
 
 def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
@@ -76,3 +72,12 @@ def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
         if len(secret) > 2:
             text = text.replace(secret, _HIDDEN)
     return text
+
+
+def refuse_secrets(address: Address, variable: str) -> None:
+    """Raise ParameterError if an address contains a secret; the message names the environment variable that is read instead."""
+    if address.secrets:
+        raise ParameterError(
+            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in shell histories and logs. "
+            f"Set the environment variable {variable} instead."
+        )

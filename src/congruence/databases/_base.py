@@ -324,20 +324,20 @@ class Database(ABC):
             new = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
             rows = rows_of(found.ids, block.ids)
             new[rows] = found.vectors
-            has = np.zeros(len(block.ids), bool)
-            has[rows] = True
-            yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+            has_new = np.zeros(len(block.ids), bool)
+            has_new[rows] = True
+            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield the ids of new vectors whose rows were deleted."""
         if self.capabilities.follows_deletes:
             return
         for block in self.scan("new", batch=batch):
-            there = self.fetch(block.ids, "old").ids
-            gone = np.ones(len(block.ids), bool)
-            gone[rows_of(there, block.ids)] = False
-            if gone.any():
-                yield block.ids.filter(pa.array(gone))
+            existing = self.fetch(block.ids, "old").ids
+            deleted = np.ones(len(block.ids), bool)
+            deleted[rows_of(existing, block.ids)] = False
+            if deleted.any():
+                yield block.ids.filter(pa.array(deleted))
 
     def reader(self) -> Self:
         """Return an object that can scan in another thread while this one writes: this object if the client allows it, otherwise a new connection."""
@@ -372,8 +372,8 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
 
     if not len(ids):
         return np.empty(0, np.int64)
-    found = pc.index_in(ids.cast(among.type), value_set=among)
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
+    positions = pc.index_in(ids.cast(among.type), value_set=among)
+    return np.asarray(positions.to_numpy(zero_copy_only=False), np.int64)
 
 
 def owned(ids: pa.Array) -> pa.Array:

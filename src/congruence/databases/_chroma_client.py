@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from congruence._utils.optional import require
-from congruence.databases._address import Address
+from congruence.databases._address import Address, refuse_secrets
 from congruence.databases._metadata import MARK_KEY, SPACE_KEY
 from congruence.errors import (
     CongruenceError,
@@ -30,36 +30,42 @@ if TYPE_CHECKING:
 #: Environment variable with the server's token, which is not allowed in an address.
 API_KEY = "CHROMA_API_KEY"
 
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Place:
-    """The existing collections by role.
+    """The existing collections of a migration, by name.
 
-    ``old`` has the old vectors. The others are found by name: ``shown`` has the user's name, and ``aside``, ``new`` and ``back`` have the suffixes
-    ``__congruence_old``, ``__congruence_new`` and ``__congruence_back``.
+    Attributes
+    ----------
+    old : Collection
+        The collection of the old vectors, whatever its name.
+    current : Collection or None
+        The collection with the user's name.
+    named_old, named_new, named_back : Collection or None
+        The collections with the suffixes ``__congruence_old``, ``__congruence_new`` and ``__congruence_back``.
     """
 
     old: Collection
-    shown: Collection | None
-    aside: Collection | None
-    new: Collection | None
-    back: Collection | None
+    current: Collection | None
+    named_old: Collection | None
+    named_new: Collection | None
+    named_back: Collection | None
 
     @property
-    def made(self) -> Collection | None:
-        """The collection of the new vectors, or None."""
-        other = self.back if self.new is None else self.new
-        return self.shown if self.aside is not None and self.shown is not None else other
+    def new(self) -> Collection | None:
+        """The collection of the new vectors, whatever its name, or None."""
+        if self.named_old is not None and self.current is not None:
+            return self.current
+        return self.named_back if self.named_new is None else self.named_new
 
     @property
     def switched(self) -> bool:
         """Whether readers see the new vectors, or a rollback was interrupted."""
-        # An interrupted rollback leaves the new vectors in "back", an interrupted switch leaves them in "new".
-        return self.aside is not None and (self.shown is not None or self.back is not None)
+        # An interrupted rollback leaves the new vectors in ``named_back``, an interrupted switch in ``named_new``.
+        return self.named_old is not None and (self.current is not None or self.named_back is not None)
 
 
 def folder_of(address: Address) -> Path | None:
@@ -76,13 +82,13 @@ class Connection:
     client : CollectionClient
     address : Address
         Address of the folder or server; its secrets include the server's token.
-    most : int
+    max_records : int
         Maximum number of records per request.
     """
 
     def __init__(self, client: CollectionClient, address: Address) -> None:
         self.client, self.address = client, address
-        self.most = max(1, int(self.ask(client.get_max_batch_size)))
+        self.max_records = max(1, int(self.ask(client.get_max_batch_size)))
 
     def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a method of the client or of one of its collections. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
@@ -105,16 +111,12 @@ class Connection:
 
     def names(self) -> list[str]:
         """Return the names of all collections."""
-        return [one.name for one in self.ask(self.client.list_collections)]
+        return [collection.name for collection in self.ask(self.client.list_collections)]
 
 
 def connect(address: Address) -> Connection:
-    """Open a folder or a server. Raises ParameterError, FileError, DatabaseError."""
-    if address.secrets:
-        raise ParameterError(
-            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in shell histories and logs. "
-            f"Set the environment variable {API_KEY} instead."
-        )
+    """Open a folder or a server. Raises ParameterError, FileError, DatabaseError, DatabaseUnavailableError, MissingExtraError."""
+    refuse_secrets(address, API_KEY)
     folder = folder_of(address)
     if folder is not None and not (folder / "chroma.sqlite3").is_file():  # the client would create a new folder
         raise FileError(
@@ -152,7 +154,7 @@ def mark_of(collection: Collection) -> dict[str, Any]:
     return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
 
 
-def where_of(text: str) -> dict[str, object]:
+def parse_where(text: str) -> dict[str, object]:
     """Parse a filter. Raises ParameterError."""
     try:
         where = json.loads(text)
@@ -171,51 +173,51 @@ def translate(error: Exception, address: Address) -> CongruenceError | None:
     """Return this library's error for an error of the database client, or None if the exception is a bug rather than such an error."""
     if isinstance(error, CongruenceError):
         return None
-    where, words, name = address.shown, address.hide(str(error) or type(error).__name__), type(error).__name__
+    where, message, name = address.shown, address.hide(str(error) or type(error).__name__), type(error).__name__
     module = type(error).__module__.partition(".")[0]
-    if "disk is full" in words or "No space left" in words:
+    if "disk is full" in message or "No space left" in message:
         return StorageError(
-            f"Got a full disk while writing to {where} ({words}); expected free space. Free disk space there."
+            f"Got a full disk while writing to {where} ({message}); expected free space. Free disk space there."
         )
     if (
-        "Could not connect" in words
+        "Could not connect" in message
         or module in ("httpx", "httpcore")
         or name in ("RateLimitError", "OperationalError")
     ):
         return DatabaseUnavailableError(
-            f"Got no answer from {where} ({words}); expected one. Start the Chroma server, or try again later."
+            f"Got no answer from {where} ({message}); expected one. Start the Chroma server, or try again later."
         )
     if isinstance(error, (ValueError, TypeError, OSError, sqlite3.Error)) or module in (
         "chromadb",
         "chromadb_rust_bindings",
     ):
         return DatabaseError(
-            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Chroma's message."
+            f"Got an error from {where}: {message}; expected the request to succeed. Fix the cause in Chroma's message."
         )
     return None
 
 
 def only_table(names: list[str], address: Address) -> str:
     """Return the name of the only collection, without the suffix of a migration. Raises ParameterError if there are several, or none."""
-    found = sorted({re.sub(r"__congruence_(old|new|back)$", "", name) for name in names})
-    if len(found) != 1:
+    tables = sorted({re.sub(r"__congruence_(old|new|back)$", "", name) for name in names})
+    if len(tables) != 1:
         raise ParameterError(
-            f"Got {address.shown} with {len(found)} collections ({', '.join(map(repr, found[:20])) or 'none'}); expected exactly one, "
+            f"Got {address.shown} with {len(tables)} collections ({', '.join(map(repr, tables[:20])) or 'none'}); expected exactly one, "
             "or the name of one. Pass table=…."
         )
-    return found[0]
+    return tables[0]
 
 
-def index_words(collection: Collection) -> tuple[str, str]:
+def describe_index(collection: Collection) -> tuple[str, str]:
     """Return the distance of a collection's index (Chroma's ``space``), and a short description of the index."""
     kind = "hnsw" if collection.configuration_json.get("hnsw") else "spann"
     config = collection.configuration_json.get(kind) or {}
-    words = f"{kind.upper()} (m={config.get('max_neighbors')}, ef_construction={config.get('ef_construction')})"
-    return str(config.get("space")), words
+    parameters = f"m={config.get('max_neighbors')}, ef_construction={config.get('ef_construction')}"
+    return str(config.get("space")), f"{kind.upper()} ({parameters})"
 
 
 def settings_of(old: Collection, mark: dict[str, Any]) -> dict[str, Any]:
     """Return the settings for a collection like the old one, without its embedding function, which belongs to the old model."""
-    kept = {key: one for key, one in (old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
-    config = {key: one for key in ("hnsw", "spann") if (one := old.configuration_json.get(key))}
+    kept = {key: value for key, value in (old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+    config = {key: value for key in ("hnsw", "spann") if (value := old.configuration_json.get(key))}
     return {"configuration": config, "metadata": {**kept, MARK_KEY: json.dumps(mark)}}

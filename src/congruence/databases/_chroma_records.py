@@ -37,16 +37,18 @@ class Records:
     def fields(self, collection: Collection) -> tuple[str, ...]:
         """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
         found = self._connection.ask(collection.get, limit=SAMPLE, include=["metadatas", "documents"])
-        keys = dict.fromkeys(key for one in found["metadatas"] for key in one or {})
-        return (*keys, *(["document"] if any(one is not None for one in found["documents"]) else []))
+        keys = dict.fromkeys(key for metadata in found["metadatas"] for key in metadata or {})
+        return (*keys, *(["document"] if any(document is not None for document in found["documents"]) else []))
 
     def get(self, collection: Collection | None, ids: list[str], include: list[str]) -> Mapping[str, Any]:
         """Return the records of these ids that exist, sorted by id; none if the collection is None."""
         found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
-        for start in range(0, len(ids), self._connection.most):
+        for start in range(0, len(ids), self._connection.max_records):
             if collection is None:
                 break
-            got = self._connection.ask(collection.get, ids=ids[start : start + self._connection.most], include=include)
+            got = self._connection.ask(
+                collection.get, ids=ids[start : start + self._connection.max_records], include=include
+            )
             for key in found:
                 found[key] += list(got[key])
         order = sorted(range(len(found["ids"])), key=found["ids"].__getitem__)
@@ -63,16 +65,16 @@ class Records:
         vectors = np.asarray(found["embeddings"], np.float32) if ids else np.empty((0, 0), np.float32)
         modalities = None
         if self.modality is not None:
-            values = [(one or {}).get(self.modality) for one in found["metadatas"]]
-            modalities = pa.array([None if one is None else str(one) for one in values], pa.large_string())
+            values = [(metadata or {}).get(self.modality) for metadata in found["metadatas"]]
+            modalities = pa.array([None if value is None else str(value) for value in values], pa.large_string())
         return Block(
             pa.array(ids, pa.large_string()), np.ascontiguousarray(vectors), modalities, ids[-1] if ids else ""
         )
 
     def ids(self, collection: Collection) -> list[str]:
         """Return the sorted ids of the selected records."""
-        found: list[str] = sorted(self._connection.ask(collection.get, where=self.where, include=[])["ids"])
-        return found
+        ids: list[str] = sorted(self._connection.ask(collection.get, where=self.where, include=[])["ids"])
+        return ids
 
     def count(self, collection: Collection) -> int:
         """Return the number of selected records."""
@@ -80,5 +82,5 @@ class Records:
 
     def remove(self, collection: Collection, ids: list[str]) -> None:
         """Delete records by id."""
-        for start in range(0, len(ids), self._connection.most):
-            self._connection.ask(collection.delete, ids=ids[start : start + self._connection.most])
+        for start in range(0, len(ids), self._connection.max_records):
+            self._connection.ask(collection.delete, ids=ids[start : start + self._connection.max_records])

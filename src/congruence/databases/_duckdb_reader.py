@@ -26,20 +26,18 @@ from congruence.databases._base import (
     Side,
     Stage,
 )
-from congruence.databases._duckdb_table import NEW, OLD, Table, find_table, quoted, refusals
-from congruence.databases._space import space_from_metadata
-from congruence.errors import DatabaseError, MigrationError, ParameterError
+from congruence.databases._duckdb_table import NEW, OLD, Table, find_table, quoted, translated_errors
+from congruence.databases._metadata import MARK_KEY, space_in
+from congruence.databases._stage_errors import no_new_vectors
+from congruence.errors import DatabaseError, ParameterError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["MARK", "DuckDBReader"]
+__all__ = ["DuckDBReader"]
 
 #: Number of row ids that are searched at once for the next row after an empty range.
-_FAR = 2**20
-
-#: Key in the new column's comment, which is JSON.
-MARK = "congruence.migration"
+_GAP_ROWS = 2**20
 
 
 class DuckDBReader(Database):
@@ -59,7 +57,9 @@ class DuckDBReader(Database):
         text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
         self._place, self._rows = Path(text), rows
         if not self._place.is_file():
-            raise ParameterError(f"Got {address.shown}, where no file is; expected a DuckDB database. Check the path.")
+            raise ParameterError(
+                f"Got {address.shown}, where there is no file; expected a DuckDB database. Check the path."
+            )
         with self._errors():
             self._connection = duckdb.connect(str(self._place))
         try:
@@ -79,7 +79,7 @@ class DuckDBReader(Database):
         return other
 
     def _errors(self) -> AbstractContextManager[None]:
-        return refusals(str(self._place), self._rows)
+        return translated_errors(str(self._place), self._rows)
 
     def _check_condition(self, rows: str) -> None:
         """Raise ParameterError if the condition contains more than one statement, or DuckDB rejects it."""
@@ -89,7 +89,7 @@ class DuckDBReader(Database):
             statements = self._connection.extract_statements(query)
             if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
                 raise ParameterError(
-                    f"Got {rows!r}, which is more than a condition; expected one for WHERE. Pass rows=… with a single condition."
+                    f"Got rows={rows!r}, which is more than a condition; expected a condition for WHERE. Pass rows=… with a single condition."
                 )
             self._read(f"{query} AND false")
 
@@ -117,22 +117,25 @@ class DuckDBReader(Database):
         if shown not in names or {new, old} <= set(names):
             raise DatabaseError(
                 f"Got columns {', '.join(sorted({shown, new, old} & set(names)))} in {self._place}; expected {shown} and one of {new} "
-                f"and {old} at most. Rename or drop what another program has made."
+                f"and {old} at most. Rename or drop the columns that another program created."
             )
         if old in names:
             return Stage.SWITCHED, old, shown
         return (Stage.PREPARED if new in names else Stage.UNTOUCHED), shown, new
 
-    def _made(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
+    def _new_facts(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
         """Return the width and the note from the comment of the new column."""
         columns = self._columns() if columns is None else columns
         try:
-            noted = json.loads(columns[self._names(columns)[2]][1])[MARK]
-            return {"dim": int(noted["dim"]), "note": {str(key): str(value) for key, value in noted["note"].items()}}
+            metadata = json.loads(columns[self._names(columns)[2]][1])[MARK_KEY]
+            return {
+                "dim": int(metadata["dim"]),
+                "note": {str(key): str(value) for key, value in metadata["note"].items()},
+            }
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DatabaseError(
-                f"Got new vectors in {self._place} without this library's comment on their column; expected it. Remove them, or put "
-                "the comment back."
+                f"Got new vectors in {self._place} without this library's comment on their column; expected that comment. Drop the column, or "
+                "restore the comment."
             ) from error
 
     def _side(self, side: Side) -> tuple[str, int]:
@@ -141,8 +144,8 @@ class DuckDBReader(Database):
         stage, old, new = self._names(columns)
         if side == "new":
             if stage is Stage.UNTOUCHED:
-                raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
-            return new, self._made(columns)["dim"]
+                raise no_new_vectors(str(self._place))
+            return new, self._new_facts(columns)["dim"]
         kind = columns[old][0]
         width = kind.rpartition("[")[2].rstrip("]")
         if not width:
@@ -153,8 +156,8 @@ class DuckDBReader(Database):
         return old, int(width)
 
     def _where(self, *conditions: str) -> str:
-        mine = [] if self._rows is None else [f"({self._rows}\n)"]
-        return f"WHERE {' AND '.join([*mine, *conditions])}" if mine or conditions else ""
+        all_conditions = [*([] if self._rows is None else [f"({self._rows}\n)"]), *conditions]
+        return f"WHERE {' AND '.join(all_conditions)}" if all_conditions else ""
 
     def info(self) -> DatabaseInfo:
         """Describe the old vectors; see :meth:`Database.info`."""
@@ -166,9 +169,9 @@ class DuckDBReader(Database):
         )
         rows, full = counts["rows"][0].as_py(), counts["full"][0].as_py()
         try:
-            noted = json.loads(columns[old][1])
+            metadata = json.loads(columns[old][1])
         except ValueError:
-            noted = {}
+            metadata = {}
         return DatabaseInfo(
             place=f"{self._place}, {self._table.schema}.{self._table.name}",
             rows=full,
@@ -177,7 +180,7 @@ class DuckDBReader(Database):
             element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in columns if name not in own),
-            space=space_from_metadata(noted if isinstance(noted, dict) else {}, str(self._place)),
+            space=space_in(metadata if isinstance(metadata, dict) else {}, str(self._place)),
             free_bytes=shutil.disk_usage(self._place.absolute().parent).free,
         )
 
@@ -187,7 +190,7 @@ class DuckDBReader(Database):
 
     def note(self) -> Mapping[str, str]:
         """Return the note that :meth:`prepare` stored in the comment of the new column."""
-        return {} if self.stage() is Stage.UNTOUCHED else self._made()["note"]
+        return {} if self.stage() is Stage.UNTOUCHED else self._new_facts()["note"]
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -195,9 +198,9 @@ class DuckDBReader(Database):
         return f"CAST({quoted(column)} AS FLOAT[{dim}])"
 
     def _selected(self, *columns: tuple[str, int]) -> str:
-        noted = [f"CAST({quoted(self._table.modalities)} AS VARCHAR)"] if self._table.modalities else []
-        wanted = [self._table.id_text, *(self._vectors(*one) for one in columns), *noted]
-        return ", ".join(f"{one} AS c{k}" for k, one in enumerate(wanted))
+        modalities = [f"CAST({quoted(self._table.modalities)} AS VARCHAR)"] if self._table.modalities else []
+        expressions = [self._table.id_text, *(self._vectors(*column) for column in columns), *modalities]
+        return ", ".join(f"{expression} AS c{k}" for k, expression in enumerate(expressions))
 
     def _pages(
         self, columns: list[tuple[str, int]], after: Cursor | None, batch: int
@@ -210,9 +213,9 @@ class DuckDBReader(Database):
         start: int = -1
         stop: int | None = self._read(f"SELECT max(rowid) AS last FROM {self._table.path}")["last"][0].as_py()
         if after is not None:
-            if not (isinstance(after, list) and len(after) == 2 and all(type(one) is int for one in after)):
+            if not (isinstance(after, list) and len(after) == 2 and all(type(number) is int for number in after)):
                 raise ParameterError(
-                    f"Got cursor {after!r}; expected two numbers. Pass one that a scan of this table gave."
+                    f"Got cursor {after!r}; expected two integers. Pass a cursor from a scan of this table."
                 )
             start, stop = int(after[0]), int(after[1])
         full = f"{quoted(columns[0][0])} IS NOT NULL"
@@ -225,7 +228,7 @@ class DuckDBReader(Database):
             if len(page):
                 yield page.combine_chunks(), [start, stop]
             elif start < stop:  # rows that moved or do not satisfy the condition leave many empty ranges
-                end = min(start + _FAR, stop)
+                end = min(start + _GAP_ROWS, stop)
                 following = self._read(f"SELECT min(rowid) AS first {rows}", start, end)["first"][0].as_py()
                 start = end if following is None else following - 1
 
@@ -242,34 +245,29 @@ class DuckDBReader(Database):
         column = page["c0"]
         if column.null_count:
             raise DatabaseError(
-                f"Got rows without {self._table.ids} in {self._place}; expected an id in each row. Fill them in, or leave these out by "
-                "a condition."
+                f"Got rows without {self._table.ids} in {self._place}; expected an id in each row. Fill them in, or exclude these rows "
+                "with a condition."
             )
-        kind = (
-            column.type
-            if column.type == pa.uint64()
-            else pa.int64()
-            if pa.types.is_integer(column.type)
-            else pa.large_string()
-        )
-        return _one(column.cast(kind))
+        if column.type == pa.uint64():
+            return _combined(column)
+        return _combined(column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string()))
 
     def _modalities_of(self, page: pa.Table) -> pa.Array | None:
-        return _one(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
+        return _combined(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
         """Return rows by id; see :meth:`Database.fetch`."""
         self.flush()
         column, dim = self._side(side)
-        with self._given(pa.table({"id": ids})) as given:
+        with self._registered(pa.table({"id": ids})) as name:
             page = self._read(
                 f"SELECT {self._selected((column, dim))} FROM {self._table.path} WHERE {quoted(column)} IS NOT NULL AND "
-                f"{quoted(self._table.ids)} IN (SELECT TRY_CAST(id AS {self._table.id_type}) FROM {given})"
+                f"{quoted(self._table.ids)} IN (SELECT TRY_CAST(id AS {self._table.id_type}) FROM {name})"
             ).combine_chunks()
         return self._block(page, 0)
 
     @contextmanager
-    def _given(self, table: pa.Table) -> Iterator[str]:
+    def _registered(self, table: pa.Table) -> Iterator[str]:
         """Make an Arrow table available to queries under the name that is yielded."""
         self._connection.register("congruence_given", table)
         try:
@@ -289,9 +287,9 @@ class DuckDBReader(Database):
         """Yield rows with both vectors, from a single read."""
         self.flush()
         for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
-            has = page["c2"].is_valid().to_numpy()
+            has_new = page["c2"].is_valid().to_numpy()
             yield PairedBlock(
-                self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has, self._modalities_of(page)
+                self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has_new, self._modalities_of(page)
             )
 
     def repeated_ids(self) -> list[str]:
@@ -307,28 +305,19 @@ class DuckDBReader(Database):
         """Write all pending vectors to the table; methods that read it call this first."""
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return (
-        column.chunk(0)
-        if column.num_chunks == 1
-        else pa.concat_arrays(column.chunks)
-        if column.num_chunks
-        else pa.array([], column.type)
-    )
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, without a copy if it has one chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _matrix(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of vectors as a matrix, with zeros for null vectors."""
-    array = _one(column)
+    array = _combined(column)
     values, width = array.values, array.type.list_size
     flat = np.frombuffer(values.buffers()[1] or b"", np.float32, len(values), 4 * values.offset).reshape(-1, width)
     rows = flat[array.offset : array.offset + len(array)]
     has = array.is_valid().to_numpy(zero_copy_only=False)
     if values.null_count:  # null components become NaN
-        there = (
-            values.is_valid()
-            .to_numpy(zero_copy_only=False)
-            .reshape(-1, width)[array.offset : array.offset + len(array)]
-        )
-        rows = np.where(there, rows, np.float32("nan"))
+        valid = values.is_valid().to_numpy(zero_copy_only=False).reshape(-1, width)
+        rows = np.where(valid[array.offset : array.offset + len(array)], rows, np.float32("nan"))
     return np.ascontiguousarray(rows if has.all() else np.where(has[:, None], rows, np.float32(0)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from congruence.databases._client_types import SQLConnection
 
-__all__ = ["NEW", "OLD", "Table", "find_table", "literal", "quoted", "refusals"]
+__all__ = ["NEW", "OLD", "Table", "find_table", "literal", "quoted", "translated_errors"]
 
 #: Suffixes of the additional column's name: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
@@ -78,13 +78,13 @@ def find_table(
     tables = connection.execute(
         "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = current_database() AND NOT internal AND NOT temporary"
     ).fetchall()
-    meant = [one for one in tables if table is None or table in (one[1], ".".join(one))]
-    if len(meant) != 1:
+    matching = [name for name in tables if table is None or table in (name[1], ".".join(name))]
+    if len(matching) != 1:
         names = ", ".join(sorted(name if schema == "main" else f"{schema}.{name}" for schema, name in tables)) or "none"
         raise ParameterError(
-            f"Got table={table!r} for {place}, which has {names}; expected one of its tables. Name one of these."
+            f"Got table={table!r} for {place}, which has {names}; expected one of its tables. Pass table= with the name of one."
         )
-    schema, name = meant[0]
+    schema, name = matching[0]
     columns: dict[str, str] = dict(
         connection.execute(
             "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = current_database() AND schema_name = ? "
@@ -92,19 +92,20 @@ def find_table(
             [schema, name],
         ).fetchall()
     )
-    for given, option in ((column, "column"), (ids, "ids"), (modality, "modality_column")):
-        if given is not None and given not in columns:
-            shown = ", ".join(columns)
+    for option, value in (("column", column), ("ids", ids), ("modality_column", modality)):
+        if value is not None and value not in columns:
             raise ParameterError(
-                f"Got {option}={given!r} for {name}; expected one of its columns, {shown}. Name one of these."
+                f"Got {option}={value!r} for {name}; expected one of its columns, {', '.join(columns)}. Pass {option}= with the name of one."
             )
     if column is None:
-        vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
+        vectors = [
+            field for field, kind in columns.items() if _VECTOR.fullmatch(kind) and not field.endswith((NEW, OLD))
+        ]
         # Small integers need not be vectors, so a column of floats is preferred.
-        column = _only_column([one for one in vectors if not columns[one].startswith("TINYINT")] or vectors, name)
+        column = _only_column([field for field in vectors if not columns[field].startswith("TINYINT")] or vectors, name)
     if not _VECTOR.fullmatch(columns[column]):
         raise DatabaseError(
-            f"Got column {column!r} of {columns[column]}; expected FLOAT[n], DOUBLE[n] or TINYINT[n], or these without a width. Name another column."
+            f"Got column {column!r} of {columns[column]}; expected FLOAT[n], DOUBLE[n] or TINYINT[n], or these without a width. Pass another column=."
         )
     if ids is None:
         keys = connection.execute(
@@ -116,26 +117,26 @@ def find_table(
         ids = single[0] if single else "id" if "id" in columns else None
     if ids is None:
         raise ParameterError(
-            f"Got {name} without a primary key or a column id; expected a column of ids. Pass ids= with its name."
+            f"Got {name} without a primary key of one column or a column id; expected a column of ids. Pass ids= with its name."
         )
     if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
         raise DatabaseError(
-            f"Got ids of {columns[ids]} in {ids!r}; expected whole numbers, texts or UUIDs. Pass another column as ids=."
+            f"Got ids of {columns[ids]} in {ids!r}; expected integers, strings or UUIDs. Pass another column as ids=."
         )
     return Table(schema, name, column, ids, columns[ids], modality)
 
 
 def _only_column(vectors: list[str], table: str) -> str:
     if len(vectors) != 1:
-        found = ", ".join(vectors) or "none"
+        names = ", ".join(vectors) or "none"
         raise ParameterError(
-            f"Got {len(vectors)} columns of vectors in {table} ({found}); expected one, or its name. Pass column=."
+            f"Got {len(vectors)} columns of vectors in {table} ({names}); expected exactly one, or the name of one. Pass column=."
         )
     return vectors[0]
 
 
 @contextmanager
-def refusals(place: str, rows: str | None) -> Iterator[None]:
+def translated_errors(place: str, rows: str | None) -> Iterator[None]:
     """Translate DuckDB's errors to those of this library."""
     import duckdb
 
@@ -144,37 +145,37 @@ def refusals(place: str, rows: str | None) -> Iterator[None]:
     except CongruenceError:
         raise
     except duckdb.Error as error:
-        raise _as_ours(duckdb, error, place, rows) from error
+        raise _translate(duckdb, error, place, rows) from error
 
 
-def _as_ours(duckdb: ModuleType, error: Exception, place: str, rows: str | None) -> CongruenceError:
+def _translate(duckdb: ModuleType, error: Exception, place: str, rows: str | None) -> CongruenceError:
     text = str(error)
-    said = (text.splitlines() or [""])[0][:500]
+    reason = (text.splitlines() or [""])[0][:500]
     if "No space left" in text:
-        return StorageError(
-            f"Got a full disk at {place} ({said}); expected free space. Free space, or write to another disk."
-        )
+        return StorageError(f"Got a full disk at {place} ({reason}); expected free space. Free disk space there.")
     if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
         return DatabaseUnavailableError(
-            f"Got {place} in use ({said}); expected it free. Close the other program, or try again."
+            f"Got {place} in use ({reason}); expected no other process to use it. Close the other program, or try again."
         )
     if rows is not None and isinstance(
         error, (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
     ):
         return ParameterError(
-            f"Got the condition {rows!r}, which DuckDB refuses ({said}); expected one for WHERE. Pass rows=… with a condition in DuckDB's SQL."
+            f"Got the condition {rows!r}, which DuckDB rejects ({reason}); expected a condition for WHERE. Pass rows=… in DuckDB's SQL."
         )
     if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
-        return CorruptFileError(f"Got a damaged file, {place} ({said}); expected a DuckDB database. Restore a copy.")
+        return CorruptFileError(
+            f"Got a damaged file, {place} ({reason}); expected a DuckDB database. Restore it from a backup."
+        )
     if isinstance(error, duckdb.IOException):
         return FileError(
-            f"Got a refusal to read or write {place} ({said}); expected access. Check the path and its permissions."
+            f"Got an error while reading or writing {place} ({reason}); expected a readable and writable file. Check the path and its permissions."
         )
     if "cannot drop this column" in text.lower():
         return DatabaseError(
-            f"Got {place}, where DuckDB cannot drop a column that stands before one of a key ({said}); expected a table in which it can. Copy the table "
+            f"Got {place}, in which DuckDB cannot drop a column that precedes a column of a key ({reason}); expected no key after it. Copy the table "
             "without the column, or keep the old vectors."
         )
     return DatabaseError(
-        f"Got a refusal from DuckDB for {place} ({said}); expected the statement to run. Remove the reason that DuckDB gives, and run it again."
+        f"Got an error from DuckDB for {place} ({reason}); expected the statement to succeed. Fix the cause in DuckDB's message, and run it again."
     )

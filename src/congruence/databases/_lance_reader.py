@@ -46,7 +46,7 @@ from congruence.databases._lance_table import (
     storage_of,
     texts,
 )
-from congruence.databases._space import space_from_metadata
+from congruence.databases._metadata import space_in
 from congruence.errors import DatabaseError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class LanceReader(Database):
                 if pa.types.is_fixed_size_binary(id_type)
                 else "text",
                 columns=tuple(one for one in data.schema.names if one not in own),
-                space=space_from_metadata(texts(data.schema.metadata), str(self._place)),
+                space=space_in(texts(data.schema.metadata), str(self._place)),
                 free_bytes=shutil.disk_usage(folder).free if (folder := self._place.folder) else None,
             )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from congruence._utils.optional import require
-from congruence.databases._address import Address
+from congruence.databases._address import Address, refuse_secrets
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -68,9 +68,9 @@ class Connection:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
         try:
             with _silent():
-                found = getattr(self.client, name)(*args, **kwargs)
+                result = getattr(self.client, name)(*args, **kwargs)
                 # The client returns a lazy sequence: read it here, where errors are translated.
-                return [dict(one) for one in found] if name == "query" else found
+                return [dict(row) for row in result] if name == "query" else result
         except CongruenceError:
             raise
         except Exception as error:
@@ -100,12 +100,8 @@ def file_of(address: Address) -> Path | None:
 
 
 def connect(address: Address) -> Connection:
-    """Open a file or a server. Raises ParameterError, FileError, CorruptFileError, DatabaseError, MissingExtraError."""
-    if address.secrets:
-        raise ParameterError(
-            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in shell histories and logs. "
-            f"Set the environment variable {TOKEN} instead."
-        )
+    """Open a file or a server. Raises ParameterError, FileError, CorruptFileError, DatabaseError, DatabaseUnavailableError, MissingExtraError."""
+    refuse_secrets(address, TOKEN)
     file = file_of(address)
     if file is not None:
         _check_file(file, address)
@@ -177,47 +173,48 @@ def _open_error(file: Path, address: Address) -> CongruenceError:
 
 # ---- the client's log, to which it writes a traceback of each error that it raises -----------------------------------
 
-_calling = threading.local()
+_own_calls = threading.local()
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    _calling.depth = getattr(_calling, "depth", 0) + 1
+    _own_calls.depth = getattr(_own_calls, "depth", 0) + 1
     try:
         yield
     finally:
-        _calling.depth -= 1
+        _own_calls.depth -= 1
 
 
-def _not_ours(record: logging.LogRecord) -> bool:
-    return not getattr(_calling, "depth", 0)
+def _is_users(record: logging.LogRecord) -> bool:
+    """Return whether a log record comes from a call of the user rather than of this library."""
+    return not getattr(_own_calls, "depth", 0)
 
 
 def _silence_log() -> None:
     """Suppress the client's log during calls by this library, whose errors are raised anyway; the user's own calls are still logged."""
     for name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager"):
-        logging.getLogger(name).addFilter(_not_ours)  # adding the same filter twice has no effect
+        logging.getLogger(name).addFilter(_is_users)  # adding the same filter twice has no effect
 
 
 def _translate(error: Exception, address: Address) -> CongruenceError | None:
     """Return this library's error for an error of the database client, or None if the exception is a bug rather than such an error."""
     where, name = address.shown, type(error).__name__
     module = type(error).__module__.partition(".")[0]
-    words = " ".join(address.hide(str(getattr(error, "message", "") or error) or name).split())
-    if _FULL.search(words):
+    message = " ".join(address.hide(str(getattr(error, "message", "") or error) or name).split())
+    if _FULL.search(message):
         return StorageError(
-            f"Got a full disk while writing to {where} ({words}); expected free space. Free disk space there."
+            f"Got a full disk while writing to {where} ({message}); expected free space. Free disk space there."
         )
-    if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(words):
+    if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(message):
         return DatabaseUnavailableError(
-            f"Got no answer from {where} ({words}); expected one. Start Milvus, or try again later."
+            f"Got no answer from {where} ({message}); expected one. Start Milvus, or try again later."
         )
-    if getattr(error, "code", None) == 65535 and "auth" in words:
+    if getattr(error, "code", None) == 65535 and "auth" in message:
         return DatabaseError(
-            f"Got no access to {where} ({words}); expected a token with read and write access. Set the environment variable {TOKEN}."
+            f"Got no access to {where} ({message}); expected a token with read and write access. Set the environment variable {TOKEN}."
         )
     if module == "pymilvus" or isinstance(error, (ValueError, TypeError, OSError)):
         return DatabaseError(
-            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Milvus's message."
+            f"Got an error from {where}: {message}; expected the request to succeed. Fix the cause in Milvus's message."
         )
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from congruence.databases._metadata import MARK_KEY
@@ -30,13 +30,13 @@ class Place:
         Whether this name is an alias, not a collection's own name.
     old : str
         Collection with the old vectors.
-    made : str or None
+    new : str or None
         Collection with the new vectors, if there is one.
     new_name : str
         Name under which the new collection is created.
     switched : bool
         Whether readers see the new vectors, or a rollback by renames was interrupted.
-    torn : bool
+    interrupted : bool
         Whether renames were interrupted, so that no collection has the name that readers use.
     mark : mapping
         Data stored with the new collection (:func:`mark_of`); empty if there is none.
@@ -45,15 +45,15 @@ class Place:
     table: str
     alias: bool
     old: str
-    made: str | None
+    new: str | None
     new_name: str
     switched: bool
-    torn: bool
+    interrupted: bool
     mark: Mapping[str, Any]
 
 
 def mark_of(connection: Connection, collection: str) -> dict[str, Any]:
-    """Return what a migration stored in a collection's properties; empty if no migration created the collection."""
+    """Return the data that a migration stored in a collection's properties; empty if no migration created the collection."""
     try:
         mark = json.loads(connection.ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
     except ValueError:
@@ -74,53 +74,53 @@ def find_place(connection: Connection, table: str) -> Place:
     names, aliases = set(connection.ask("list_collections")), connection.aliases()
     place = _by_alias(connection, table, names, aliases) if table in aliases else _by_name(table, names)
     if place is None:
-        there = ", ".join(map(repr, sorted({*names, *aliases})[:20])) or "none"
+        known = ", ".join(map(repr, sorted({*names, *aliases})[:20])) or "none"
         raise ParameterError(
-            f"Got no collection or alias {table!r} in {connection.address.shown}; expected one of {there}. Choose one with table=…."
+            f"Got no collection or alias {table!r} in {connection.address.shown}; expected one of {known}. Choose one with table=…."
         )
-    readers = sorted(one for one, target in aliases.items() if target in (place.old, place.made))
+    readers = sorted(alias for alias, target in aliases.items() if target in (place.old, place.new))
     if readers and not place.alias:
         raise ParameterError(
             f"Got {table!r}, which is read by the alias {readers[0]!r}; expected the alias, since the switch moves what readers use. "
             f"Pass table={readers[0]!r}."
         )
-    if place.made is None:
+    if place.new is None:
         return place
-    mark = mark_of(connection, place.made)
+    mark = mark_of(connection, place.new)
     if not mark:
         raise DatabaseError(
-            f"Got collections {table!r} and {place.made!r}, which is no migration's; expected this name to be free. "
+            f"Got a collection {place.new!r} that was not created by a migration; expected this name to be free. "
             "Rename or delete that collection."
         )
-    return Place(table, place.alias, place.old, place.made, place.new_name, place.switched, place.torn, mark)
+    return replace(place, mark=mark)
 
 
 def _by_alias(connection: Connection, table: str, names: set[str], aliases: Mapping[str, str]) -> Place | None:
     target = aliases[table]
     if target not in names:
         return None
-    of = mark_of(connection, target).get("of") if _ROLE.search(target) else None
-    if of in names and of != target:
-        return Place(table, True, str(of), target, target, True, False, {})
-    found = _ROLE.search(target)
+    suffix = _ROLE.search(target)
     new_name = f"{target}__congruence_new"
-    if found is not None:
-        new_name = f"{target[: found.start()]}__congruence_new{int(found[1] or 1) + 1}"
+    if suffix is not None:
+        old = mark_of(connection, target).get("of")
+        if old in names and old != target:
+            return Place(table, True, str(old), target, target, True, False, {})
+        new_name = f"{target[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
     return Place(table, True, target, new_name if new_name in names else None, new_name, False, False, {})
 
 
 def _by_name(table: str, names: set[str]) -> Place | None:
-    aside, new_name, back = (f"{table}__congruence_{role}" for role in ("old", "new", "back"))
-    shown = table in names
-    old = aside if aside in names else table
+    renamed, new_name, back = (f"{table}__congruence_{role}" for role in ("old", "new", "back"))
+    exists = table in names
+    old = renamed if renamed in names else table
     if old not in names:
         return None
-    made = next((one for one in (new_name, back) if one in names), None)
-    if old == aside and shown:
-        made = table
-    # Between the two renames of a rollback the new vectors are in "back", between those of a switch in "new".
-    switched = old == aside and (shown or back in names)
-    return Place(table, False, old, made, new_name, switched, not shown, {})
+    new = next((name for name in (new_name, back) if name in names), None)
+    if old == renamed and exists:
+        new = table
+    # Between the two renames of a rollback the new vectors are in ``back``, between those of a switch in ``new_name``.
+    switched = old == renamed and (exists or back in names)
+    return Place(table, False, old, new, new_name, switched, not exists, {})
 
 
 def only_table(connection: Connection) -> str:
@@ -132,29 +132,29 @@ def only_table(connection: Connection) -> str:
         If there are none or several.
     """
     aliases = connection.aliases()
-    read = {_ROLE.sub("", target) for target in aliases.values()}
-    plain = {_ROLE.sub("", name) for name in connection.ask("list_collections")} - read
-    found = sorted([*aliases, *plain])
-    if len(found) != 1:
-        there = ", ".join(map(repr, found[:20])) or "none"
+    aliased = {_ROLE.sub("", target) for target in aliases.values()}
+    others = {_ROLE.sub("", name) for name in connection.ask("list_collections")} - aliased
+    tables = sorted([*aliases, *others])
+    if len(tables) != 1:
+        names = ", ".join(map(repr, tables[:20])) or "none"
         raise ParameterError(
-            f"Got {connection.address.shown} with {len(found)} aliases and collections ({there}); expected one to be chosen. Pass table=…."
+            f"Got {connection.address.shown} with {len(tables)} aliases and collections ({names}); expected exactly one, or the name of one. Pass table=…."
         )
-    return str(found[0])
+    return str(tables[0])
 
 
 def switch_names(connection: Connection, place: Place) -> None:
     """Make readers see the new collection: move the alias, or rename the old collection and then the new one."""
     if place.alias:
-        connection.ask("alter_alias", collection_name=place.made, alias=place.table)
+        connection.ask("alter_alias", collection_name=place.new, alias=place.table)
         return
-    made = place.made
-    if not place.torn:
-        if made != place.new_name:  # left by an interrupted rollback
-            connection.ask("rename_collection", made, place.new_name)
-            made = place.new_name
+    new = place.new
+    if not place.interrupted:
+        if new != place.new_name:  # left by an interrupted rollback
+            connection.ask("rename_collection", new, place.new_name)
+            new = place.new_name
         connection.ask("rename_collection", place.old, f"{place.table}__congruence_old")
-    connection.ask("rename_collection", made, place.table)
+    connection.ask("rename_collection", new, place.table)
 
 
 def switch_names_back(connection: Connection, place: Place) -> None:
@@ -163,20 +163,20 @@ def switch_names_back(connection: Connection, place: Place) -> None:
         if place.switched:
             connection.ask("alter_alias", collection_name=place.old, alias=place.table)
         return
-    made = place.made
+    new = place.new
     if place.old != place.table:
-        if not place.torn:
-            made = f"{place.table}__congruence_back"
-            connection.ask("rename_collection", place.table, made)
+        if not place.interrupted:
+            new = f"{place.table}__congruence_back"
+            connection.ask("rename_collection", place.table, new)
         connection.ask("rename_collection", place.old, place.table)
-    if made is not None and made != place.new_name:
-        connection.ask("rename_collection", made, place.new_name)
+    if new is not None and new != place.new_name:
+        connection.ask("rename_collection", new, place.new_name)
 
 
 def refuse_readers(connection: Connection, collection: str) -> None:
     """Raise MigrationError if an alias points to a collection, since deleting the collection would delete the alias."""
-    aliases = [one for one, target in connection.aliases().items() if target == collection]
+    aliases = [alias for alias, target in connection.aliases().items() if target == collection]
     if aliases:
         raise MigrationError(
-            f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no reader of it. Move or delete that alias first."
+            f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no alias on it. Move or delete that alias first."
         )

@@ -14,9 +14,9 @@ from congruence.databases._base import BATCH, Block, Cursor
 from congruence.databases._milvus_client import Connection
 from congruence.databases._milvus_schema import Schema
 
-__all__ = ["Rows", "same_rest"]
+__all__ = ["Rows", "same_fields"]
 
-#: Maximum number of ids per response (a server returns no more), of rows per write request, and of bytes of vectors in either.
+#: Maximum number of ids per response (a server returns no more), of rows per write request, and of bytes of vectors per request or response.
 _IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
 
 #: Number of queries per request.
@@ -43,66 +43,67 @@ class Rows:
         self.rows, self.modality = rows, modality
         self.type = pa.large_string() if schema.text_key else pa.int64()
 
-    def query(self, collection: str, chosen: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
+    def query(self, collection: str, condition: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
         """Return the current rows that match a filter, as plain data."""
         self.connection.load(collection)
-        found: list[dict[str, object]] = self.connection.ask(
-            "query", collection, filter=chosen, output_fields=fields, consistency_level="Strong", **options
+        rows: list[dict[str, Any]] = self.connection.ask(
+            "query", collection, filter=condition, output_fields=fields, consistency_level="Strong", **options
         )
-        return found
+        return rows
 
-    def ids(self, collection: str, *, chosen: str | None = None, after: Cursor | None = None) -> Iterator[list[Id]]:
+    def ids(self, collection: str, *, condition: str | None = None, after: Cursor | None = None) -> Iterator[list[Id]]:
         """Yield pages of row ids, in ascending order.
 
         Milvus Lite scans all rows for every query, whatever its limit, so all ids are requested at once. A server returns one page at a time.
         """
-        key, chosen = self.schema.key, self.rows if chosen is None else chosen
+        key, condition = self.schema.key, self.rows if condition is None else condition
         if self.connection.lite:
-            found = sorted(one[key] for one in self.query(collection, chosen or "", [key]))
-            yield found[0 if after is None else bisect.bisect_right(found, after) :]
+            ids = sorted(row[key] for row in self.query(collection, condition or "", [key]))
+            yield ids[0 if after is None else bisect.bisect_right(ids, after) :]
             return
         while True:
-            parts = [f"({chosen})"] if chosen else []
+            parts = [f"({condition})"] if condition else []
             parts += [] if after is None else [f"{key} > {self._literal(after)}"]
             options = {"limit": _IDS, "iterator": "True", "reduce_stop_for_best": "True"}
-            page = [one[key] for one in self.query(collection, " and ".join(parts), [key], **options)]
+            page = [row[key] for row in self.query(collection, " and ".join(parts), [key], **options)]
             if not page:
                 return
             yield page
             after = page[-1]
 
-    def _literal(self, one: object) -> str:
-        return f'"{str(one).translate(_ESCAPES)}"' if self.schema.text_key else str(int(str(one)))
+    def _literal(self, id_: object) -> str:
+        """Return an id as a literal in a filter expression."""
+        return f'"{str(id_).translate(_ESCAPES)}"' if self.schema.text_key else str(int(str(id_)))
 
-    def count(self, collection: str, chosen: str | None = None) -> int:
+    def count(self, collection: str, condition: str | None = None) -> int:
         """Return the number of rows that match a filter."""
-        if chosen and self.connection.lite:  # Milvus Lite would load every row, with its vector, to count them
-            return sum(map(len, self.ids(collection, chosen=chosen)))
-        return int(self.query(collection, chosen or "", ["count(*)"])[0]["count(*)"])
+        if condition and self.connection.lite:  # Milvus Lite would load every row, with its vector, to count them
+            return sum(map(len, self.ids(collection, condition=condition)))
+        return int(self.query(collection, condition or "", ["count(*)"])[0]["count(*)"])
 
     def get(self, collection: str, ids: Sequence[object], fields: list[str]) -> list[dict[str, Any]]:
         """Return the rows of these ids that exist, in the order of the ids."""
         found: dict[Id, dict[str, Any]] = {}
         size = max(1, _BYTES // (4 * self.schema.dim))
         for start in range(0, len(ids), size):
-            some = ",".join(map(self._literal, ids[start : start + size]))
-            for one in self.query(collection, f"{self.schema.key} in [{some}]", fields):
-                found[one[self.schema.key]] = one
-        return [found[one] for one in ids if one in found]
+            literals = ",".join(map(self._literal, ids[start : start + size]))
+            for row in self.query(collection, f"{self.schema.key} in [{literals}]", fields):
+                found[row[self.schema.key]] = row
+        return [found[id_] for id_ in ids if id_ in found]
 
     @property
-    def wanted(self) -> list[str]:
+    def block_fields(self) -> list[str]:
         """Fields to request for ids, vectors and modalities."""
         return list(dict.fromkeys([self.schema.key, self.schema.column, *([self.modality] if self.modality else [])]))
 
     def block(self, rows: list[dict[str, Any]], width: int) -> Block:
-        """Convert rows to a block."""
-        ids = [one[self.schema.key] for one in rows]
-        vectors = np.array([one[self.schema.column] for one in rows], np.float32).reshape(len(rows), width)
+        """Convert rows with vectors of this width to a block."""
+        ids = [row[self.schema.key] for row in rows]
+        vectors = np.array([row[self.schema.column] for row in rows], np.float32).reshape(len(rows), width)
         modalities = None
         if self.modality is not None:
-            values = [one.get(self.modality) for one in rows]
-            modalities = pa.array([None if one is None else str(one) for one in values], pa.large_string())
+            values = [row.get(self.modality) for row in rows]
+            modalities = pa.array([None if value is None else str(value) for value in values], pa.large_string())
         return Block(pa.array(ids, self.type), vectors, modalities, ids[-1] if ids else 0)
 
     def pages(
@@ -117,22 +118,24 @@ class Rows:
     def store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
         """Store complete rows, replacing existing rows with the same ids."""
         # In Milvus Lite an upsert merges with the existing row, which would keep removed fields; an insert replaces the row.
-        verb = "insert" if self.connection.lite else "upsert"
+        method = "insert" if self.connection.lite else "upsert"
         size = min(_ROWS, max(1, _BYTES // (4 * vectors.shape[1])))
         for start in range(0, len(rows), size):
             new = np.asarray(vectors[start : start + size], np.float32)
-            some = [{**row, self.schema.column: one} for row, one in zip(rows[start : start + size], new, strict=True)]
-            for name in self.schema.texts:
-                for row in some:
+            complete = [
+                {**row, self.schema.column: vector} for row, vector in zip(rows[start : start + size], new, strict=True)
+            ]
+            for name in self.schema.json_fields:
+                for row in complete:
                     if isinstance(row.get(name), str):
                         row[name] = json.dumps(row[name])
-            self.connection.ask(verb, collection, some)
+            self.connection.ask(method, collection, complete)
 
     def delete(self, collection: str, ids: Sequence[object]) -> None:
         """Delete rows by id."""
         for start in range(0, len(ids), _IDS):
-            some = ",".join(map(self._literal, ids[start : start + _IDS]))
-            self.connection.ask("delete", collection, filter=f"{self.schema.key} in [{some}]")
+            literals = ",".join(map(self._literal, ids[start : start + _IDS]))
+            self.connection.ask("delete", collection, filter=f"{self.schema.key} in [{literals}]")
 
     def search(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
         """Return the ids of the ``k`` nearest selected rows for each query; queries have shape (q, dim)."""
@@ -148,10 +151,10 @@ class Rows:
                 filter=self.rows or "",
                 consistency_level="Strong",
             )
-            found += [pa.array(list(one.ids), self.type) for one in answers]
+            found += [pa.array(list(answer.ids), self.type) for answer in answers]
         return found
 
 
-def same_rest(one: Mapping[str, object], twin: Mapping[str, object]) -> bool:
-    """Return whether a row and its copy are equal, not counting the vector; NaN equals NaN."""
-    return one == twin or repr(sorted(one.items())) == repr(sorted(twin.items()))
+def same_fields(row: Mapping[str, object], copy: Mapping[str, object]) -> bool:
+    """Return whether a row and its copy, both without the vector, are equal; NaN equals NaN."""
+    return row == copy or repr(sorted(row.items())) == repr(sorted(copy.items()))

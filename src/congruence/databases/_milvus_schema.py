@@ -14,7 +14,7 @@ from congruence.databases._milvus_client import Connection
 from congruence.databases._milvus_place import Place
 from congruence.errors import DatabaseError, ParameterError
 
-__all__ = ["Schema", "copy_indexes", "create", "index_of", "schema_of"]
+__all__ = ["Schema", "copy_indexes", "create", "describe_index", "schema_of"]
 
 #: Keys in Milvus's description of an index that are not parameters.
 _STATE = ("field_name", "index_name", "index_type", "total_rows", "indexed_rows", "pending_index_rows", "state")
@@ -34,7 +34,7 @@ class Schema:
         Field of the vectors, and their width.
     fields : tuple of str
         The other fields, except those that Milvus computes from others.
-    texts : tuple of str
+    json_fields : tuple of str
         Other fields of type JSON. The client parses a string in such a field as JSON.
     dynamic : bool
         Whether rows may have further fields.
@@ -46,11 +46,11 @@ class Schema:
     column: str
     dim: int
     fields: tuple[str, ...]
-    texts: tuple[str, ...]
+    json_fields: tuple[str, ...]
     dynamic: bool
 
     @property
-    def rest(self) -> list[str]:
+    def without_vector(self) -> list[str]:
         """Fields to request for a complete row without its vector."""
         return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
 
@@ -67,33 +67,35 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
     """
     description = connection.ask("describe_collection", collection)
     fields = description["fields"]
-    kinds = {one["name"]: one["type"].name for one in fields}
-    computed = {name for one in description.get("functions") or () for name in one.get("output_field_names", ())}
-    key = next(one["name"] for one in fields if one.get("is_primary"))
-    found = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
-    if column is None and len(found) == 1:
-        column = found[0]
-    if column not in found:
-        names = ", ".join(map(repr, found)) or "none"
+    kinds = {field["name"]: field["type"].name for field in fields}
+    computed = {
+        name for function in description.get("functions") or () for name in function.get("output_field_names", ())
+    }
+    key = next(field["name"] for field in fields if field.get("is_primary"))
+    dense = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
+    if column is None and len(dense) == 1:
+        column = dense[0]
+    if column not in dense:
+        names = ", ".join(map(repr, dense)) or "none"
         raise ParameterError(
-            f"Got column={column!r} for {collection!r} with {len(found)} fields of dense vectors ({names}); expected one of them. "
+            f"Got column={column!r} for {collection!r} with {len(dense)} fields of dense vectors ({names}); expected one of them. "
             "Pass column=…."
         )
-    own = next(one for one in fields if one["name"] == column)
+    field = next(field for field in fields if field["name"] == column)
     if kinds[column] != "FLOAT_VECTOR":
         raise ParameterError(
             f"Got {column!r} of type {kinds[column]}; expected FLOAT_VECTOR. Migrate a collection that has the vectors as float32."
         )
     partitions = connection.ask("list_partitions", collection)
-    for wrong, words, wish, advice in (
+    for unsupported, what, expected, advice in (
         (
-            description.get("auto_id") or any(one.get("auto_id") for one in fields),
+            description.get("auto_id") or any(field.get("auto_id") for field in fields),
             "automatic ids",
-            "ids of your own, since Milvus would give the copied rows new ones, or later rows the copies' ones",
+            "ids set by the application, since Milvus would assign new ids to the copied rows, or their ids to later rows",
             "Copy the collection into one without auto_id",
         ),
         (
-            own.get("nullable"),
+            field.get("nullable"),
             f"{column!r} nullable",
             "a vector in every row, since Milvus cannot be asked for rows without one",
             "Copy the collection into one whose vectors are not nullable",
@@ -105,31 +107,32 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
             "Change the model of that function instead",
         ),
         (
-            len(partitions) > 1 and not any(one.get("is_partition_key") for one in fields),
+            len(partitions) > 1 and not any(field.get("is_partition_key") for field in fields),
             f"{len(partitions)} partitions",
-            "one, or a partition key, since a row does not record its partition",
+            "one partition or a partition key, since a row does not record its partition",
             "Copy the collection into one with a partition key",
         ),
     ):
-        if wrong:
-            raise DatabaseError(f"Got {collection!r} with {words}; expected {wish}. {advice}.")
-    rest = tuple(name for name in kinds if name not in (key, column) and name not in computed)
-    texts = tuple(name for name in rest if kinds[name] == "JSON")
-    dynamic, dim = bool(description.get("enable_dynamic_field")), int(own["params"]["dim"])
-    return Schema(description, key, kinds[key] == "VARCHAR", str(column), dim, rest, texts, dynamic)
+        if unsupported:
+            raise DatabaseError(f"Got {collection!r} with {what}; expected {expected}. {advice}.")
+    others = tuple(name for name in kinds if name not in (key, column) and name not in computed)
+    json_fields = tuple(name for name in others if kinds[name] == "JSON")
+    dynamic, dim = bool(description.get("enable_dynamic_field")), int(field["params"]["dim"])
+    return Schema(description, key, kinds[key] == "VARCHAR", str(column), dim, others, json_fields, dynamic)
 
 
 def create(connection: Connection, place: Place, schema: Schema, dim: int, note: Mapping[str, str]) -> None:
     """Create the new collection with the old one's fields, functions and properties, except for the width of one vector field."""
     description = dict(schema.description)
     description["fields"] = [
-        {**one, "params": {**one["params"], "dim": dim}} if one["name"] == schema.column else one
-        for one in description["fields"]
+        {**field, "params": {**field["params"], "dim": dim}} if field["name"] == schema.column else field
+        for field in description["fields"]
     ]
-    kept = {key: one for key, one in (description.get("properties") or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+    properties = description.get("properties") or {}
+    kept = {key: value for key, value in properties.items() if key not in (SPACE_KEY, MARK_KEY)}
     mark = {"of": place.old, "column": schema.column, "dim": dim, "note": dict(note)}
     options: dict[str, object] = {"num_shards": description.get("num_shards") or 1}
-    if any(one.get("is_partition_key") for one in description["fields"]) and not connection.lite:
+    if any(field.get("is_partition_key") for field in description["fields"]) and not connection.lite:
         options["num_partitions"] = description.get("num_partitions")
     if connection.file is not None:
         remnant = connection.file / "collections" / place.new_name
@@ -148,35 +151,35 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
 def _indexes(connection: Connection, collection: str) -> dict[str, dict[str, Any]]:
     """Return the description of each field's index, by field."""
     names = connection.ask("list_indexes", collection)
-    found = [connection.ask("describe_index", collection, name) for name in names]
-    return {one["field_name"]: one for one in found if one}
+    indexes = [connection.ask("describe_index", collection, name) for name in names]
+    return {index["field_name"]: index for index in indexes if index}
 
 
 def _params(index: Mapping[str, object]) -> dict[str, Any]:
-    return {key: one for key, one in index.items() if key not in _STATE}
+    return {key: value for key, value in index.items() if key not in _STATE}
 
 
-def index_of(connection: Connection, collection: str, column: str) -> tuple[str | None, str | None]:
+def describe_index(connection: Connection, collection: str, column: str) -> tuple[str | None, str | None]:
     """Return the metric and a short description of the index over a field; both None if there is no index."""
     index = _indexes(connection, collection).get(column)
     if index is None:
         return None, None
-    params = {key: one for key, one in _params(index).items() if key != "metric_type"}
+    params = {key: value for key, value in _params(index).items() if key != "metric_type"}
     nested = params.pop("params", None)
     params |= json.loads(nested) if isinstance(nested, str) else nested or {}
-    words = ", ".join(f"{key}={one}" for key, one in sorted(params.items()))
-    return index.get("metric_type"), f"{index['index_type']} ({words})" if words else str(index["index_type"])
+    text = ", ".join(f"{key}={value}" for key, value in sorted(params.items()))
+    return index.get("metric_type"), f"{index['index_type']} ({text})" if text else str(index["index_type"])
 
 
 def copy_indexes(connection: Connection, old: str, new: str) -> None:
     """Index the fields of the new collection like those of the old one, keeping existing indexes, and load the collection."""
-    there = _indexes(connection, new)
-    wanted = require("pymilvus", extra="milvus").MilvusClient.prepare_index_params()
+    existing = _indexes(connection, new)
+    missing = require("pymilvus", extra="milvus").MilvusClient.prepare_index_params()
     for field, index in _indexes(connection, old).items():
-        if field not in there:
-            params = {key: one for key, one in _params(index).items() if one not in ("", "NONE")}
-            wanted.add_index(field, index["index_type"], index["index_name"], params=params)
-    if len(wanted):
+        if field not in existing:
+            params = {key: value for key, value in _params(index).items() if value not in ("", "NONE")}
+            missing.add_index(field, index["index_type"], index["index_name"], params=params)
+    if len(missing):
         # Waiting here would take half a second per index; build_index waits for all of them.
-        connection.ask("create_index", new, wanted, sync=False)
+        connection.ask("create_index", new, missing, sync=False)
     connection.load(new)

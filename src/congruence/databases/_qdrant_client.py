@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from congruence._utils.optional import require
-from congruence.databases._address import Address
+from congruence.databases._address import Address, refuse_secrets
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -73,12 +73,8 @@ class Connection:
 
 
 def connect(address: Address) -> Connection:
-    """Open a server or a folder. Raises ParameterError, FileError, CorruptFileError, DatabaseError, MissingExtraError."""
-    if address.secrets:
-        raise ParameterError(
-            f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in shell histories and logs. "
-            f"Set the environment variable {API_KEY} instead."
-        )
+    """Open a server or a folder. Raises ParameterError, FileError, CorruptFileError, DatabaseUnavailableError, MissingExtraError."""
+    refuse_secrets(address, API_KEY)
     qdrant = require("qdrant_client", extra="qdrant")
     folder = folder_of(address)
     if folder is not None:
@@ -91,7 +87,7 @@ def connect(address: Address) -> Connection:
         client = qdrant.QdrantClient(url=url, api_key=key, timeout=TIMEOUT, check_compatibility=False)
     except ValueError as error:
         raise ParameterError(
-            f"Got {address.shown} ({error}); expected an address such as http://localhost:6333. Write host and port."
+            f"Got {address.shown} ({error}); expected an address such as http://localhost:6333. Pass an address with host and port."
         ) from error
     return Connection(client, address, None)
 
@@ -134,40 +130,40 @@ def _open_folder(qdrant: ModuleType, folder: Path, address: Address) -> QdrantCl
 def _translate(error: Exception, address: Address) -> CongruenceError | None:
     """Return this library's error for an error of the database client, or None if the exception is a bug rather than such an error."""
     where, source = address.shown, getattr(error, "source", None)
-    words = address.hide(str(source if source is not None else error) or type(error).__name__)
-    if _FULL.search(words):
+    message = address.hide(str(source if source is not None else error) or type(error).__name__)
+    if _FULL.search(message):
         return StorageError(
-            f"Got a full disk while writing to {where} ({words}); expected free space. Free disk space there."
+            f"Got a full disk while writing to {where} ({message}); expected free space. Free disk space there."
         )
     if type(error).__name__ == "ResourceExhaustedResponse":
-        return _unavailable(where, f"too many requests: {words}")
+        return _unavailable(where, f"too many requests: {message}")
     if source is not None:
         if isinstance(source, ValueError):  # a response that is not Qdrant's
             return DatabaseError(
-                f"Got a response from {where} that is not Qdrant's ({words}); expected Qdrant's REST API. Pass the host and port of that API."
+                f"Got a response from {where} that is not Qdrant's ({message}); expected Qdrant's REST API. Pass the host and port of that API."
             )
-        return _unavailable(where, f"{type(source).__name__}: {words}")
+        return _unavailable(where, f"{type(source).__name__}: {message}")
     status = getattr(error, "status_code", None)
     if status is not None:
         if status in (408, 425, 429, 500, 502, 503, 504):
-            return _unavailable(where, words)
+            return _unavailable(where, message)
         if status in (401, 403):
             return DatabaseError(
-                f"Got no access to {where} ({words}); expected a key with read and write access. Set the environment variable {API_KEY}."
+                f"Got no access to {where} ({message}); expected a key with read and write access. Set the environment variable {API_KEY}."
             )
         return DatabaseError(
-            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Qdrant's message, or see its log."
+            f"Got an error from {where}: {message}; expected the request to succeed. Fix the cause in Qdrant's message, or see its log."
         )
     if isinstance(error, sqlite3.OperationalError):
-        return _unavailable(where, words)
+        return _unavailable(where, message)
     if isinstance(error, (ValueError, sqlite3.Error, OSError)):
         return DatabaseError(
-            f"Got an error from {where}: {words}; expected the request to succeed. Fix the cause in Qdrant's message."
+            f"Got an error from {where}: {message}; expected the request to succeed. Fix the cause in Qdrant's message."
         )
     return None
 
 
-def _unavailable(where: str, words: str) -> DatabaseUnavailableError:
+def _unavailable(where: str, message: str) -> DatabaseUnavailableError:
     return DatabaseUnavailableError(
-        f"Got no answer from {where} ({words}); expected one. Start Qdrant, or try again later."
+        f"Got no answer from {where} ({message}); expected one. Start Qdrant, or try again later."
     )

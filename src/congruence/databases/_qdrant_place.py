@@ -15,7 +15,7 @@ from congruence.errors import DatabaseError, ParameterError
 if TYPE_CHECKING:
     from qdrant_client.models import CollectionInfo
 
-__all__ = ["Place", "copy_payload_indexes", "create", "find_place", "index_words", "only_table"]
+__all__ = ["Place", "copy_payload_indexes", "create", "describe_index", "find_place", "only_table"]
 
 #: Suffix of a new collection; a later migration of that collection writes ``…_new2``, and so on.
 _NEW_SUFFIX = re.compile(r"__congruence_new(\d*)$")
@@ -61,23 +61,24 @@ def find_place(connection: Connection, table: str) -> Place:
     DatabaseError
         If the collection with the reserved name was not created by a migration.
     """
-    aliases = {one.alias_name: one.collection_name for one in connection.ask("get_aliases").aliases}
-    names = {one.name for one in connection.ask("get_collections").collections}
+    aliases = _aliases(connection)
+    names = {collection.name for collection in connection.ask("get_collections").collections}
     target = aliases.get(table, table)
     if target not in names:
-        there = ", ".join(repr(one) for one in sorted({*aliases, *names})[:20]) or "none"
+        known = ", ".join(map(repr, sorted({*aliases, *names})[:20])) or "none"
         raise ParameterError(
-            f"Got no collection or alias {table!r} in {connection.address.shown}; expected one of {there}. Choose one with table=…."
+            f"Got no collection or alias {table!r} in {connection.address.shown}; expected one of {known}. Choose one with table=…."
         )
     alias = table if table in aliases else None
     info = connection.ask("get_collection", target)
-    of = str(_mark_of(target, info).get("of"))
-    if of in names and of != target:
+    mark = _mark_of(target, info)
+    old = str(mark.get("of"))
+    if old in names and old != target:
         if alias is None:
             raise ParameterError(
-                f"Got {table!r}, which a migration of {of!r} writes; expected the collection {of!r} or an alias. Pass table={of!r}."
+                f"Got {table!r}, which a migration of {old!r} writes; expected the collection {old!r} or an alias. Pass table={old!r}."
             )
-        return Place(alias, of, target, True, True, _mark_of(target, info), connection.ask("get_collection", of), info)
+        return Place(alias, old, target, True, True, mark, connection.ask("get_collection", old), info)
     new = _new_name(target)
     if new not in names:
         return Place(alias, target, new, False, False, {}, info, None)
@@ -85,38 +86,44 @@ def find_place(connection: Connection, table: str) -> Place:
     mark = _mark_of(new, new_info)
     if mark.get("of") != target:
         raise DatabaseError(
-            f"Got a collection {new!r} that is no migration's; expected this name to be free. Rename or delete that collection."
+            f"Got a collection {new!r} that was not created by a migration; expected this name to be free. Rename or delete that collection."
         )
     # If the database was opened by the collection's name, its alias is unknown: any alias that points to the new collection counts.
-    moved = alias is None and new in aliases.values()
-    return Place(alias, target, new, True, moved, mark, info, new_info)
+    switched = alias is None and new in aliases.values()
+    return Place(alias, target, new, True, switched, mark, info, new_info)
 
 
 def only_table(connection: Connection) -> str:
     """Return the only alias, or the only collection without one. Raises ParameterError if there are none or several."""
-    aliases = {one.alias_name: one.collection_name for one in connection.ask("get_aliases").aliases}
+    aliases = _aliases(connection)
     names: dict[str, str] = {}
-    for name in sorted(one.name for one in connection.ask("get_collections").collections):
+    for name in sorted(collection.name for collection in connection.ask("get_collections").collections):
         names.setdefault(_NEW_SUFFIX.sub("", name), name)  # of an old collection and its new one, keep the old one
     for target in aliases.values():
         names.pop(_NEW_SUFFIX.sub("", target), None)
-    found = sorted([*aliases, *names.values()])
-    if len(found) != 1:
-        there = ", ".join(repr(one) for one in found[:20]) or "none"
+    tables = sorted([*aliases, *names.values()])
+    if len(tables) != 1:
+        shown = ", ".join(map(repr, tables[:20])) or "none"
         raise ParameterError(
-            f"Got {connection.address.shown} with {len(found)} aliases and collections ({there}); expected one to be chosen. Pass table=…."
+            f"Got {connection.address.shown} with {len(tables)} aliases and collections ({shown}); expected exactly one, or the name of one. Pass table=…."
         )
-    return str(found[0])
+    return str(tables[0])
+
+
+def _aliases(connection: Connection) -> dict[str, str]:
+    """Return the collection of each alias."""
+    return {alias.alias_name: alias.collection_name for alias in connection.ask("get_aliases").aliases}
 
 
 def _new_name(name: str) -> str:
-    found = _NEW_SUFFIX.search(name)
-    if found is None:
+    suffix = _NEW_SUFFIX.search(name)
+    if suffix is None:
         return f"{name}__congruence_new"
-    return f"{name[: found.start()]}__congruence_new{int(found[1] or 1) + 1}"
+    return f"{name[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
 
 
 def _mark_of(name: str, info: CollectionInfo) -> Mapping[str, object]:
+    """Return the data that :func:`create` stored in the metadata of a collection; empty for other collections."""
     mark = (info.config.metadata or {}).get(MARK_KEY) if _NEW_SUFFIX.search(name) else None
     return mark if isinstance(mark, dict) else {}
 
@@ -175,27 +182,27 @@ def _copied(model: Any, value: Any) -> Any:
     """Convert a part of a collection's description to the model that its creation accepts, which lacks some of the fields."""
     if value is None:
         return None
-    facts = value.model_dump(exclude_none=True)
-    return model(**{key: one for key, one in facts.items() if key in model.model_fields})
+    fields = value.model_dump(exclude_none=True)
+    return model(**{key: field for key, field in fields.items() if key in model.model_fields})
 
 
 def copy_payload_indexes(connection: Connection, place: Place) -> None:
     """Index the payload of the new collection like that of the old one, keeping existing indexes."""
     indexed = place.old_info.payload_schema
-    there: Iterable[str] = connection.ask("get_collection", place.new).payload_schema if indexed else ()
+    existing: Iterable[str] = connection.ask("get_collection", place.new).payload_schema if indexed else ()
     for field, index in indexed.items():
-        if field not in there:
+        if field not in existing:
             kind = index.data_type if index.params is None else index.params
             connection.ask("create_payload_index", place.new, field_name=field, field_schema=kind, wait=True)
 
 
-def index_words(config: Any, params: Any) -> str:
+def describe_index(config: Any, params: Any) -> str:
     """Return a short description of the index over a vector, and of its quantization."""
     own, general = params.hnsw_config, config.hnsw_config
     m = general.m if own is None or own.m is None else own.m
     ef = general.ef_construct if own is None or own.ef_construct is None else own.ef_construct
-    words = f"HNSW (m={m}, ef_construct={ef})" if m else "no graph"
+    description = f"HNSW (m={m}, ef_construct={ef})" if m else "no graph"
     quantization = params.quantization_config or config.quantization_config
     if quantization is not None:
-        words += f", {next(iter(quantization.model_dump(exclude_none=True)))} quantization"
-    return words
+        description += f", {next(iter(quantization.model_dump(exclude_none=True)))} quantization"
+    return description

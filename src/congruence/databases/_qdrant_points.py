@@ -42,16 +42,16 @@ def dense_column(info: CollectionInfo, collection: str, column: str | None) -> s
 
     Raises ParameterError if it does not exist, must be specified, or is stored in another type than float32 or float16.
     """
-    found = {name: one for name, one in _configs(info).items() if one.multivector_config is None}
-    if column is None and len(found) == 1:
-        column = next(iter(found))
+    dense = {name: config for name, config in _configs(info).items() if config.multivector_config is None}
+    if column is None and len(dense) == 1:
+        column = next(iter(dense))
     if column is None:
-        names = ", ".join(repr(one) for one in found) or "none"
+        names = ", ".join(map(repr, dense)) or "none"
         raise ParameterError(
-            f"Got {collection!r} with {len(found)} dense vectors a point ({names}); expected one to be chosen. Pass column=…."
+            f"Got {collection!r} with {len(dense)} dense vectors per point ({names}); expected exactly one, or the name of one. Pass column=…."
         )
-    check_choice(column, list(found), "column")
-    datatype = getattr(found[column].datatype, "value", None)
+    check_choice(column, list(dense), "column")
+    datatype = getattr(dense[column].datatype, "value", None)
     if datatype not in (None, "float32", "float16"):
         raise ParameterError(
             f"Got {collection!r}, whose vectors are stored as {datatype}; expected float32 or float16. "
@@ -111,7 +111,9 @@ class Points:
         """Return the payload fields of the first points, and those with an index."""
         records = self.scroll(place.old, limit=_SAMPLE, with_payload=True)[0]
         return tuple(
-            dict.fromkeys([*(key for one in records for key in one.payload or {}), *place.old_info.payload_schema])
+            dict.fromkeys(
+                [*(key for record in records for key in record.payload or {}), *place.old_info.payload_schema]
+            )
         )
 
     def _find_id_type(self, collection: str) -> str:
@@ -123,12 +125,12 @@ class Points:
 
     def _check_field(self, place: Place, field: str) -> None:
         models = self.models
-        there = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=field))])
-        if not self.scroll(place.old, limit=1, scroll_filter=there)[0]:
-            fields = ", ".join(repr(one) for one in self.fields(place)) or "none"
+        has_field = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=field))])
+        if not self.scroll(place.old, limit=1, scroll_filter=has_field)[0]:
+            fields = ", ".join(map(repr, self.fields(place))) or "none"
             raise ParameterError(
                 f"Got modality_column={field!r}, which no point of {place.old!r} has; expected a field of the payload, one of {fields}. "
-                "Name another modality_column."
+                "Pass another modality_column=…."
             )
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -142,9 +144,9 @@ class Points:
         """Return a filter for all points without the vector."""
         return self.models.Filter(must_not=[self.models.HasVectorCondition(has_vector=self.column)])
 
-    def count(self, collection: str, chosen: object) -> int:
+    def count(self, collection: str, condition: object) -> int:
         """Return the exact number of points that match a filter."""
-        return int(self.connection.ask("count", collection, count_filter=chosen, exact=True).count)
+        return int(self.connection.ask("count", collection, count_filter=condition, exact=True).count)
 
     def scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
         """Return a page of points, and the first id of the next page, or None."""
@@ -154,13 +156,13 @@ class Points:
         return found
 
     def pages(
-        self, collection: str, chosen: object, *, after: Cursor | None = None, batch: int = BATCH, **what: object
+        self, collection: str, condition: object, *, after: Cursor | None = None, batch: int = BATCH, **options: object
     ) -> Iterator[list[Record]]:
         """Yield pages of points in the order of their ids, starting after the id ``after``, which need not exist anymore."""
         more = True
         while more:
             limit = batch if after is None else batch + 1  # the result includes the point at the offset, if it exists
-            records, following = self.scroll(collection, scroll_filter=chosen, limit=limit, offset=after, **what)
+            records, following = self.scroll(collection, scroll_filter=condition, limit=limit, offset=after, **options)
             if records and records[0].id == after:
                 del records[0]
             more = following is not None or len(records) > batch
@@ -169,13 +171,13 @@ class Points:
                 after = records[-1].id
                 yield records
 
-    def retrieve(self, collection: str, ids: Iterable[object], **what: object) -> list[Record]:
+    def retrieve(self, collection: str, ids: Iterable[object], **options: object) -> list[Record]:
         """Return the points of these ids that exist, ignoring None."""
-        wanted = [one for one in ids if one is not None]
-        found: list[Record] = self.connection.ask("retrieve", collection, ids=wanted, **what) if wanted else []
-        return found
+        known = [id_ for id_ in ids if id_ is not None]
+        records: list[Record] = self.connection.ask("retrieve", collection, ids=known, **options) if known else []
+        return records
 
-    def wanted(self) -> dict[str, object]:
+    def block_fields(self) -> dict[str, object]:
         """Return the options that request the vector and the modality; the unnamed vector cannot be requested by name."""
         return {
             "with_payload": [self.modality] if self.modality else False,
@@ -189,19 +191,19 @@ class Points:
 
     def block(self, records: list[Record], width: int) -> Block:
         """Convert points that all have the vector to a block."""
-        vectors = np.array([self.vector(one) for one in records], np.float32).reshape(len(records), width)
+        vectors = np.array([self.vector(record) for record in records], np.float32).reshape(len(records), width)
         modalities = None
         if self.modality is not None:
             path = self.modality.split(".")
-            modalities = pa.array([_text_at(one.payload, path) for one in records], pa.large_string())
+            modalities = pa.array([_text_at(record.payload, path) for record in records], pa.large_string())
         cursor = records[-1].id if records else 0
-        return Block(self.arrow_ids([one.id for one in records]), vectors, modalities, cursor)
+        return Block(self.arrow_ids([record.id for record in records]), vectors, modalities, cursor)
 
     def arrow_ids(self, ids: list[int | str]) -> pa.Array:
         """Convert point ids to an Arrow array."""
         try:
             if self.id_type == "text":
-                return pa.array([str(one) for one in ids], pa.large_string())
+                return pa.array([str(id_) for id_ in ids], pa.large_string())
             return pa.array(ids, pa.uint64() if self.id_type == "int" else pa.large_string())
         except (TypeError, ValueError) as error:
             raise DatabaseError(
@@ -211,7 +213,7 @@ class Points:
     def point_ids(self, ids: pa.Array) -> list[int | str | None]:
         """Convert ids to point ids; None for strings that cannot be one."""
         if not pa.types.is_integer(ids.type):
-            return [int(one) if one.isdecimal() else one if _UUID.fullmatch(one) else None for one in ids.to_pylist()]
+            return [int(id_) if id_.isdecimal() else id_ if _UUID.fullmatch(id_) else None for id_ in ids.to_pylist()]
         return list(ids.to_pylist())
 
     def search(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
@@ -219,59 +221,59 @@ class Points:
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
             requests = [
-                self.models.QueryRequest(query=one, using=self.column or None, filter=self.rows, limit=k)
-                for one in queries[start : start + _QUERIES].tolist()
+                self.models.QueryRequest(query=query, using=self.column or None, filter=self.rows, limit=k)
+                for query in queries[start : start + _QUERIES].tolist()
             ]
             answers = self.connection.ask("query_batch_points", collection, requests=requests)
             found += [self.arrow_ids([point.id for point in answer.points]) for answer in answers]
         return found
 
-    def same_rest(self, one: Record, twin: Record) -> bool:
+    def same_others(self, record: Record, copy: Record) -> bool:
         """Return whether a point and its copy have the same payload and the same other vectors."""
-        if (one.payload or {}) != (twin.payload or {}):
+        if (record.payload or {}) != (copy.payload or {}):
             return False
-        ours, theirs = (
-            {name: value for name, value in record.vector.items() if name != self.column}
-            if isinstance(record.vector, dict)
-            else {}
-            for record in (one, twin)
-        )
+        ours, theirs = self._other_vectors(record), self._other_vectors(copy)
         return ours.keys() == theirs.keys() and all(_same_vector(ours[name], theirs[name]) for name in ours)
+
+    def _other_vectors(self, record: Record) -> dict[str, object]:
+        if not isinstance(record.vector, dict):
+            return {}
+        return {name: vector for name, vector in record.vector.items() if name != self.column}
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def upsert(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
         """Store points with the payloads and other vectors of ``records`` and, unless None, the new vectors, shape (b, dim)."""
         start = 0
-        for some in _requests(records, 0 if vectors is None else vectors.shape[1]):
-            rows = None if vectors is None else vectors[start : start + len(some)].tolist()
-            self.connection.ask("upsert", collection, points=self._as_points(some, rows), wait=True)
-            start += len(some)
+        for part in _requests(records, 0 if vectors is None else vectors.shape[1]):
+            rows = None if vectors is None else vectors[start : start + len(part)].tolist()
+            self.connection.ask("upsert", collection, points=self._as_points(part, rows), wait=True)
+            start += len(part)
 
     def replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
         """Replace the vector of existing points by the new ones, shape (b, dim), keeping payloads and other vectors."""
         models, start = self.models, 0
-        for some in _requests(records, vectors.shape[1]):
-            rows = vectors[start : start + len(some)].tolist()
+        for part in _requests(records, vectors.shape[1]):
+            rows = vectors[start : start + len(part)].tolist()
             points = [
-                models.PointVectors(id=one.id, vector={self.column: row} if self.column else row)
-                for one, row in zip(some, rows, strict=True)
+                models.PointVectors(id=record.id, vector={self.column: row} if self.column else row)
+                for record, row in zip(part, rows, strict=True)
             ]
             self.connection.ask("update_vectors", collection, points=points, wait=True)
-            start += len(some)
+            start += len(part)
 
     def _as_points(self, records: list[Record], vectors: list[object] | None) -> object:
         models = self.models
-        ids, payloads = [one.id for one in records], [one.payload for one in records]
-        others = [one.vector if isinstance(one.vector, dict) else {} for one in records]
+        ids, payloads = [record.id for record in records], [record.payload for record in records]
+        others = [record.vector if isinstance(record.vector, dict) else {} for record in records]
         if vectors is not None and not any(others):
             rows = {self.column: vectors} if self.column else vectors
             # Without validation, which would visit every number again.
             return models.Batch.model_construct(ids=ids, vectors=rows, payloads=payloads)
-        own: list[dict[str, object]] = [{} for _ in ids] if vectors is None else [{self.column: one} for one in vectors]
+        new: list[dict[str, object]] = [{} for _ in ids] if vectors is None else [{self.column: row} for row in vectors]
         return [
-            models.PointStruct(id=one, payload=payload, vector={**other, **vector})
-            for one, payload, other, vector in zip(ids, payloads, others, own, strict=True)
+            models.PointStruct(id=id_, payload=payload, vector={**other, **vector})
+            for id_, payload, other, vector in zip(ids, payloads, others, new, strict=True)
         ]
 
 
@@ -280,38 +282,39 @@ def _filter_of(models: ModuleType, text: str) -> Filter:
         return models.Filter.model_validate_json(text)
     except ValueError as error:
         raise ParameterError(
-            f"Got rows={text!r}, which is no filter of Qdrant ({str(error).splitlines()[0]}); expected JSON such as "
-            '{"must": [{"key": "kind", "match": {"value": "image"}}]}. Write the filter as the REST interface takes it.'
+            f"Got rows={text!r}, which is not a Qdrant filter ({str(error).splitlines()[0]}); expected JSON such as "
+            '{"must": [{"key": "kind", "match": {"value": "image"}}]}. Write the filter as for the REST API of Qdrant.'
         ) from error
 
 
 def _text_at(payload: object, path: list[str]) -> str | None:
+    """Return the value of a nested payload field as text, or None if it is missing."""
     for key in path:
         payload = payload.get(key) if isinstance(payload, dict) else None
     return payload if payload is None or isinstance(payload, str) else str(payload)
 
 
-def _same_vector(one: Any, other: Any) -> bool:
+def _same_vector(vector: Any, copy: Any) -> bool:
     """Return whether the dense, multi- or sparse vectors of a point and its copy are equal, up to rounding by a second normalization."""
-    if hasattr(one, "indices"):
-        ours, theirs = (dict(zip(v.indices, v.values, strict=True)) for v in (one, other))
+    if hasattr(vector, "indices"):
+        ours, theirs = (dict(zip(v.indices, v.values, strict=True)) for v in (vector, copy))
         return ours.keys() == theirs.keys() and all(np.isclose(ours[key], theirs[key], atol=1e-6) for key in ours)
-    left, right = np.asarray(one, np.float32), np.asarray(other, np.float32)
+    left, right = np.asarray(vector, np.float32), np.asarray(copy, np.float32)
     return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-5, atol=1e-6))
 
 
 def _requests(records: list[Record], width: int) -> Iterator[list[Record]]:
     """Divide points into requests of a size that a server accepts."""
-    some: list[Record] = []
-    size = 0
-    for one in records:
-        room = _NUMBER_BYTES * width + 2 * len(str(one.payload)) + 64
-        if one.vector:
-            room += len(str(one.vector))
-        if some and size + room > _REQUEST_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(one)
-        size += room
-    if some:
-        yield some
+    part: list[Record] = []
+    part_bytes = 0
+    for record in records:
+        size = _NUMBER_BYTES * width + 2 * len(str(record.payload)) + 64
+        if record.vector:
+            size += len(str(record.vector))
+        if part and part_bytes + size > _REQUEST_BYTES:
+            yield part
+            part, part_bytes = [], 0
+        part.append(record)
+        part_bytes += size
+    if part:
+        yield part

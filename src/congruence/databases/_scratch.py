@@ -16,14 +16,14 @@ __all__ = ["time_scratch"]
 
 
 def time_scratch(
-    folder_of_store: Path, make: Callable[[Path, int], Database], vectors: np.ndarray, element_type: str
+    parent: Path, make: Callable[[Path, int], Database], vectors: np.ndarray, element_type: str
 ) -> float | None:
     """Return the seconds that writing and flushing vectors takes; None if the temporary database cannot be created or written (OSError).
 
     Parameters
     ----------
-    folder_of_store : Path
-        Folder on the same disk, in which a hidden temporary folder is created.
+    parent : Path
+        Folder on the disk of the database, in which a hidden temporary folder is created.
     make : callable
         Function that, given a folder and a number of rows, creates and opens a database with that many rows and the ids 0, 1, …
     vectors : ndarray of float32, shape (b, dim)
@@ -31,9 +31,7 @@ def time_scratch(
     """
     try:
         with (
-            tempfile.TemporaryDirectory(
-                prefix=".congruence-", dir=folder_of_store, ignore_cleanup_errors=True
-            ) as folder,
+            tempfile.TemporaryDirectory(prefix=".congruence-", dir=parent, ignore_cleanup_errors=True) as folder,
             make(Path(folder), len(vectors)) as scratch,
         ):
             scratch.prepare(vectors.shape[1], element_type)

@@ -80,8 +80,8 @@ class Connection:
     def read(self, statement: str, values: Sequence[object] = ()) -> list[Row]:
         """Return the rows of a query."""
         with self.lock, self.errors():
-            found: list[Row] = self.client.execute(statement, values).fetchall()
-            return found
+            rows: list[Row] = self.client.execute(statement, values).fetchall()
+            return rows
 
     @contextmanager
     def writing(self) -> Iterator[SQLConnection]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from congruence.databases._bits import pack, unpack
 from congruence.databases._sqlite_connection import quoted
@@ -57,8 +58,10 @@ class Vec0:
     def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
         """Parse a CREATE statement. Raises ParameterError if the column does not exist or must be specified."""
         body = statement[statement.index("(") + 1 : statement.rindex(")")]
-        arguments = tuple(" ".join(one.split()) for one in body.split(",") if one.strip())
-        vectors = {found[1]: (k, found) for k, one in enumerate(arguments) if (found := _VECTOR.fullmatch(one))}
+        arguments = tuple(" ".join(argument.split()) for argument in body.split(",") if argument.strip())
+        vectors = {
+            match[1]: (k, match) for k, argument in enumerate(arguments) if (match := _VECTOR.fullmatch(argument))
+        }
         if column is None and len(vectors) != 1:
             raise ParameterError(
                 f"Got several columns of vectors in {table!r}: {', '.join(vectors)}; expected one. Pass its name (column=)."
@@ -68,25 +71,30 @@ class Vec0:
             raise ParameterError(
                 f"Got column={column!r}; expected one of {', '.join(vectors)}. Pass the name of a column of vectors (column=)."
             )
-        at, found = vectors[column]
-        key = next((match for one in arguments if (match := _KEY.fullmatch(one))), None)
+        at, declaration = vectors[column]
+        key = next((match for argument in arguments if (match := _KEY.fullmatch(argument))), None)
         others = [
-            (_VECTOR.fullmatch(one) or _OTHER.fullmatch(one))
-            for one in arguments
-            if not _KEY.fullmatch(one) and "=" not in one.split(" ")[0]
+            (_VECTOR.fullmatch(argument) or _OTHER.fullmatch(argument))
+            for argument in arguments
+            if not _KEY.fullmatch(argument) and "=" not in argument.split(" ")[0]
         ]
-        metric = _METRIC.search(found[4])
+        metric = _METRIC.search(declaration[4])
         return cls(
             arguments,
             at,
             column,
-            found[2].lower(),
-            int(found[3]),
+            declaration[2].lower(),
+            int(declaration[3]),
             metric[1].lower() if metric else "l2",
             key[1] if key else "rowid",
             "text" if key and key[2].lower() == "text" else "int",
-            tuple(one[1] for one in others if one and one[1] != column),
+            tuple(match[1] for match in others if match and match[1] != column),
         )
+
+    @property
+    def id_array_type(self) -> pa.DataType:
+        """Arrow type of the ids in a block."""
+        return pa.int64() if self.id_type == "int" else pa.large_string()
 
     @property
     def element_type(self) -> str:
@@ -114,8 +122,8 @@ class Vec0:
 
     def create(self, name: str, dim: int, element_type: str) -> str:
         """Return the statement that creates the same table with vectors of another width and type."""
-        found = _VECTOR.fullmatch(self.arguments[self.at])
-        options = found[4] if found else ""
+        declaration = _VECTOR.fullmatch(self.arguments[self.at])
+        options = declaration[4] if declaration else ""
         if element_type == "binary":  # bits are compared by the Hamming distance, and accept no other metric
             options = _METRIC.sub("", options).rstrip()
         type_ = {"float32": "float", "int8": "int8", "binary": "bit"}[element_type]
@@ -131,5 +139,5 @@ def rename(connection: SQLConnection, old: str, new: str) -> None:
         re.escape(old) + r"(_(info|chunks|rowids|auxiliary|(vector_chunks|metadatachunks|metadatatext)\d+))"
     )
     for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-        if found := shadow.fullmatch(name):
-            connection.execute(f"ALTER TABLE {quoted(name)} RENAME TO {quoted(new + found[1])}")
+        if suffix := shadow.fullmatch(name):
+            connection.execute(f"ALTER TABLE {quoted(name)} RENAME TO {quoted(new + suffix[1])}")

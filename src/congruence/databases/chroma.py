@@ -27,15 +27,16 @@ from congruence.databases._base import (
 from congruence.databases._chroma_client import (
     Place,
     connect,
+    describe_index,
     folder_of,
-    index_words,
     mark_of,
     only_table,
+    parse_where,
     settings_of,
-    where_of,
 )
 from congruence.databases._chroma_records import SAMPLE, Records
 from congruence.databases._metadata import space_in
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.errors import (
     DatabaseError,
     MigrationError,
@@ -111,7 +112,7 @@ class Chroma(Database):
                     f"Got {name}={value!r}; expected none, since a Chroma record has exactly one embedding and one id. Leave {name} out."
                 )
         self._connection = connect(address)
-        where = None if rows is None else where_of(rows)
+        where = None if rows is None else parse_where(rows)
         self._table = only_table(self._connection.names(), self._connection.address) if table is None else table
         self._records = Records(self._connection, where, modality_column)
         place = self._place()
@@ -129,40 +130,36 @@ class Chroma(Database):
         return f"{self._table}__congruence_{role}"
 
     def _place(self) -> Place:
-        shown, aside, new, back = map(self._connection.get, (self._table, *map(self._name, ("old", "new", "back"))))
-        old = shown if aside is None else aside
+        current = self._connection.get(self._table)
+        named_old, named_new, named_back = (self._connection.get(self._name(role)) for role in ("old", "new", "back"))
+        old = current if named_old is None else named_old
         if old is None:
             names = ", ".join(map(repr, self._connection.names()[:20])) or "none"
             raise ParameterError(
                 f"Got no collection {self._table!r} in {self._connection.address.shown}; expected one of {names}. Pass the name of one (table=…)."
             )
-        place = Place(old, shown, aside, new, back)
-        if place.made is not None and not mark_of(place.made):
+        place = Place(old, current, named_old, named_new, named_back)
+        if place.new is not None and not mark_of(place.new):
             raise DatabaseError(
                 f"Got collections {self._table!r} and {self._table}__congruence_…, which were not created by a migration; expected these names to be free. "
                 "Rename or delete the other collection."
             )
         return place
 
-    def _made(self) -> Collection:
-        made = self._place().made
-        if made is None:
-            raise MigrationError(f"Got no new vectors of {self._table!r}; expected some. Run the migration first.")
-        return made
+    def _new(self, place: Place) -> Collection:
+        """Return the collection of the new vectors. Raises MigrationError if there is none."""
+        if place.new is None:
+            raise no_new_vectors(repr(self._table))
+        return place.new
 
-    def _prepared(self) -> Place:
-        """Return all collections. Raises MigrationError if there are no new vectors, or readers already see them."""
-        self._made()
-        place = self._place()
+    def _refuse_switched(self, place: Place) -> None:
+        """Raise MigrationError if readers already see the new vectors."""
         if place.switched:
-            raise MigrationError(
-                f"Got {self._table!r}, which is already switched to the new vectors; expected it not switched. Roll back first."
-            )
-        return place
+            raise already_switched(repr(self._table))
 
     def _side(self, side: Side) -> Collection | None:
         place = self._place()
-        return place.old if side == "old" else place.made
+        return place.old if side == "old" else place.new
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +167,7 @@ class Chroma(Database):
         """Return a description of the old vectors."""
         old = self._place().old
         first = self._connection.ask(old.get, limit=1, include=["embeddings"])["embeddings"]
-        space, index = index_words(old)
+        space, index = describe_index(old)
         folder = folder_of(self._connection.address)
         return DatabaseInfo(
             place=f"{self._connection.address.shown} {self._table}",
@@ -187,12 +184,12 @@ class Chroma(Database):
     def stage(self) -> Stage:
         """Return the state of the migration, according to the names of the collections."""
         place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.PREPARED
+        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.new is None else Stage.PREPARED
 
     def note(self) -> Mapping[str, str]:
         """Return the note in the new collection's metadata."""
-        made = self._place().made
-        return {} if made is None else dict(mark_of(made)["note"])
+        new = self._place().new
+        return {} if new is None else dict(mark_of(new)["note"])
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows in the order of their ids."""
@@ -201,7 +198,7 @@ class Chroma(Database):
             return
         ids = self._records.ids(collection)
         if after is not None:
-            ids = [one for one in ids if one > str(after)]
+            ids = [name for name in ids if name > str(after)]
         for start in range(0, len(ids), batch):
             block = self._records.block(
                 self._records.get(collection, ids[start : start + batch], self._records.include)
@@ -224,27 +221,28 @@ class Chroma(Database):
         """Yield the old side's rows with their new vectors; rows whose document, metadata or URI has changed count as rows without."""
         place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
         ids = self._records.ids(place.old)
-        width = 0 if place.made is None else int(mark_of(place.made)["dim"])
+        width = 0 if place.new is None else int(mark_of(place.new)["dim"])
         for start in range(0, len(ids), batch):
-            found = self._records.get(place.old, ids[start : start + batch], everything)
-            block = self._records.block(found)
-            twins = self._records.get(place.made, found["ids"] if place.made is not None else [], everything)
-            mapped = self._records.block(twins)
+            originals = self._records.get(place.old, ids[start : start + batch], everything)
+            block = self._records.block(originals)
+            copies = self._records.get(place.new, originals["ids"], everything)
+            mapped = self._records.block(copies)
             new = np.zeros((len(block.ids), width), np.float32)
-            has = np.zeros(len(block.ids), bool)
+            has_new = np.zeros(len(block.ids), bool)
             for j, k in enumerate(rows_of(mapped.ids, block.ids).tolist()):
                 new[k] = mapped.vectors[j]
-                has[k] = all(found[key][k] == twins[key][j] for key in everything[1:])
+                has_new[k] = all(originals[key][k] == copies[key][j] for key in everything[1:])
             if len(block.ids):
-                yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+                yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Return the ids of the ``k`` nearest rows of each query, best first."""
-        collection = self._place().old if side == "old" else self._made()
+        place = self._place()
+        collection = place.old if side == "old" else self._new(place)
         found = self._connection.ask(
             collection.query, query_embeddings=queries, n_results=k, where=self._records.where, include=[]
         )
-        return [pa.array(one, pa.large_string()) for one in found["ids"]]
+        return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -252,94 +250,91 @@ class Chroma(Database):
         """Create the new collection."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
-        if place.switched:
-            self._prepared()
+        self._refuse_switched(place)
         mark = {"dim": dim, "note": dict(note or {})}
-        if place.made is None:
+        if place.new is None:
             settings = settings_of(place.old, mark)
             self._connection.ask(
                 self._connection.client.create_collection, self._name("new"), embedding_function=None, **settings
             )
-        elif mark_of(place.made) != mark:
-            there = mark_of(place.made)
+        elif (existing := mark_of(place.new)) != mark:
             raise MigrationError(
-                f"Got new vectors of width {there.get('dim')} for {self._table!r}, made with other settings or another map; "
+                f"Got new vectors of width {existing.get('dim')} for {self._table!r}, made with other settings or another map; "
                 f"expected width {dim} with this map and these settings. Discard them first."
             )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store the new vectors of rows, with a copy of their current document, metadata and URI; after the switch, only the vectors."""
-        made, place = self._made(), self._place()
-        row = {one: k for k, one in enumerate(ids.to_pylist())}
+        place, fields = self._place(), ["metadatas", "documents", "uris"]
+        new, most = self._new(place), self._connection.max_records
+        row = {name: k for k, name in enumerate(ids.to_pylist())}
         if place.switched:  # readers and writers use the new collection by now, so its other fields are current
-            there = self._records.get(made, list(row), [])["ids"]
-            for start in range(0, len(there), self._connection.most):
-                part = there[start : start + self._connection.most]
-                self._connection.ask(made.update, ids=part, embeddings=vectors[[row[one] for one in part]])
+            existing = self._records.get(new, list(row), [])["ids"]
+            for start in range(0, len(existing), most):
+                part = existing[start : start + most]
+                self._connection.ask(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
             return
-        found = self._records.get(place.old, list(row), ["metadatas", "documents", "uris"])
+        found = self._records.get(place.old, list(row), fields)
         # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in between, the next pass
         # writes the missing rows.
-        self._records.remove(made, self._records.get(made, found["ids"], [])["ids"])
-        for start in range(0, len(found["ids"]), self._connection.most):
-            some = {key: values[start : start + self._connection.most] for key, values in found.items()}
-            given = {
-                key: some[key] for key in ("metadatas", "documents", "uris") if any(x is not None for x in some[key])
-            }
-            wanted = vectors[[row[one] for one in some["ids"]]]
-            self._connection.ask(made.add, ids=some["ids"], embeddings=wanted, **given)
+        self._records.remove(new, self._records.get(new, found["ids"], [])["ids"])
+        for start in range(0, len(found["ids"]), most):
+            records = {key: values[start : start + most] for key, values in found.items()}
+            others = {key: records[key] for key in fields if any(value is not None for value in records[key])}
+            embeddings = vectors[[row[name] for name in records["ids"]]]
+            self._connection.ask(new.add, ids=records["ids"], embeddings=embeddings, **others)
 
     def delete(self, ids: pa.Array) -> None:
         """Remove records from the new collection."""
-        self._prepared()
-        self._records.remove(self._made(), ids.to_pylist())
+        place = self._place()
+        new = self._new(place)
+        self._refuse_switched(place)
+        self._records.remove(new, ids.to_pylist())
 
     # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def switch(self) -> None:
         """Rename the old collection, then the new one; complete an interrupted switch. Raises MigrationError if rows are missing."""
         place = self._place()
-        if place.switched and place.shown is not None:
+        if place.switched and place.current is not None:
             return
-        made = self._made()
-        if place.aside is None:
-            rows, expected = int(self._connection.ask(made.count)), int(self._connection.ask(place.old.count))
+        new = self._new(place)
+        if place.named_old is None:
+            rows, expected = int(self._connection.ask(new.count)), int(self._connection.ask(place.old.count))
             if rows < expected:
                 raise MigrationError(
                     f"Got {rows:,} of {expected:,} rows with a new vector in {self._table!r}; expected all, since readers would lose the others. "
                     "Stop all writers, migrate the missing rows, then switch."
                 )
-            if place.new is None:  # the last step of a rollback
-                self._connection.ask(made.modify, name=self._name("new"))
+            if place.named_new is None:  # a rollback was interrupted before its last step
+                self._connection.ask(new.modify, name=self._name("new"))
             self._connection.ask(place.old.modify, name=self._name("old"))
-        self._connection.ask(made.modify, name=self._table)
+        self._connection.ask(new.modify, name=self._table)
 
     def rollback(self) -> None:
         """Rename the new collection, then the old one; complete an interrupted rollback or switch."""
         place = self._place()
-        if place.aside is not None:
-            if place.shown is not None:
-                self._connection.ask(place.shown.modify, name=self._name("back"))
-            self._connection.ask(place.aside.modify, name=self._table)
+        if place.named_old is not None:
+            if place.current is not None:
+                self._connection.ask(place.current.modify, name=self._name("back"))
+            self._connection.ask(place.named_old.modify, name=self._table)
             place = self._place()
-        if place.back is not None:
-            self._connection.ask(place.back.modify, name=self._name("new"))
+        if place.named_back is not None:
+            self._connection.ask(place.named_back.modify, name=self._name("new"))
 
     def drop_old(self) -> None:
         """Delete the old collection."""
         place = self._place()
-        if not place.switched or place.shown is None:
-            raise MigrationError(
-                f"Got {self._table!r}, which is not switched; expected readers to see the new vectors. Switch first, then drop the old ones."
-            )
+        if not place.switched or place.current is None:
+            raise not_switched(repr(self._table))
         self._connection.ask(self._connection.client.delete_collection, self._name("old"))
 
     def discard(self) -> None:
         """Delete the new collection."""
         place = self._place()
-        if place.made is None:
+        if place.new is None:
             return
-        self._prepared()
+        self._refuse_switched(place)
         self.rollback()  # completes an interrupted switch or rollback
         self._connection.ask(self._connection.client.delete_collection, self._name("new"))
 

@@ -13,9 +13,11 @@ import pyarrow as pa
 from congruence._utils.validation import check_choice
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, Side, Stage, owned
-from congruence.databases._duckdb_reader import MARK, DuckDBReader
+from congruence.databases._duckdb_reader import DuckDBReader
 from congruence.databases._duckdb_table import NEW, OLD, literal, quoted
+from congruence.databases._metadata import MARK_KEY
 from congruence.databases._scratch import time_scratch
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.errors import MigrationError, ParameterError
 
 __all__ = ["DuckDB"]
@@ -92,24 +94,24 @@ class DuckDB(DuckDBReader):
         """Add the column and its comment in one transaction; see :meth:`Database.prepare`."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         number = "TINYINT" if element_type == "int8" else "FLOAT"
-        made = {"dim": int(dim), "note": dict(note or {})}
+        wanted = {"dim": int(dim), "note": dict(note or {})}
         stage, old, new = self._names()
         if stage is not Stage.UNTOUCHED:
             kind = self._columns()[new][0]
-            if (there := self._made()) != made or not kind.startswith(number):
+            if (existing := self._new_facts()) != wanted or not kind.startswith(number):
                 raise MigrationError(
-                    f"Got new vectors of type {kind} with {there}; expected {number} with {made}. Discard the new vectors first (discard)."
+                    f"Got new vectors of type {kind} with {existing}; expected {number} with {wanted}. Discard the new vectors first (discard)."
                 )
             return
-        if element_type == "int8" and any("HNSW" in (one["sql"] or "").upper() for one in self._indices()):
+        if element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
                 f"Got element_type='int8' for {self._place}, which has an HNSW index; expected none, since DuckDB indexes only FLOAT columns by HNSW. "
-                "Choose float32, or drop the index."
+                "Pass element_type='float32', or drop the index."
             )
         kind = f"{number}[]" if self._columns()[old][0].endswith("[]") else f"{number}[{int(dim)}]"
         self._run(
             f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(new)} {kind}",
-            f"COMMENT ON COLUMN {self._table.path}.{quoted(new)} IS {literal(json.dumps({MARK: made}))}",
+            f"COMMENT ON COLUMN {self._table.path}.{quoted(new)} IS {literal(json.dumps({MARK_KEY: wanted}))}",
         )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
@@ -125,7 +127,7 @@ class DuckDB(DuckDBReader):
         # A copy: the caller may reuse the array before the flush.
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
         self._pending.append(pa.table({"id": owned(ids), "vector": lists}))
-        if sum(one.nbytes for one in self._pending) > _PENDING:
+        if sum(table.nbytes for table in self._pending) > _PENDING:
             self.flush()
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
@@ -145,10 +147,10 @@ class DuckDB(DuckDBReader):
         """Set new vectors to null; see :meth:`Database.delete`."""
         self.flush()
         column, _ = self._side("new")
-        with self._given(pa.table({"id": ids})) as given:
+        with self._registered(pa.table({"id": ids})) as name:
             self._run(
                 f"UPDATE {self._table.path} SET {quoted(column)} = NULL WHERE {quoted(self._table.ids)} IN "
-                f"(SELECT TRY_CAST(id AS {self._table.id_type}) FROM {given})"
+                f"(SELECT TRY_CAST(id AS {self._table.id_type}) FROM {name})"
             )
 
     def flush(self) -> None:
@@ -163,9 +165,9 @@ class DuckDB(DuckDBReader):
         last = numbered.group_by("id").aggregate([("row", "max")])["row_max"]
         if len(last) < len(rows):
             rows = rows.take(last.combine_chunks())
-        with self._given(rows) as given:
+        with self._registered(rows) as name:
             self._run(
-                f"UPDATE {table.path} AS t SET {quoted(column)} = g.vector FROM {given} AS g "
+                f"UPDATE {table.path} AS t SET {quoted(column)} = g.vector FROM {name} AS g "
                 f"WHERE t.{quoted(table.ids)} = CAST(g.id AS {table.id_type})"
             )
         self._pending.clear()
@@ -178,28 +180,28 @@ class DuckDB(DuckDBReader):
             f"SELECT {self._table.id_text} AS c0 FROM {self._table.path} {self._where(f'{quoted(column)} IS NOT NULL')} "
             f"ORDER BY array_cosine_distance({self._vectors(column, dim)}, CAST(? AS FLOAT[{dim}])) LIMIT {int(k)}"
         )
-        return [self._ids_of(self._read(query, one.tolist())) for one in np.asarray(queries, np.float32)]
+        return [self._ids_of(self._read(query, row.tolist())) for row in np.asarray(queries, np.float32)]
 
     # ---- switch ------------------------------------------------------------------------------------------------------
 
     def _indices(self) -> list[dict[str, str]]:
         """Return the indexes created by CREATE INDEX: name and statement."""
-        found: list[dict[str, str]] = self._read(
+        indices: list[dict[str, str]] = self._read(
             "SELECT index_name AS name, sql FROM duckdb_indexes() WHERE database_name = current_database() AND schema_name = ? "
             "AND table_name = ? AND sql IS NOT NULL",
             self._table.schema,
             self._table.name,
         ).to_pylist()
-        return found
+        return indices
 
     def _without_indices(self, *statements: str) -> None:
         """Run statements that DuckDB does not allow on indexed tables: drop the indexes, run them, recreate the indexes, in one transaction."""
         indices = self._indices()
         schema = quoted(self._table.schema)
         self._run(
-            *(f"DROP INDEX {schema}.{quoted(one['name'])}" for one in indices),
+            *(f"DROP INDEX {schema}.{quoted(index['name'])}" for index in indices),
             *statements,
-            *(one["sql"] for one in indices),
+            *(index["sql"] for index in indices),
         )
 
     def switch(self) -> None:
@@ -207,7 +209,7 @@ class DuckDB(DuckDBReader):
         self.flush()
         stage = self.stage()
         if stage is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+            raise no_new_vectors(str(self._place))
         if stage is Stage.PREPARED:
             self._rename(NEW, OLD)
 
@@ -228,7 +230,7 @@ class DuckDB(DuckDBReader):
         """Drop the old column; see :meth:`Database.drop_old`."""
         stage, old, new = self._names()
         if stage is not Stage.SWITCHED:
-            raise MigrationError(f"Got {self._place}, which is not switched; expected it switched. Switch it first.")
+            raise not_switched(str(self._place))
         self.flush()
         path = self._table.path
         self._without_indices(
@@ -239,9 +241,7 @@ class DuckDB(DuckDBReader):
         """Drop the new column; see :meth:`Database.discard`."""
         stage, _, new = self._names()
         if stage is Stage.SWITCHED:
-            raise MigrationError(
-                f"Got {self._place}, which is already switched; expected it not switched. Roll back first."
-            )
+            raise already_switched(str(self._place))
         self._pending.clear()
         if stage is Stage.PREPARED:
             self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")

@@ -34,8 +34,9 @@ from congruence.databases._milvus_place import (
     switch_names,
     switch_names_back,
 )
-from congruence.databases._milvus_rows import Rows, same_rest
-from congruence.databases._milvus_schema import copy_indexes, create, index_of, schema_of
+from congruence.databases._milvus_rows import Rows, same_fields
+from congruence.databases._milvus_schema import copy_indexes, create, describe_index, schema_of
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 __all__ = ["Milvus", "MilvusLite", "open_milvus"]
@@ -150,30 +151,29 @@ class Milvus(Database):
                 f"Finish or discard that migration first (column={other!r})."
             )
 
-    def _made(self) -> tuple[Place, str]:
+    def _place_with_new(self) -> tuple[Place, str]:
         """Return all collections, and the one of the new vectors. Raises MigrationError if there are no new vectors."""
         place = self._place()
-        if place.made is None:
-            raise MigrationError(f"Got no new vectors of {self._table!r}; expected some. Run the migration first.")
-        return place, place.made
+        if place.new is None:
+            raise no_new_vectors(repr(self._table))
+        return place, place.new
 
     def _refuse_switched(self, place: Place) -> None:
+        """Raise MigrationError if readers already see the new vectors."""
         if place.switched:
-            raise MigrationError(
-                f"Got {self._table!r}, which is already switched to the new vectors; expected it not switched. Roll back first."
-            )
+            raise already_switched(repr(self._table))
 
     def _side(self, side: Side) -> tuple[str | None, int]:
         """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
         place = self._place()
-        return (place.old, self._schema.dim) if side == "old" else (place.made, int(place.mark.get("dim", 0)))
+        return (place.old, self._schema.dim) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
         """Return a description of the old vectors."""
         place, file = self._place(), self._connection.file
-        metric, index = index_of(self._connection, place.old, self._schema.column)
+        metric, index = describe_index(self._connection, place.old, self._schema.column)
         description = self._connection.ask("describe_collection", place.old)
         # The name must be the same before and after the switch.
         name = f"{place.old} (read as {self._table})" if place.alias else self._table
@@ -194,12 +194,12 @@ class Milvus(Database):
         if not self._schema.dynamic:
             return self._schema.fields
         rows = self._rows.query(collection, "", ["$meta"], limit=_SAMPLE)
-        return (*self._schema.fields, *dict.fromkeys(key for one in rows for key in one if key != self._schema.key))
+        return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
     def stage(self) -> Stage:
         """Return the state of the migration, according to the names of the collections."""
         place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.PREPARED
+        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.new is None else Stage.PREPARED
 
     def note(self) -> Mapping[str, str]:
         """Return the note in the new collection's properties."""
@@ -209,13 +209,13 @@ class Milvus(Database):
         """Yield the rows in the order of their ids."""
         collection, width = self._side(side)
         if collection is not None:
-            for found in self._rows.pages(collection, self._rows.wanted, after=after, batch=batch):
-                yield self._rows.block(found, width)
+            for page in self._rows.pages(collection, self._rows.block_fields, after=after, batch=batch):
+                yield self._rows.block(page, width)
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
         """Return the rows of these ids that exist."""
         collection, width = self._side(side)
-        found = [] if collection is None else self._rows.get(collection, ids.to_pylist(), self._rows.wanted)
+        found = [] if collection is None else self._rows.get(collection, ids.to_pylist(), self._rows.block_fields)
         return self._rows.block(found, width)
 
     def count(self, side: Side = "old") -> int:
@@ -226,25 +226,25 @@ class Milvus(Database):
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
         """Yield the old side's rows with their new vectors; rows whose other fields have changed count as rows without."""
         place, rows, schema = self._place(), self._rows, self._schema
-        width, everything = int(place.mark.get("dim", 0)), [*schema.rest, schema.column]
-        for found in rows.pages(place.old, everything, batch=batch):
-            block = rows.block(found, schema.dim)
-            ids = [one[schema.key] for one in found]
-            made = [] if place.made is None else rows.get(place.made, ids, everything)
-            twins = {one[schema.key]: one for one in made}
-            new = np.zeros((len(found), width), np.float32)
-            has = np.zeros(len(found), bool)
-            for k, one in enumerate(found):
-                twin = twins.get(one[schema.key])
-                if twin is not None:
-                    one.pop(schema.column)
-                    new[k] = twin.pop(schema.column)
-                    has[k] = same_rest(one, twin)
-            yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+        width, everything = int(place.mark.get("dim", 0)), [*schema.without_vector, schema.column]
+        for page in rows.pages(place.old, everything, batch=batch):
+            block = rows.block(page, schema.dim)
+            ids = [row[schema.key] for row in page]
+            new_rows = [] if place.new is None else rows.get(place.new, ids, everything)
+            copies = {row[schema.key]: row for row in new_rows}
+            new = np.zeros((len(page), width), np.float32)
+            has_new = np.zeros(len(page), bool)
+            for k, row in enumerate(page):
+                copy = copies.get(row[schema.key])
+                if copy is not None:
+                    row.pop(schema.column)
+                    new[k] = copy.pop(schema.column)
+                    has_new[k] = same_fields(row, copy)
+            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Return the ids of the ``k`` nearest rows of each query."""
-        return self._rows.search(self._place().old if side == "old" else self._made()[1], queries, k)
+        return self._rows.search(self._place().old if side == "old" else self._place_with_new()[1], queries, k)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -253,43 +253,44 @@ class Milvus(Database):
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         self._refuse_switched(place)
-        if place.made is None:
+        if place.new is None:
             create(self._connection, place, self._schema, dim, note or {})
         elif (place.mark.get("dim"), place.mark.get("note")) != (dim, dict(note or {})):
             raise MigrationError(
                 f"Got new vectors of width {place.mark.get('dim')} for {self._table!r}, made with other settings or another map; "
                 f"expected width {dim} with this map and these settings. Discard them first."
             )
-        copy_indexes(self._connection, place.old, place.made or place.new_name)
+        copy_indexes(self._connection, place.old, place.new or place.new_name)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store the new vectors of rows, with a copy of the current other fields from the collection that readers see."""
-        place, made = self._made()
-        row = {one: k for k, one in enumerate(ids.to_pylist())}
-        found = self._rows.get(made if place.switched else place.old, list(row), self._schema.rest)
-        self._rows.store(made, found, vectors[[row[one[self._schema.key]] for one in found]])
+        place, new = self._place_with_new()
+        position = {id_: k for k, id_ in enumerate(ids.to_pylist())}
+        source = new if place.switched else place.old
+        rows = self._rows.get(source, list(position), self._schema.without_vector)
+        self._rows.store(new, rows, vectors[[position[row[self._schema.key]] for row in rows]])
 
     def delete(self, ids: pa.Array) -> None:
         """Remove rows from the new collection."""
-        place, made = self._made()
+        place, new = self._place_with_new()
         self._refuse_switched(place)
-        self._rows.delete(made, ids.to_pylist())
+        self._rows.delete(new, ids.to_pylist())
 
     def build_index(self) -> str | None:
         """Create the indexes of the old collection, and wait until the new vectors are indexed."""
-        place, made = self._made()
-        self._connection.ask("flush", made)
-        copy_indexes(self._connection, place.old, made)
-        words = index_of(self._connection, made, self._schema.column)[1]
+        place, new = self._place_with_new()
+        self._connection.ask("flush", new)
+        copy_indexes(self._connection, place.old, new)
+        description = describe_index(self._connection, new, self._schema.column)[1]
         until = time.monotonic() + _INDEX_SECONDS
-        while words and (pending := self._pending(made)):
+        while description and (pending := self._pending(new)):
             if time.monotonic() > until:
                 raise DatabaseUnavailableError(
-                    f"Got {pending:,} rows of {made!r} not indexed after {_INDEX_SECONDS / 60:g} minutes; expected none. "
+                    f"Got {pending:,} rows of {new!r} not indexed after {_INDEX_SECONDS / 60:g} minutes; expected none. "
                     "Wait until Milvus has indexed them, then run this step again."
                 )
             time.sleep(_LOOK_SECONDS)
-        return words
+        return description
 
     def _pending(self, collection: str) -> int:
         """Return the number of rows that are not indexed yet. Raises DatabaseError if the build of the index failed."""
@@ -307,17 +308,17 @@ class Milvus(Database):
 
     def switch(self) -> None:
         """Make readers see the new collection; complete an interrupted switch. Raises MigrationError if rows are missing."""
-        place, made = self._made()
-        if place.switched and not place.torn:
+        place, new = self._place_with_new()
+        if place.switched and not place.interrupted:
             return
-        if not place.torn:
-            rows, expected = self._rows.count(made), self._rows.count(place.old)
+        if not place.interrupted:
+            rows, expected = self._rows.count(new), self._rows.count(place.old)
             if rows < expected:
                 raise MigrationError(
                     f"Got {rows:,} of {expected:,} rows with a new vector in {self._table!r}; expected all, since readers would lose the others. "
                     "Stop all writers, migrate the missing rows, then switch."
                 )
-            self._connection.load(made)
+            self._connection.load(new)
         switch_names(self._connection, place)
         self._connection.load(self._table)  # Milvus Lite drops a collection from memory when it renames it
 
@@ -331,20 +332,18 @@ class Milvus(Database):
     def drop_old(self) -> None:
         """Delete the old collection. An alias continues to point to the new one, which keeps its name."""
         place = self._place()
-        if not place.switched or place.torn or place.made is None:
-            raise MigrationError(
-                f"Got {self._table!r}, which is not switched; expected readers to see the new vectors. Switch first, then drop the old ones."
-            )
+        if not place.switched or place.interrupted or place.new is None:
+            raise not_switched(repr(self._table))
         refuse_readers(self._connection, place.old)
         self._connection.ask("drop_collection", place.old)
-        self._connection.ask("drop_collection_properties", place.made, [MARK_KEY])
-        self._schema = schema_of(self._connection, place.made, self._schema.column)
+        self._connection.ask("drop_collection_properties", place.new, [MARK_KEY])
+        self._schema = schema_of(self._connection, place.new, self._schema.column)
         self._rows.schema = self._schema
 
     def discard(self) -> None:
         """Delete the new collection."""
         place = self._place()
-        if place.made is None:
+        if place.new is None:
             return
         self._refuse_switched(place)
         switch_names_back(self._connection, place)  # completes an interrupted switch or rollback

@@ -19,9 +19,8 @@ from congruence.databases._file_pieces import Piece, path_of, reading
 from congruence.databases._file_place import EXCHANGES, FilePlace
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
-from congruence.databases._metadata import MARK_KEY
+from congruence.databases._metadata import MARK_KEY, SPACE_KEY, space_in
 from congruence.databases._partitioned import Change, Partitioned, WrittenFile
-from congruence.databases._space import SPACE_KEY, space_from_metadata
 from congruence.databases._table_files import Part, find_parts, is_vectors, rewrite, rewrite_part
 from congruence.databases._uuids import is_uuids, uuid_texts
 from congruence.embeddings import Space
@@ -179,7 +178,7 @@ class Tables(FileDatabase, Partitioned):
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
             id_type="int" if self._ids_are == "uint64" else self._ids_are,
             columns=tuple(name for name in schema.names if name != self._column),
-            space=space_from_metadata(noted, self._shown),
+            space=space_in(noted, self._shown),
             free_bytes=self._free(),
         )
 

@@ -26,8 +26,16 @@ from congruence.databases._base import (
 )
 from congruence.databases._metadata import MARK_KEY, space_in
 from congruence.databases._qdrant_client import connect, folder_of
-from congruence.databases._qdrant_place import Place, copy_payload_indexes, create, find_place, index_words, only_table
+from congruence.databases._qdrant_place import (
+    Place,
+    copy_payload_indexes,
+    create,
+    describe_index,
+    find_place,
+    only_table,
+)
 from congruence.databases._qdrant_points import Points, dense_column
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.embeddings import normalize_rows
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
@@ -135,21 +143,17 @@ class Qdrant(Database):
         place = self._place()
         return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
 
-    def _made(self) -> Place:
+    def _place_with_new(self) -> Place:
         """Return the old and the new collection. Raises MigrationError if there are no new vectors."""
         place = self._place()
         if not place.exists:
-            raise MigrationError(f"Got no new vectors of {place.old!r}; expected some. Run the migration first.")
+            raise no_new_vectors(repr(place.old))
         return place
 
-    def _prepared(self) -> Place:
-        """Return the old and the new collection. Raises MigrationError if there are no new vectors, or readers already see them."""
-        place = self._made()
+    def _refuse_switched(self, place: Place) -> None:
+        """Raise MigrationError if readers already see the new vectors."""
         if place.switched:
-            raise MigrationError(
-                f"Got {self._table!r}, which is already switched to the new vectors; expected it not switched. Roll back first."
-            )
-        return place
+            raise already_switched(repr(self._table))
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -167,7 +171,7 @@ class Qdrant(Database):
             dim=params.size,
             element_type=points.element_type(place.old_info),
             distance=_DISTANCES.get(params.distance.value),
-            index=index_words(config, params),
+            index=describe_index(config, params),
             id_type=points.id_type,
             columns=points.fields(place),
             space=space_in(config.metadata, place.old),
@@ -190,7 +194,7 @@ class Qdrant(Database):
         if info is None:
             return
         points, width = self._points, self._points.params(info).size
-        for records in points.pages(collection, points.having(), after=after, batch=batch, **points.wanted()):
+        for records in points.pages(collection, points.having(), after=after, batch=batch, **points.block_fields()):
             yield points.block(records, width)
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
@@ -198,9 +202,10 @@ class Qdrant(Database):
         collection, info = self._side(side)
         if info is None:
             return self._points.block([], 0)
-        found = self._points.retrieve(collection, self._points.point_ids(ids), **self._points.wanted())
-        there = [one for one in found if self._points.vector(one)]
-        return self._points.block(there, self._points.params(info).size)
+        records = self._points.retrieve(collection, self._points.point_ids(ids), **self._points.block_fields())
+        return self._points.block(
+            [record for record in records if self._points.vector(record)], self._points.params(info).size
+        )
 
     def count(self, side: Side = "old") -> int:
         """Return how many rows have a vector."""
@@ -210,24 +215,24 @@ class Qdrant(Database):
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
         """Yield the old side's rows with their new vectors; rows whose payload or other vectors have changed count as rows without."""
         place, points = self._place(), self._points
-        width, what = points.params(place.old_info).size, {"with_payload": True, "with_vectors": True}
+        width, everything = points.params(place.old_info).size, {"with_payload": True, "with_vectors": True}
         width_new = points.params(place.new_info).size if place.exists else width
-        for records in points.pages(place.old, points.having(), batch=batch, **what):
+        for records in points.pages(place.old, points.having(), batch=batch, **everything):
             block = points.block(records, width)
-            ids = [one.id for one in records] if place.exists else []
-            twins = {one.id: one for one in points.retrieve(place.new, ids, **what)}
+            ids = [record.id for record in records] if place.exists else []
+            copies = {copy.id: copy for copy in points.retrieve(place.new, ids, **everything)}
             new = np.zeros((len(records), width_new), np.float32)
-            has = np.zeros(len(records), bool)
-            for k, one in enumerate(records):
-                twin = twins.get(one.id)
-                if twin is not None and points.vector(twin):
-                    new[k] = points.vector(twin)
-                    has[k] = points.same_rest(one, twin)
-            yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+            has_new = np.zeros(len(records), bool)
+            for k, record in enumerate(records):
+                copy = copies.get(record.id)
+                if copy is not None and points.vector(copy):
+                    new[k] = points.vector(copy)
+                    has_new[k] = points.same_others(record, copy)
+            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Return the ids of the ``k`` nearest rows of each query, best first."""
-        return self._points.search(self._place().old if side == "old" else self._made().new, queries, k)
+        return self._points.search(self._place().old if side == "old" else self._place_with_new().new, queries, k)
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -235,16 +240,15 @@ class Qdrant(Database):
         """Create the new collection."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
-        if place.switched:
-            self._prepared()
+        self._refuse_switched(place)
         if not place.exists:
             create(self._connection, place, self._column, dim, element_type, note or {})
         else:
             info, points = place.new_info, self._points
-            there = (points.params(info).size, points.element_type(info), place.mark.get("note"))
-            if there != (dim, element_type, dict(note or {})):
+            existing = (points.params(info).size, points.element_type(info), place.mark.get("note"))
+            if existing != (dim, element_type, dict(note or {})):
                 raise MigrationError(
-                    f"Got new vectors of {there[0]} × {there[1]} in {place.new!r}, made with other settings or another map; "
+                    f"Got new vectors of {existing[0]} × {existing[1]} in {place.new!r}, made with other settings or another map; "
                     f"expected {dim} × {element_type} with this map and these settings. Discard them first."
                 )
         copy_payload_indexes(self._connection, place)
@@ -258,42 +262,44 @@ class Qdrant(Database):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store the new vectors of rows, with a copy of their current payload and other vectors; after the switch, only the vectors."""
-        place, points = self._made(), self._points
+        place, points = self._place_with_new(), self._points
         if points.element_type(place.new_info) == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # servers round to float16, folders do not
-        row = {one: k for k, one in enumerate(points.point_ids(ids))}
+        row = {id_: k for k, id_ in enumerate(points.point_ids(ids))}
         if place.switched:  # readers and writers use the new collection by now, so its payload is current
-            there = points.retrieve(place.new, row, with_payload=False, with_vectors=False)
-            points.replace(place.new, there, vectors[[row[one.id] for one in there]])
+            existing = points.retrieve(place.new, row, with_payload=False, with_vectors=False)
+            points.replace(place.new, existing, vectors[[row[record.id] for record in existing]])
             return
         others = points.others(place.old_info)
         records = points.retrieve(place.old, row, with_payload=True, with_vectors=others or False)
-        points.upsert(place.new, records, vectors[[row[one.id] for one in records]])
+        points.upsert(place.new, records, vectors[[row[record.id] for record in records]])
 
     def delete(self, ids: pa.Array) -> None:
         """Remove points from the new collection."""
-        new, wanted = self._prepared().new, [one for one in self._points.point_ids(ids) if one is not None]
-        if wanted:
-            selector = self._points.models.PointIdsList(points=wanted)
-            self._connection.ask("delete", new, points_selector=selector, wait=True)
+        place = self._place_with_new()
+        self._refuse_switched(place)
+        points = [id_ for id_ in self._points.point_ids(ids) if id_ is not None]
+        if points:
+            selector = self._points.models.PointIdsList(points=points)
+            self._connection.ask("delete", place.new, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
         """Create the payload indexes of the old collection, and wait until the server has indexed the vectors, which it does by itself."""
-        place = self._made()
+        place = self._place_with_new()
         copy_payload_indexes(self._connection, place)
         until = time.monotonic() + _INDEX_SECONDS
-        while (found := self._connection.ask("get_collection", place.new)).status.value == "yellow":
+        while (info := self._connection.ask("get_collection", place.new)).status.value == "yellow":
             if time.monotonic() > until:
                 raise DatabaseUnavailableError(
                     f"Got {place.new!r} still indexing after {_INDEX_SECONDS / 60:g} minutes; expected its status to turn green. "
                     "Wait until it is green, then run this step again."
                 )
             time.sleep(_LOOK_SECONDS)
-        if found.status.value == "red":
+        if info.status.value == "red":
             raise DatabaseError(
-                f"Got {place.new!r} in status red ({found.optimizer_status}); expected green. See the server's log."
+                f"Got {place.new!r} in status red ({info.optimizer_status}); expected green. See the server's log."
             )
-        return index_words(found.config, self._points.params(found))
+        return describe_index(info.config, self._points.params(info))
 
     # ---- switch and rollback -----------------------------------------------------------------------------------------
 
@@ -305,10 +311,9 @@ class Qdrant(Database):
         MigrationError
             If readers do not use an alias, or the new collection has fewer rows than the old one.
         """
-        place, points = self._place(), self._points
+        place, points = self._place_with_new(), self._points
         if place.switched:
             return
-        self._prepared()
         alias, lacking = self._alias_of(place), points.lacking()
         stale = points.models.FilterSelector(filter=lacking)
         self._connection.ask("delete", place.new, points_selector=stale, wait=True)
@@ -335,13 +340,9 @@ class Qdrant(Database):
 
     def _move_alias(self, alias: str, collection: str) -> None:
         models = self._points.models
-        delete, create = (
-            models.DeleteAlias(alias_name=alias),
-            models.CreateAlias(alias_name=alias, collection_name=collection),
-        )
         operations = [
-            models.DeleteAliasOperation(delete_alias=delete),
-            models.CreateAliasOperation(create_alias=create),
+            models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias)),
+            models.CreateAliasOperation(create_alias=models.CreateAlias(alias_name=alias, collection_name=collection)),
         ]
         self._connection.ask("update_collection_aliases", change_aliases_operations=operations)
 
@@ -355,9 +356,7 @@ class Qdrant(Database):
         """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
         place = self._place()
         if not place.switched:
-            raise MigrationError(
-                f"Got {self._table!r}, which is not switched; expected readers to see the new vectors. Switch first, then drop the old ones."
-            )
+            raise not_switched(repr(self._table))
         self._alias_of(place)
         self._refuse_readers(place.old)
         self._connection.ask("delete_collection", place.old)
@@ -366,15 +365,14 @@ class Qdrant(Database):
     def discard(self) -> None:
         """Delete the new collection."""
         place = self._place()
-        if place.switched:
-            self._prepared()
+        self._refuse_switched(place)
         if place.exists:
             self._refuse_readers(place.new)
             self._connection.ask("delete_collection", place.new)
 
     def _refuse_readers(self, collection: str) -> None:
         """Raise MigrationError if an alias points to a collection that is to be deleted; the server would delete the alias with it."""
-        aliases = [one.alias_name for one in self._connection.ask("get_collection_aliases", collection).aliases]
+        aliases = [alias.alias_name for alias in self._connection.ask("get_collection_aliases", collection).aliases]
         if aliases:
             raise MigrationError(
                 f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no alias on it. Move or delete that alias first."

@@ -17,6 +17,7 @@ from congruence.databases._address import Address
 from congruence.databases._base import BATCH, Block, Capabilities, Cursor, Database, DatabaseInfo, Side, Stage
 from congruence.databases._scratch import time_scratch
 from congruence.databases._sqlite_connection import Connection, make_scratch, quoted
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.databases._vec0 import Vec0, rename
 from congruence.errors import FileError, MigrationError, ParameterError
 
@@ -67,6 +68,8 @@ class SQLite(Database):
         element_types=("float32", "int8", "binary"),
     )
 
+    _column: str | None = None
+
     def __init__(
         self,
         address: Address,
@@ -89,27 +92,27 @@ class SQLite(Database):
             )
         self._connection = Connection(self._path, BUSY_SECONDS)
         self._others: dict[int | str, Row] = {}
-        self._table = self._find(table)
+        self._table = self._find_table(table)
         self._place = f"{self._path} {self._table}"
-        facts = self._facts(column)
-        self._column, self._modality = facts.column, modality_column
-        if ids not in (None, facts.ids):
-            raise ParameterError(f"Got ids={ids!r}; expected {facts.ids!r}, the primary key. Leave ids= out.")
-        if modality_column is not None and modality_column not in facts.others:
+        vec0 = self._vec0(column)
+        self._column, self._modality = vec0.column, modality_column
+        if ids not in (None, vec0.ids):
+            raise ParameterError(f"Got ids={ids!r}; expected {vec0.ids!r}, the primary key. Leave ids= out.")
+        if modality_column is not None and modality_column not in vec0.others:
             raise ParameterError(
-                f"Got modality_column={modality_column!r}; expected one of {', '.join(facts.others)}. "
+                f"Got modality_column={modality_column!r}; expected one of {', '.join(vec0.others)}. "
                 "Pass the name of a column (modality_column=)."
             )
 
     def _statements(self) -> dict[str, str]:
         """Return the vec0 tables with their CREATE statements."""
-        found = self._connection.read(
+        tables = self._connection.read(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
         )
-        return {name: text for name, text in found if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
+        return {name: text for name, text in tables if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
 
-    def _find(self, table: str | None) -> str:
-        names = [one for one in self._statements() if not re.search(r"__congruence_(old|new)$", one)]
+    def _find_table(self, table: str | None) -> str:
+        names = [name for name in self._statements() if not re.search(r"__congruence_(old|new)$", name)]
         if table is None and len(names) == 1:
             return names[0]
         if table not in names:
@@ -119,11 +122,9 @@ class SQLite(Database):
             )
         return table
 
-    def _facts(self, column: str | None = None, side: Side = "old") -> Vec0:
+    def _vec0(self, column: str | None = None, side: Side = "old") -> Vec0:
         name = self._name(side)
         return Vec0.parse(name, self._statements()[name], column or self._column)
-
-    _column: str | None = None
 
     def _name(self, side: Side) -> str:
         """Return the current name of a side's table."""
@@ -133,64 +134,65 @@ class SQLite(Database):
         return self._table if switched else f"{self._table}__congruence_new"
 
     @property
-    def _notes(self) -> str:
+    def _note_table(self) -> str:
         return f"{self._table}__congruence_note"
 
-    def _keys(self, table: str, facts: Vec0) -> str:
+    def _keys(self, table: str, vec0: Vec0) -> str:
         """Return a subquery over the ordinary table of ids that vec0 keeps: a vec0 table itself cannot be read in a stable order."""
-        return f"(SELECT {'id' if facts.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
+        return f"(SELECT {'id' if vec0.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
         """Return a description of the table; sqlite-vec has no index and searches exactly."""
-        facts = self._facts()
+        vec0 = self._vec0()
         return DatabaseInfo(
             place=self._place,
             rows=self.count(),
-            dim=facts.dim,
-            element_type=facts.element_type,
-            distance=None if facts.element_type == "binary" else _DISTANCES.get(facts.metric),
-            id_type=facts.id_type,
-            columns=facts.others,
+            dim=vec0.dim,
+            element_type=vec0.element_type,
+            distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
+            id_type=vec0.id_type,
+            columns=vec0.others,
             free_bytes=shutil.disk_usage(self._path.resolve().parent).free,
         )
 
     def stage(self) -> Stage:
         """Return the state of the migration, according to the names of the tables."""
-        there = self._statements()
-        if f"{self._table}__congruence_old" in there:
+        tables = self._statements()
+        if f"{self._table}__congruence_old" in tables:
             return Stage.SWITCHED
-        return Stage.PREPARED if f"{self._table}__congruence_new" in there else Stage.UNTOUCHED
+        return Stage.PREPARED if f"{self._table}__congruence_new" in tables else Stage.UNTOUCHED
 
     def note(self) -> Mapping[str, str]:
         """Return the note, which is stored in a separate table."""
-        if not self._connection.read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._notes]):
+        if not self._connection.read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._note_table]):
             return {}
-        found = self._connection.read(f"SELECT note FROM {quoted(self._notes)}")
-        return dict(json.loads(found[0][0])) if found else {}
+        rows = self._connection.read(f"SELECT note FROM {quoted(self._note_table)}")
+        return dict(json.loads(rows[0][0])) if rows else {}
 
-    def _found(self, side: Side, chosen: str, values: Sequence[object]) -> list[Row]:
+    def _read_rows(self, side: Side, id_query: str, values: Sequence[object]) -> list[Row]:
         """Return modality, id, vector and the other columns of the rows whose ids a subquery returns, in the same order."""
-        name, facts = self._name(side), self._facts(side=side)
+        name, vec0 = self._name(side), self._vec0(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
-        columns = ", ".join(f"t.{one}" for one in (facts.ids, facts.column, *facts.others))
+        columns = ", ".join(f"t.{column}" for column in (vec0.ids, vec0.column, *vec0.others))
         # CROSS JOIN makes SQLite look up each row by its id instead of reading the whole vec0 table.
-        join = f"CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id"
-        return self._connection.read(f"SELECT {modality}, {columns} FROM {chosen} AS k {join}", values)
+        join = f"CROSS JOIN {quoted(name)} AS t ON t.{vec0.ids} = k.id"
+        return self._connection.read(f"SELECT {modality}, {columns} FROM {id_query} AS k {join}", values)
 
-    def _rows(self, side: Side, chosen: str, values: Sequence[object]) -> Block:
-        facts, found = self._facts(side=side), self._found(side, chosen, values)
+    def _read_block(self, side: Side, id_query: str, values: Sequence[object]) -> Block:
+        """Return the rows whose ids a subquery returns, and cache the other columns of old ones."""
+        vec0, rows = self._vec0(side=side), self._read_rows(side, id_query, values)
         # Not if there are other vector columns, which would need too much memory.
-        if side == "old" and found and not any(isinstance(one, bytes) for one in found[0][3:]):
+        if side == "old" and rows and not any(isinstance(value, bytes) for value in rows[0][3:]):
             with self._connection.lock:
-                self._others |= {row[1]: row[3:] for row in found}
-                for one in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
-                    del self._others[one]
-        modalities, ids, vectors = zip(*(row[:3] for row in found), strict=True) if found else ((), (), ())
+                self._others |= {row[1]: row[3:] for row in rows}
+                for id_ in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
+                    del self._others[id_]
+        modalities, ids, vectors = zip(*(row[:3] for row in rows), strict=True) if rows else ((), (), ())
         return Block(
-            pa.array(ids, pa.int64() if facts.id_type == "int" else pa.large_string()),
-            facts.numbers(vectors),
+            pa.array(ids, vec0.id_array_type),
+            vec0.numbers(vectors),
             pa.array(modalities, pa.large_string()) if self._modality else None,
             ids[-1] if ids else 0,
         )
@@ -200,11 +202,11 @@ class SQLite(Database):
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             return
         while True:
-            keys = self._keys(self._name(side), self._facts(side=side))
-            behind = "" if after is None else "WHERE id > ?"
-            block = self._rows(
+            keys = self._keys(self._name(side), self._vec0(side=side))
+            condition = "" if after is None else "WHERE id > ?"
+            block = self._read_block(
                 side,
-                f"(SELECT id FROM {keys} {behind} ORDER BY id LIMIT {int(batch)})",
+                f"(SELECT id FROM {keys} {condition} ORDER BY id LIMIT {int(batch)})",
                 [] if after is None else [after],
             )
             if not len(block.ids):
@@ -215,9 +217,9 @@ class SQLite(Database):
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
         """Return the rows of these ids that exist."""
         if side == "new" and self.stage() is Stage.UNTOUCHED:
-            facts = self._facts()
-            return Block(ids.slice(0, 0), np.empty((0, facts.dim), np.float32), None, 0)
-        return self._rows(side, "(SELECT value AS id FROM json_each(?))", [json.dumps(ids.to_pylist())])
+            vec0 = self._vec0()
+            return Block(ids.slice(0, 0), np.empty((0, vec0.dim), np.float32), None, 0)
+        return self._read_block(side, "(SELECT value AS id FROM json_each(?))", [json.dumps(ids.to_pylist())])
 
     def count(self, side: Side = "old") -> int:
         """Return how many rows there are; each has a vector."""
@@ -226,29 +228,29 @@ class SQLite(Database):
         return int(self._connection.read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Search exactly, as vec0 does."""
-        name, facts = self._name(side), self._facts(side=side)
-        statement = f"SELECT {facts.ids} FROM {quoted(name)} WHERE {facts.column} MATCH {facts.value} AND k = {int(k)} ORDER BY distance"
-        type_ = pa.int64() if facts.id_type == "int" else pa.large_string()
-        rows = facts.blobs(np.asarray(queries))
-        return [pa.array([one for (one,) in self._connection.read(statement, [row.tobytes()])], type_) for row in rows]
+        """Return the ids of the ``k`` nearest rows of each query, by vec0's exact search."""
+        name, vec0 = self._name(side), self._vec0(side=side)
+        statement = f"SELECT {vec0.ids} FROM {quoted(name)} WHERE {vec0.column} MATCH {vec0.value} AND k = {int(k)} ORDER BY distance"
+        results = [self._connection.read(statement, [blob.tobytes()]) for blob in vec0.blobs(np.asarray(queries))]
+        return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield the ids of new vectors whose rows were deleted; nothing after the switch, because rows are then added to the new table only."""
         if self.stage() is not Stage.PREPARED:
             return
-        facts, after = self._facts(), None
+        vec0, after = self._vec0(), None
         values: list[int | str]
         while True:
-            behind, values = ("", []) if after is None else ("id > ? AND", [after])
-            found = self._connection.read(f"{self._orphaned(facts, behind)} ORDER BY id LIMIT {int(batch)}", values)
-            if not found:
+            condition, values = ("", []) if after is None else ("id > ? AND", [after])
+            rows = self._connection.read(f"{self._orphaned(vec0, condition)} ORDER BY id LIMIT {int(batch)}", values)
+            if not rows:
                 return
-            after = found[-1][0]
-            yield pa.array([one for (one,) in found], pa.int64() if facts.id_type == "int" else pa.large_string())
+            after = rows[-1][0]
+            yield pa.array([id_ for (id_,) in rows], vec0.id_array_type)
 
-    def _orphaned(self, facts: Vec0, condition: str = "") -> str:
-        new, old = (self._keys(self._name(side), facts) for side in ("new", "old"))
+    def _orphaned(self, vec0: Vec0, condition: str = "") -> str:
+        """Return a query for the ids of new vectors whose rows were deleted."""
+        new, old = (self._keys(self._name(side), vec0) for side in ("new", "old"))
         return f"SELECT n.id FROM {new} AS n WHERE {condition} NOT EXISTS (SELECT 1 FROM {old} AS o WHERE o.id = n.id)"
 
     # ---- writing -----------------------------------------------------------------------------------------------------
@@ -256,19 +258,19 @@ class SQLite(Database):
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create a table with the same columns and vectors of the new width and type."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
-        kept = {str(key): str(value) for key, value in (note or {}).items()}
+        wanted_note = {str(key): str(value) for key, value in (note or {}).items()}
         with self._connection.writing() as connection:
             if self.stage() is not Stage.UNTOUCHED:
-                made = self._facts(side="new")
-                if (made.dim, made.element_type, dict(self.note())) != (dim, element_type, kept):
+                existing, existing_note = self._vec0(side="new"), dict(self.note())
+                if (existing.dim, existing.element_type, existing_note) != (dim, element_type, wanted_note):
                     raise MigrationError(
-                        f"Got {element_type}[{dim}] with the note {kept} for {self._place}, whose new table already has {made.type}[{made.dim}] with "
-                        f"{dict(self.note())}; expected the same. Discard the new vectors first."
+                        f"Got {element_type}[{dim}] with the note {wanted_note} for {self._place}, whose new table already has "
+                        f"{existing.type}[{existing.dim}] with {existing_note}; expected the same. Discard the new vectors first."
                     )
                 return
-            connection.execute(self._facts().create(self._name("new"), dim, element_type))
-            connection.execute(f"CREATE TABLE {quoted(self._notes)} (note TEXT NOT NULL)")
-            connection.execute(f"INSERT INTO {quoted(self._notes)} VALUES (?)", [json.dumps(kept)])
+            connection.execute(self._vec0().create(self._name("new"), dim, element_type))
+            connection.execute(f"CREATE TABLE {quoted(self._note_table)} (note TEXT NOT NULL)")
+            connection.execute(f"INSERT INTO {quoted(self._note_table)} VALUES (?)", [json.dumps(wanted_note)])
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Insert rows with the other columns of the user's table; each call is a transaction."""
@@ -277,26 +279,26 @@ class SQLite(Database):
 
     def _write(self, connection: SQLConnection, ids: pa.Array, vectors: np.ndarray) -> None:
         if self.stage() is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
-        facts, new, old = self._facts(), self._name("new"), self._name("old")
+            raise no_new_vectors(self._place)
+        vec0, new, old = self._vec0(), self._name("new"), self._name("old")
         names: list[int | str] = ids.to_pylist()
-        there = f"SELECT id FROM {self._keys(new, facts)} WHERE id IN (SELECT value FROM json_each(?))"
-        replaced = connection.execute(there, [json.dumps(names)]).fetchall()
-        connection.executemany(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", replaced)
+        in_new = f"SELECT id FROM {self._keys(new, vec0)} WHERE id IN (SELECT value FROM json_each(?))"
+        replaced = connection.execute(in_new, [json.dumps(names)]).fetchall()
+        connection.executemany(f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?", replaced)
         # Cached columns that have changed since are updated at the switch.
-        known = {one: self._others.get(one) for one in names}
-        if missing := [one for one in names if known[one] is None]:
-            chosen = "(SELECT value AS id FROM json_each(?))"
-            known |= {row[1]: row[3:] for row in self._found("old", chosen, [json.dumps(missing)])}
-        there = f"SELECT id FROM {self._keys(old, facts)} WHERE id IN (SELECT value FROM json_each(?))"
-        still = {one for (one,) in connection.execute(there, [json.dumps(names)])}
-        columns = (facts.column, facts.ids, *facts.others)
-        made = self._facts(side="new")
-        rows = made.blobs(vectors)
-        values = ", ".join([made.value, *("?" * (len(columns) - 1))])
+        others = {name: self._others.get(name) for name in names}
+        if uncached := [name for name in names if others[name] is None]:
+            id_query = "(SELECT value AS id FROM json_each(?))"
+            others |= {row[1]: row[3:] for row in self._read_rows("old", id_query, [json.dumps(uncached)])}
+        in_old = f"SELECT id FROM {self._keys(old, vec0)} WHERE id IN (SELECT value FROM json_each(?))"
+        existing = {name for (name,) in connection.execute(in_old, [json.dumps(names)])}
+        columns = (vec0.column, vec0.ids, *vec0.others)
+        new_vec0 = self._vec0(side="new")
+        blobs = new_vec0.blobs(vectors)
+        values = ", ".join([new_vec0.value, *("?" * (len(columns) - 1))])
         connection.executemany(
             f"INSERT INTO {quoted(new)} ({', '.join(columns)}) VALUES ({values})",
-            ((rows[k], one, *(known[one] or ())) for k, one in enumerate(names) if one in still),
+            ((blobs[k], name, *(others[name] or ())) for k, name in enumerate(names) if name in existing),
         )
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
@@ -311,10 +313,10 @@ class SQLite(Database):
 
     def delete(self, ids: pa.Array) -> None:
         """Remove rows of the new table."""
-        facts, new = self._facts(), self._name("new")
+        vec0, new = self._vec0(), self._name("new")
         with self._connection.writing() as connection:
-            statement = f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?"
-            connection.executemany(statement, [(one,) for one in ids.to_pylist()])
+            statement = f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?"
+            connection.executemany(statement, [(id_,) for id_ in ids.to_pylist()])
 
     # ---- switch and rollback -----------------------------------------------------------------------------------------
 
@@ -331,23 +333,23 @@ class SQLite(Database):
             if stage is Stage.SWITCHED:
                 return
             if stage is Stage.UNTOUCHED:
-                raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
-            facts, old, new = self._facts(), self._name("old"), self._name("new")
-            for (one,) in connection.execute(self._orphaned(facts)).fetchall():
-                connection.execute(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", [one])
+                raise no_new_vectors(self._place)
+            vec0, old, new = self._vec0(), self._name("old"), self._name("new")
+            for orphan in connection.execute(self._orphaned(vec0)).fetchall():
+                connection.execute(f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?", orphan)
             missing = self.count("old") - self.count("new")
             if missing:
                 raise MigrationError(
                     f"Got {missing} rows of {self._place} without a new vector; expected one for each row. Write the missing vectors, then switch."
                 )
-            if facts.others:
-                differs = " OR ".join(f"o.{one} IS NOT n.{one}" for one in facts.others)
+            if vec0.others:
+                differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in vec0.others)
                 changed = connection.execute(
-                    f"SELECT o.{facts.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n ON n.{facts.ids} = o.{facts.ids} WHERE {differs}"
+                    f"SELECT o.{vec0.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n ON n.{vec0.ids} = o.{vec0.ids} WHERE {differs}"
                 ).fetchall()
                 if changed:
                     self._others.clear()
-                    block = self.fetch(pa.array([one for (one,) in changed]), "new")
+                    block = self.fetch(pa.array([id_ for (id_,) in changed]), "new")
                     self._write(connection, block.ids, block.vectors)
             rename(connection, old, f"{self._table}__congruence_old")
             rename(connection, new, self._table)
@@ -363,9 +365,7 @@ class SQLite(Database):
         """Drop the old table."""
         with self._connection.writing() as connection:
             if self.stage() is not Stage.SWITCHED:
-                raise MigrationError(
-                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch first, then drop the old ones."
-                )
+                raise not_switched(self._place)
             self._remove(connection, self._name("old"))
 
     def discard(self) -> None:
@@ -373,15 +373,13 @@ class SQLite(Database):
         with self._connection.writing() as connection:
             stage = self.stage()
             if stage is Stage.SWITCHED:
-                raise MigrationError(
-                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back first, then discard the new ones."
-                )
+                raise already_switched(self._place)
             if stage is Stage.PREPARED:
                 self._remove(connection, self._name("new"))
 
     def _remove(self, connection: SQLConnection, name: str) -> None:
         connection.execute(f"DROP TABLE {quoted(name)}")
-        connection.execute(f"DROP TABLE {quoted(self._notes)}")
+        connection.execute(f"DROP TABLE {quoted(self._note_table)}")
 
     def close(self) -> None:
         """Close the connection."""
