@@ -15,9 +15,9 @@ from congruence.errors import CorruptFileError, DatabaseError, FileError
 if TYPE_CHECKING:
     import faiss
 
-__all__ = ["StoredVectors", "index_like", "read_index", "words_of", "write_index"]
+__all__ = ["StoredVectors", "describe_index", "index_like", "read_index", "write_index"]
 
-#: Training vectors per inverted list; FAISS itself uses no more than this.
+#: Training vectors per inverted list; FAISS uses at most this many.
 _TRAIN = 256
 
 
@@ -50,7 +50,7 @@ class StoredVectors:
     index : faiss.Index
         ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, or one of these in an ``IndexIDMap`` or ``IndexIDMap2``.
     place : str
-        Name of the place, for error messages.
+        Path of the index, for error messages.
 
     Raises
     ------
@@ -64,18 +64,18 @@ class StoredVectors:
         Ids that a search returns: from the id map or the inverted lists, otherwise the positions.
     inner : faiss.Index
         The index without its id map.
-    mapped : str
+    id_map : str
         Class name of the id map; empty if there is none.
     """
 
     def __init__(self, index: faiss.Index, place: str) -> None:
         faiss = require("faiss", extra="faiss")
         index = faiss.downcast_index(index)
-        self.mapped, self.n, self.dim = "", int(index.ntotal), int(index.d)
-        self._ids: np.ndarray | None = None
+        self.id_map, self.n, self.dim = "", int(index.ntotal), int(index.d)
+        ids: np.ndarray | None = None
         if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
-            self.mapped = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
-            self._ids = faiss.vector_to_array(index.id_map).astype(np.int64)
+            self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
+            ids = faiss.vector_to_array(index.id_map).astype(np.int64)
             self._outer = index  # keeps the inner index alive
             index = faiss.downcast_index(index.index)
         self.inner = index
@@ -97,32 +97,30 @@ class StoredVectors:
                 f"Got metric {index.metric_type} in {place}; expected the inner product or L2. Migrate the vectors it was built from."
             )
         if isinstance(index, faiss.IndexIVFFlat):
-            self._read_lists(index)
-        elif self._ids is None:
-            self._ids = np.arange(self.n)
-        assert self._ids is not None
-        self.ids = self._ids
+            list_ids = self._read_lists(index)
+            ids = list_ids if ids is None else ids[list_ids]
+        self.ids = np.arange(self.n) if ids is None else ids
 
-    def _read_lists(self, index: faiss.Index) -> None:
-        """Read the ids in the order of the inverted lists, and the position at which each list starts."""
+    def _read_lists(self, index: faiss.Index) -> np.ndarray:
+        """Find the position at which each inverted list starts, and return the ids in the order of the lists."""
         faiss = require("faiss", extra="faiss")
-        self._lists, parts, start = [], [], 0
+        self._lists, parts, start = [], [np.empty(0, np.int64)], 0
         for k in range(index.nlist):
             size = index.invlists.list_size(k)
             if size:
-                inside = faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy()
-                parts.append(inside if self._ids is None else self._ids[inside])
+                parts.append(faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy())
                 self._lists.append((k, start))
                 start += size
-        self._ids = np.concatenate([np.empty(0, np.int64), *parts])
+        return np.concatenate(parts)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the vectors of a range of positions, ndarray of float32, shape (stop - start, dim)."""
         if self._lists is None:
             return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
-        return np.concatenate([np.empty((0, self.dim), np.float32), *self._of_lists(start, stop)])
+        return np.concatenate([np.empty((0, self.dim), np.float32), *self._from_lists(start, stop)])
 
-    def _of_lists(self, start: int, stop: int) -> Iterator[np.ndarray]:
+    def _from_lists(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        """Yield the vectors of a range of positions from each inverted list that overlaps it."""
         faiss = require("faiss", extra="faiss")
         for k, first in self._lists or []:
             size = self.inner.invlists.list_size(k)
@@ -132,19 +130,20 @@ class StoredVectors:
                 yield rows[max(start - first, 0) : stop - first].copy()
 
 
-def words_of(index: faiss.Index, mapped: str) -> str:
+def describe_index(index: faiss.Index, id_map: str) -> str:
     """Return a short description of an index, in the notation of ``faiss.index_factory``."""
     faiss = require("faiss", extra="faiss")
     if isinstance(index, faiss.IndexHNSWFlat):
-        words = f"HNSW{_links(index)},Flat"
+        description = f"HNSW{_n_links(index)},Flat"
     elif isinstance(index, faiss.IndexIVFFlat):
-        words = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
+        description = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
     else:
-        words = "Flat"
-    return words + (f", {mapped}" if mapped else "")
+        description = "Flat"
+    return description + (f", {id_map}" if id_map else "")
 
 
-def _links(index: faiss.Index) -> int:
+def _n_links(index: faiss.Index) -> int:
+    """Return the number of links per node of an HNSW graph."""
     return int(index.hnsw.nb_neighbors(1))
 
 
@@ -177,19 +176,19 @@ def index_like(
             rows.append(block[-start % step :: step])
             start += len(block)
         new.train(np.concatenate(rows))
-    whole = getattr(faiss, stored.mapped)(new) if stored.mapped else new
-    by_id, start = bool(stored.mapped) or isinstance(new, faiss.IndexIVFFlat), 0
+    whole = getattr(faiss, stored.id_map)(new) if stored.id_map else new
+    by_id, start = bool(stored.id_map) or isinstance(new, faiss.IndexIVFFlat), 0
     for block in blocks(size):
         if by_id:
             whole.add_with_ids(block, np.ascontiguousarray(stored.ids[start : start + len(block)]))
         else:
             whole.add(block)
         start += len(block)
-    if isinstance(new, faiss.IndexIVFFlat) and not stored.mapped:
-        new.set_direct_map_type(stored.inner.direct_map.type)
-    if stored.mapped:
+    if stored.id_map:
         whole.own_fields = True
         new.this.disown()
+    elif isinstance(new, faiss.IndexIVFFlat):
+        new.set_direct_map_type(stored.inner.direct_map.type)
     return whole
 
 
@@ -197,7 +196,7 @@ def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
     faiss = require("faiss", extra="faiss")
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexHNSWFlat):
-        new = faiss.IndexHNSWFlat(dim, _links(index), index.metric_type)
+        new = faiss.IndexHNSWFlat(dim, _n_links(index), index.metric_type)
         new.hnsw.efConstruction, new.hnsw.efSearch = index.hnsw.efConstruction, index.hnsw.efSearch
         return new
     if isinstance(index, faiss.IndexIVFFlat):
@@ -208,7 +207,7 @@ def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
         new.cp.niter, new.cp.seed, new.cp.spherical = index.cp.niter, index.cp.seed, index.cp.spherical
         return new
     if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
-        return type(index)(dim) if type(index) is not faiss.IndexFlat else faiss.IndexFlat(dim, index.metric_type)
+        return faiss.IndexFlat(dim, index.metric_type) if type(index) is faiss.IndexFlat else type(index)(dim)
     raise DatabaseError(
         f"Got an inverted file with a quantizer of {type(index).__name__}; expected a flat one or HNSW. Migrate the vectors it was built from."
     )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.databases._address import Address
-from congruence.errors import CorruptFileError, FileError, IdError
+from congruence.errors import IdError, ParameterError
+from congruence.stores import read_column
 
-__all__ = ["Piece", "among", "copy_mode", "cut", "hashes", "only", "path_of", "reading"]
+__all__ = ["Piece", "among", "copy_mode", "cut", "hashes", "label_array", "only", "path_of", "refuse_options"]
 
 
 class Piece(NamedTuple):
@@ -62,32 +61,16 @@ def path_of(address: Address, schemes: tuple[str, ...]) -> str:
     return text.rstrip("/") or text
 
 
-@contextmanager
-def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Translate errors to FileError, or to CorruptFileError for the types in ``damage``."""
-    try:
-        yield
-    except damage as error:
-        if is_refusal(error):
-            raise FileError(describe_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
-        raise CorruptFileError(
-            f"Got a truncated or damaged file, {path} ({str(error)[:300]}); expected an intact one of the kind its name says. "
-            "Copy or write it again."
-        ) from error
-    except OSError as error:
-        raise FileError(describe_refusal(error, f"while reading {path}")) from error
-
-
 def copy_mode(source: Path, target: Path) -> None:
     """Copy the permissions of a file to the file that replaces it."""
     os.chmod(target, source.stat().st_mode & 0o7777)
 
 
-def only(column: pa.Array | None, there: np.ndarray) -> pa.Array | None:
+def only(column: pa.Array | None, mask: np.ndarray) -> pa.Array | None:
     """Return the entries of a column for which the mask is true; None if the column is None."""
-    if column is None or there.all():
+    if column is None or mask.all():
         return column
-    return column.filter(pa.array(there))
+    return column.filter(pa.array(mask))
 
 
 def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
@@ -95,12 +78,12 @@ def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
     import pyarrow.compute as pc
 
     try:
-        found = pc.index_in(ids.cast(known.type), value_set=known)
+        positions = pc.index_in(ids.cast(known.type), value_set=known)
     except pa.ArrowInvalid as error:
         raise IdError(
             f"Got ids of {ids.type}; expected {known.type}. Pass ids in the type that a scan returns."
         ) from error
-    return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+    return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
 
 
 def hashes(ids: pa.Array) -> np.ndarray:
@@ -108,3 +91,20 @@ def hashes(ids: pa.Array) -> np.ndarray:
     if pa.types.is_integer(ids.type):
         return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
     return np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ids))
+
+
+def label_array(spec: str, n: int) -> pa.Array:
+    """Return a column of modalities, one per row. Raises ParameterError, and the errors of reading the file."""
+    labels = read_column(spec)
+    if len(labels) != n:
+        raise ParameterError(
+            f"Got {len(labels)} modalities in {spec} for {n} rows; expected one per row. Pass modality_column=… of the same rows."
+        )
+    return pa.array(labels, pa.large_string())
+
+
+def refuse_options(options: Mapping[str, str | None], what: str) -> None:
+    """Raise ParameterError if an option that a file format does not support is not None."""
+    for name, value in options.items():
+        if value is not None:
+            raise ParameterError(f"Got {name}={value!r} for {what}; expected none. Leave {name}= out.")

@@ -46,7 +46,7 @@ def fingerprint(path: Path) -> str:
 
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
-    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     for file in files:
         size = file.stat().st_size
         name = file.relative_to(path).as_posix() if file is not path else ""
@@ -119,24 +119,25 @@ class FilePlace:
         self.path = Path(path).resolve()
         self.folder = self.path.with_name(f".{self.path.name}.congruence")
         self.other = self.folder / "other" / self.path.name
-        self._aside = self.folder / "aside"
+        #: Path of the original while files are exchanged by several renames.
+        self._renamed = self.folder / "aside"
         self._dropped = self.path.with_name(f".{self.path.name}.congruence-dropped")
         self._recover()
         if not self.path.exists():
-            beside = f", or put back {self.other}" if self.other.exists() else ""
-            raise FileError(f"Got no file or folder at {path}; expected one. Check the path{beside}.")
+            hint = f", or put back {self.other}" if self.other.exists() else ""
+            raise FileError(f"Got no file or folder at {path}; expected one. Check the path{hint}.")
 
     def _recover(self) -> None:
         """Complete an interrupted removal, and undo or complete an interrupted exchange on a file system that needs several renames for it."""
         try:
             if self._dropped.is_dir():
                 shutil.rmtree(self._dropped)
-            if os.path.lexists(self._aside):
+            if os.path.lexists(self._renamed):
                 with locked(
                     self.folder,
                     f"Got {self.path}, which another process is switching; expected no other process. Try again when it has finished.",
                 ):
-                    os.rename(self._aside, self.other if self.path.exists() else self.path)
+                    os.rename(self._renamed, self.other if self.path.exists() else self.path)
         except OSError as error:
             raise StorageError(
                 describe_refusal(error, f"while repairing an interrupted switch or removal of {self.path}")
@@ -152,14 +153,12 @@ class FilePlace:
             if facts["format"] != _FORMAT or facts["format_version"] != _FORMAT_VERSION:
                 raise ValueError("another format")
             record = Record(**facts)
-            sizes = (record.dim, record.rows)
-            if not all(type(one) is int and one > 0 for one in sizes) or record.element_type not in (
-                "float32",
-                "float16",
-            ):
+            if not all(type(size) is int and size > 0 for size in (record.dim, record.rows)):
                 raise ValueError("invalid values")
-            for words in (record.note, record.options):
-                if not isinstance(words, dict) or not all(isinstance(one, str) for one in words.values()):
+            if record.element_type not in ("float32", "float16"):
+                raise ValueError("invalid values")
+            for texts in (record.note, record.options):
+                if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
                     raise ValueError("an invalid note or invalid options")
             return record
         except (FileNotFoundError, NotADirectoryError):
@@ -178,21 +177,21 @@ class FilePlace:
             temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 
     def begin(self, record: Record) -> Path:
-        """Create the folder under a temporary name, which :meth:`begun` replaces by the final one. Raises StorageError."""
-        made = self.path.with_name(f".{self.path.name}.congruence-begun")
+        """Create the folder under a temporary name, which :meth:`publish` replaces by the final one. Raises StorageError."""
+        folder = self.path.with_name(f".{self.path.name}.congruence-begun")
         try:
-            if made.exists():  # left by a process that was killed here
-                shutil.rmtree(made)
-            (made / self.other.parent.name).mkdir(parents=True)
-            (made / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+            if folder.exists():  # left by a process that was killed here
+                shutil.rmtree(folder)
+            (folder / self.other.parent.name).mkdir(parents=True)
+            (folder / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise StorageError(describe_refusal(error, f"while creating a folder next to {self.path}")) from error
-        return made
+        return folder
 
-    def begun(self, made: Path) -> None:
+    def publish(self, folder: Path) -> None:
         """Rename the folder that :meth:`begin` created to its final name, atomically. Raises StorageError."""
         try:
-            os.rename(made, self.folder)
+            os.rename(folder, self.folder)
         except OSError as error:
             raise StorageError(describe_refusal(error, f"while creating {self.folder}")) from error
 
@@ -240,9 +239,9 @@ class FilePlace:
                     self.folder,
                     f"Got {self.path}, which another process is switching; expected no other process. Wait for it to finish.",
                 ):
-                    os.rename(self.path, self._aside)
+                    os.rename(self.path, self._renamed)
                     os.rename(self.other, self.path)
-                    os.rename(self._aside, self.other)
+                    os.rename(self._renamed, self.other)
             for folder in (self.path.parent, self.other.parent):
                 _sync(folder)
         except OSError as error:

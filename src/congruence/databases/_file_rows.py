@@ -1,14 +1,12 @@
-"""New vectors by row number: an ``.npy`` file that is filled in any order, and one byte per row that marks which rows are written."""
+"""New vectors by row number: an ``.npy`` file that is filled in any order, and a file with one byte per row that marks which rows are written."""
 
 from __future__ import annotations
 
 import os
 import tokenize
-from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +14,6 @@ from congruence._utils.refusals import describe_refusal
 from congruence.errors import CorruptFileError, DtypeError, FileError, StorageError
 
 __all__ = ["RowVectors"]
-
 
 #: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
 _DAMAGE = (
@@ -46,7 +43,7 @@ class RowVectors:
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file cannot be read, or is damaged.
     """
 
     def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:
@@ -56,11 +53,9 @@ class RowVectors:
                 path.chmod(path.stat().st_mode | 0o200)
             self._file = open(path, "r+b" if writable else "rb", buffering=0)
             self._marks = open(marks, "r+b" if writable else "rb", buffering=0)
-            first = np.lib.format.read_magic(self._file) == (1, 0)
-            read: Callable[..., Any] = (
-                np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-            )
-            (self.rows, self.dim), _, self.dtype = read(self._file)
+            version_1 = np.lib.format.read_magic(self._file) == (1, 0)
+            read_header = np.lib.format.read_array_header_1_0 if version_1 else np.lib.format.read_array_header_2_0
+            (self.rows, self.dim), _, self.dtype = read_header(self._file)
             self._offset = self._file.tell()
             size = self._offset + self.rows * self.dim * self.dtype.itemsize
             if min(self.rows, self.dim) < 1 or self.dtype not in (np.float32, np.float16):
@@ -107,9 +102,9 @@ class RowVectors:
         try:
             with self._lock:
                 for start, stop in _ranges(rows):
-                    _put(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
+                    _write_at(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
                 for start, stop in _ranges(rows):
-                    _put(self._marks, int(rows[start]), np.ones(stop - start, np.uint8))
+                    _write_at(self._marks, int(rows[start]), np.ones(stop - start, np.uint8))
         except OSError as error:
             raise StorageError(describe_refusal(error, f"from the disk while writing {self._path}")) from error
 
@@ -118,15 +113,15 @@ class RowVectors:
         try:
             with self._lock:
                 for start, stop in _ranges(rows):
-                    _put(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
+                    _write_at(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
         except OSError as error:
             raise StorageError(describe_refusal(error, f"from the disk while writing {self._path}")) from error
 
-    def there(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+    def written(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return which rows of a range are written, ndarray of bool."""
         out = np.empty((self.rows if stop is None else stop) - start, np.uint8)
         with self._lock:
-            self._get(self._marks, start, out)
+            self._read_into(self._marks, start, out)
         return out.view(bool)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
@@ -135,13 +130,13 @@ class RowVectors:
         width = self.dim * self.dtype.itemsize
         with self._lock:
             for start, stop in _ranges(rows):
-                self._get(self._file, self._offset + int(rows[start]) * width, out[start:stop])
+                self._read_into(self._file, self._offset + int(rows[start]) * width, out[start:stop])
         return out.astype(np.float32, copy=False)
 
-    def _get(self, stream: FileIO, at: int, out: np.ndarray) -> None:
+    def _read_into(self, stream: FileIO, position: int, out: np.ndarray) -> None:
         view, got = out.reshape(-1).view(np.uint8).data, 0
         try:
-            stream.seek(at)
+            stream.seek(position)
             while got < len(view):
                 if not (count := stream.readinto(view[got:])):
                     raise CorruptFileError(
@@ -175,8 +170,8 @@ def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
     return list(zip([0, *breaks], [*breaks, len(rows)], strict=True))
 
 
-def _put(stream: FileIO, at: int, array: np.ndarray) -> None:
-    stream.seek(at)
+def _write_at(stream: FileIO, position: int, array: np.ndarray) -> None:
+    stream.seek(position)
     view = array.reshape(-1).view(np.uint8).data
     while len(view):
         view = view[stream.write(view) :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from abc import abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
@@ -18,6 +18,7 @@ from congruence.databases._base import BATCH, Block, Cursor, Database, PairedBlo
 from congruence.databases._file_pieces import Piece, among, cut, hashes, only
 from congruence.databases._file_place import FilePlace, Record, fingerprint
 from congruence.databases._file_rows import RowVectors
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.errors import MigrationError, ParameterError, StorageError
 
 __all__ = ["FileDatabase"]
@@ -26,7 +27,7 @@ __all__ = ["FileDatabase"]
 _RECENT = 64
 
 #: Bytes of vectors that :meth:`FileDatabase.fetch` reads at a time.
-_WALK_BYTES = 8 * 2**20
+_FETCH_BYTES = 8 * 2**20
 
 
 class FileDatabase(Database):
@@ -81,18 +82,18 @@ class FileDatabase(Database):
         """Yield the rows of the original (:attr:`_original`) from row number ``after`` on, with vectors only if ``vectors`` is True."""
 
     @abstractmethod
-    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
+    def _build(self, new: RowVectors) -> None:
         """Write the complete new file to ``self._place.other`` atomically."""
 
     @abstractmethod
-    def _room(self, dim: int, size: int) -> int:
+    def _needed_bytes(self, dim: int, size: int) -> int:
         """Return the bytes of disk space that a migration to ``dim`` components of ``size`` bytes needs."""
 
     def _count_old(self) -> int:
         """Return how many rows of the original have a vector."""
         return self.n
 
-    def _moved(self) -> None:
+    def _reopen(self) -> None:
         """Update the subclass after the original has moved (switch or rollback) or a migration has ended."""
 
     # ---- paths and state ---------------------------------------------------------------------------------------------
@@ -107,10 +108,10 @@ class FileDatabase(Database):
         """Path of the new vectors."""
         return self._place.folder / "vectors.npy"
 
-    def _opened(self) -> RowVectors:
+    def _new_vectors(self) -> RowVectors:
         """Return the new vectors. Raises MigrationError if there are none."""
         if self._stage is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
+            raise no_new_vectors(self._shown)
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
@@ -119,7 +120,7 @@ class FileDatabase(Database):
     def _record(self) -> Record:
         record = self._place.record()
         if record is None:
-            raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
+            raise no_new_vectors(self._shown)
         return record
 
     def stage(self) -> Stage:
@@ -132,7 +133,7 @@ class FileDatabase(Database):
         record = self._place.record()
         return {} if record is None else record.note
 
-    def _free(self) -> int:
+    def _free_bytes(self) -> int:
         return shutil.disk_usage(self._place.path.parent).free
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -144,33 +145,33 @@ class FileDatabase(Database):
         for piece in self._pieces(int(after or 0), batch, side == "old"):  # type: ignore[arg-type]
             stop = piece.start + len(piece.ids)
             if side == "old":
-                there, vectors = piece.valid, piece.vectors
+                has_vector, vectors = piece.valid, piece.vectors
             else:
-                there = self._opened().there(piece.start, stop)
-                vectors = self._opened().read(piece.start + np.flatnonzero(there))
-            if not there.any():
+                has_vector = self._new_vectors().written(piece.start, stop)
+                vectors = self._new_vectors().read(piece.start + np.flatnonzero(has_vector))
+            if not has_vector.any():
                 continue
             assert vectors is not None
-            ids, modalities = only(piece.ids, there), only(piece.modalities, there)
+            ids, modalities = only(piece.ids, has_vector), only(piece.modalities, has_vector)
             with self._lock:
-                self._recent.append((ids, piece.start + np.flatnonzero(there)))
+                self._recent.append((ids, piece.start + np.flatnonzero(has_vector)))
             yield Block(ids, vectors, modalities, stop)
 
     def scan_pairs(self, *, batch: int = BATCH, after: int = 0, stop: int | None = None) -> Iterator[PairedBlock]:
         """Yield old and new vectors in file order, from row number ``after`` to ``stop``."""
-        new = self._opened()
+        new = self._new_vectors()
         for piece in cut(self._pieces(after, batch, True), stop):
             rows = piece.start + np.flatnonzero(piece.valid)
             if not len(rows):
                 continue
             assert piece.vectors is not None
-            there = new.there(piece.start, piece.start + len(piece.ids))[piece.valid]
+            has_vector = new.written(piece.start, piece.start + len(piece.ids))[piece.valid]
             ids = only(piece.ids, piece.valid)
             with self._lock:
                 self._recent.append((ids, rows))
             vectors = new.read(rows)
-            vectors[~there] = 0.0
-            yield PairedBlock(ids, piece.vectors, vectors, there, only(piece.modalities, piece.valid))
+            vectors[~has_vector] = 0.0
+            yield PairedBlock(ids, piece.vectors, vectors, has_vector, only(piece.modalities, piece.valid))
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
@@ -179,38 +180,38 @@ class FileDatabase(Database):
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
         """Return the rows of these ids, found in one pass over the file."""
         blocks = []
-        left = len(ids)
-        for piece in self._pieces(0, max(64, _WALK_BYTES // (4 * self.dim)), side == "old"):
+        remaining = len(ids)
+        for piece in self._pieces(0, max(64, _FETCH_BYTES // (4 * self.dim)), side == "old"):
             wanted = among(piece.ids, ids) >= 0
             if not wanted.any():
                 continue
-            left -= int(wanted.sum())
+            remaining -= int(wanted.sum())
             if side == "old":
-                there = wanted & piece.valid
+                has_vector = wanted & piece.valid
                 assert piece.vectors is not None
                 vectors = piece.vectors[wanted[piece.valid]]
             else:
-                new = self._opened()
-                there = wanted & new.there(piece.start, piece.start + len(piece.ids))
-                vectors = new.read(piece.start + np.flatnonzero(there))
-            blocks.append(Block(only(piece.ids, there), vectors, only(piece.modalities, there), 0))
-            if left <= 0:
+                new = self._new_vectors()
+                has_vector = wanted & new.written(piece.start, piece.start + len(piece.ids))
+                vectors = new.read(piece.start + np.flatnonzero(has_vector))
+            blocks.append(Block(only(piece.ids, has_vector), vectors, only(piece.modalities, has_vector), 0))
+            if remaining <= 0:
                 break
-        width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._opened().dim
+        width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim
         if not blocks:
             return Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)
-        words = [one.modalities for one in blocks if one.modalities is not None]
+        modalities = [block.modalities for block in blocks if block.modalities is not None]
         return Block(
-            pa.concat_arrays([one.ids for one in blocks]),
-            np.concatenate([one.vectors for one in blocks]),
-            pa.concat_arrays(words) if words else None,
+            pa.concat_arrays([block.ids for block in blocks]),
+            np.concatenate([block.vectors for block in blocks]),
+            pa.concat_arrays(modalities) if modalities else None,
             0,
         )
 
     def count(self, side: Side = "old") -> int:
         """Return how many rows have a vector."""
         if side == "new":
-            return 0 if self._stage is Stage.UNTOUCHED else int(self._opened().there().sum())
+            return 0 if self._stage is Stage.UNTOUCHED else int(self._new_vectors().written().sum())
         if self._counted is None:
             self._counted = self._count_old()
         return self._counted
@@ -218,16 +219,15 @@ class FileDatabase(Database):
     def repeated_ids(self) -> list[str]:
         """Return up to ten ids that several rows have, found by comparing 64-bit hashes."""
         parts = [hashes(piece.ids) for piece in self._pieces(0, 65_536, False)]
-        found, counts = np.unique(np.concatenate(parts), return_counts=True)
-        twice = found[counts > 1]
-        if not len(twice):
+        distinct, counts = np.unique(np.concatenate(parts), return_counts=True)
+        repeated = distinct[counts > 1]
+        if not len(repeated):
             return []
-        seen: dict[int | str, int] = {}  # different ids may have the same hash
+        occurrences: Counter[int | str] = Counter()  # different ids may have the same hash
         for piece in self._pieces(0, 65_536, False):
-            ids = piece.ids.filter(pa.array(np.isin(hashes(piece.ids), twice[:1000])))
-            for one in ids.to_pylist():
-                seen[one] = seen.get(one, 0) + 1
-        return [str(one) for one, count in seen.items() if count > 1][:10]
+            ids = piece.ids.filter(pa.array(np.isin(hashes(piece.ids), repeated[:1000])))
+            occurrences.update(ids.to_pylist())
+        return [str(id_) for id_, count in occurrences.items() if count > 1][:10]
 
     def _rows_of(self, ids: pa.Array) -> np.ndarray:
         """Return the row number of each id, or -1 if it does not exist; ids of recently read blocks need no search."""
@@ -257,56 +257,54 @@ class FileDatabase(Database):
         wanted = (int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
         record = self._place.record()
         if record is not None:
-            there = (record.dim, record.element_type, record.note)
-            if there != wanted:
+            existing = (record.dim, record.element_type, record.note)
+            if existing != wanted:
                 raise MigrationError(
-                    f"Got new vectors in {self._shown} with dimension, type and note {there}; expected {wanted}. Discard the new vectors first (discard)."
+                    f"Got new vectors in {self._shown} with dimension, type and note {existing}; expected {wanted}. Discard the new vectors first (discard)."
                 )
             if self._stage is Stage.PREPARED:
                 self._place.check_unchanged(record)
             return
-        room = self._room(wanted[0], np.dtype(element_type).itemsize)
-        if (free := self._free()) < room:
+        needed = self._needed_bytes(wanted[0], np.dtype(element_type).itemsize)
+        if (free := self._free_bytes()) < needed:
             raise StorageError(
-                f"Got {free:,} bytes free on the disk of {self._shown}; expected at least {room:,} for the new vectors and the complete new file. "
+                f"Got {free:,} bytes free on the disk of {self._shown}; expected at least {needed:,} for the new vectors and the complete new file. "
                 "Free disk space, or pass element_type='float16'."
             )
         record = Record(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
-        made = self._place.begin(record)
+        folder = self._place.begin(record)
         try:
-            vectors = made / self._vectors_path.relative_to(self._place.folder)
-            RowVectors.create(vectors, made / "written.bin", self.n, wanted[0], element_type)
+            vectors = folder / self._vectors_path.relative_to(self._place.folder)
+            RowVectors.create(vectors, folder / "written.bin", self.n, wanted[0], element_type)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._place.begun(made)
+        self._place.publish(folder)
         self._stage = Stage.PREPARED
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors by row number; see :meth:`Database.write`."""
-        new = self._opened()
+        new = self._new_vectors()
         if vectors.shape != (len(ids), new.dim):
             raise ParameterError(
                 f"Got vectors of shape {vectors.shape}; expected {(len(ids), new.dim)}. Pass one row per id."
             )
-        self._change()
+        self._invalidate_built()
         rows = self._rows_of(ids)
         known = rows >= 0
         new.write(rows[known], vectors if known.all() else vectors[known])
 
     def delete(self, ids: pa.Array) -> None:
         """Mark rows as not written; see :meth:`Database.delete`."""
-        new = self._opened()
-        self._change()
+        new = self._new_vectors()
+        self._invalidate_built()
         rows = self._rows_of(ids)
         new.forget(rows[rows >= 0])
 
-    def _change(self) -> None:
+    def _invalidate_built(self) -> None:
         """Record that the complete new file, if any, is outdated. Raises MigrationError after the switch."""
         if self._stage is Stage.SWITCHED:
-            raise MigrationError(
-                f"Got {self._shown}, which is already switched; expected it not switched. Roll back first."
-            )
+            raise already_switched(self._shown)
         record = self._record()
         if record.built is not None:
             record.built = None
@@ -323,19 +321,19 @@ class FileDatabase(Database):
             record = self._record()
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
                 self._place.check_unchanged(record)
-                new = self._opened()
+                new = self._new_vectors()
                 missing = self.count("old") - self.count("new")
                 if missing:
                     raise MigrationError(
                         f"Got {missing:,} rows of {self._shown} without a new vector; expected none. Finish the run first (resume=True)."
                     )
                 new.flush()
-                self._build(new, record.note)
+                self._build(new)
                 record.built = fingerprint(self._place.other)
                 self._place.keep(record)
-        return self._new_index()
+        return self._describe_index()
 
-    def _new_index(self) -> str | None:
+    def _describe_index(self) -> str | None:
         return None
 
     # ---- switch ------------------------------------------------------------------------------------------------------
@@ -343,7 +341,7 @@ class FileDatabase(Database):
     def switch(self) -> None:
         """Exchange the complete new file and the original; see :meth:`Database.switch`."""
         if self.stage() is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors in {self._shown}; expected some. Run the migration first.")
+            raise no_new_vectors(self._shown)
         if self._stage is Stage.PREPARED:
             self.build_index()
             self._place.check_unchanged(self._record())
@@ -362,29 +360,27 @@ class FileDatabase(Database):
         self.close()
         self._place.swap(switched)
         self._stage = Stage.SWITCHED if switched else Stage.PREPARED
-        self._moved()
+        self._reopen()
 
     def drop_old(self) -> None:
         """Remove the hidden folder and the original in it; see :meth:`Database.drop_old`."""
         if self.stage() is not Stage.SWITCHED:
-            raise MigrationError(f"Got {self._shown}, which is not switched; expected it switched. Switch it first.")
-        self._end()
+            raise not_switched(self._shown)
+        self._end_migration()
 
     def discard(self) -> None:
         """Remove the hidden folder; see :meth:`Database.discard`."""
         if self.stage() is Stage.SWITCHED:
-            raise MigrationError(
-                f"Got {self._shown}, which is already switched; expected it not switched. Roll back first."
-            )
-        self._end()
+            raise already_switched(self._shown)
+        self._end_migration()
 
-    def _end(self) -> None:
+    def _end_migration(self) -> None:
         self.close()
         self._place.remove()
         self._stage = Stage.UNTOUCHED
         self._recent.clear()
         self._counted = None
-        self._moved()
+        self._reopen()
 
     def close(self) -> None:
         """Close the files of the new vectors."""

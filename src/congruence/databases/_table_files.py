@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from congruence.databases._file_pieces import copy_mode, reading
+from congruence.databases._file_pieces import copy_mode
 from congruence.errors import CorruptFileError, DatabaseError, FileError, ParameterError
 from congruence.stores import natural
+from congruence.stores.reading import reading
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -56,14 +57,14 @@ def find_parts(root: Path) -> list[Path]:
     """
     if root.is_file():
         return [root]
-    found = [
+    files = [
         path
         for path in root.rglob("*")
         if path.suffix.lower() in SUFFIXES
         and path.is_file()
         and not any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
     ]
-    kinds = {path.suffix.lower() == ".parquet" for path in found}
+    kinds = {path.suffix.lower() == ".parquet" for path in files}
     if len(kinds) != 1:
         what = "both Parquet and Arrow files" if kinds else f"no {', '.join(SUFFIXES)}"
         raise ParameterError(
@@ -74,7 +75,7 @@ def find_parts(root: Path) -> list[Path]:
             f"Got {root}, a folder of the datasets library, which stores a description of its columns in separate files; expected a folder of tables only. "
             "Export it to Parquet (Dataset.to_parquet), and migrate the Parquet file."
         )
-    return sorted(found, key=lambda path: [natural(part) for part in path.relative_to(root).parts])
+    return sorted(files, key=lambda path: [natural(part) for part in path.relative_to(root).parts])
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,11 @@ class Part:
         """Yield record batches of at most ``batch`` rows with the number of their first row, from row ``after`` of the data set on."""
         skip = max(after - self.start, 0)
         if self.path.suffix.lower() == ".parquet":
-            found = self._of_parquet(names, skip, batch)
+            pieces = self._of_parquet(names, skip, batch)
         else:
-            found = self._of_arrow(names, skip, batch)
+            pieces = self._of_arrow(names, skip, batch)
         stop = self.start + skip
-        for row, piece in found:
+        for row, piece in pieces:
             stop = self.start + row + len(piece)
             yield self.start + row, piece
         if stop != self.start + max(self.rows, skip):
@@ -157,9 +158,9 @@ class Part:
             while first < file.num_row_groups and row + file.metadata.row_group(first).num_rows <= skip:
                 row += file.metadata.row_group(first).num_rows
                 first += 1
-            if not names:  # a batch without columns has no rows
+            if not names:
                 for start in range(skip, self.rows, batch):
-                    yield start, _bare(min(batch, self.rows - start))
+                    yield start, _placeholder(min(batch, self.rows - start))
                 return
             groups = range(first, file.num_row_groups)
             for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False):
@@ -175,13 +176,14 @@ class Part:
             for whole in batches:
                 if row + len(whole) > skip:
                     whole.validate(full=True)  # offsets of a damaged file may lead anywhere
-                    piece = whole.select(names) if names else _bare(len(whole))
+                    piece = whole.select(names) if names else _placeholder(len(whole))
                     for start in range(max(skip - row, 0), len(piece), batch):
                         yield row + start, piece.slice(start, batch)
                 row += len(whole)
 
 
-def _bare(rows: int) -> pa.RecordBatch:
+def _placeholder(rows: int) -> pa.RecordBatch:
+    """Return a batch of rows without data, since a batch without columns has no rows."""
     return pa.record_batch([pa.nulls(rows)], names=[""])
 
 
@@ -206,13 +208,13 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def _arrow(
-    path: Path, way: Callable[[str], AbstractContextManager[pa.NativeFile]]
+    path: Path, open_file: Callable[[str], AbstractContextManager[pa.NativeFile]]
 ) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
     """Yield the schema, whether the file is a stream, and an iterator over the record batches."""
     with reading(path, *_DAMAGE):
         if not path.stat().st_size:
             raise CorruptFileError(f"Got an empty file, {path}; expected an Arrow file. Copy or write it again.")
-        with way(str(path)) as stream:
+        with open_file(str(path)) as stream:
             magic = stream.read(len(_MAGIC))
             stream.seek(0)
             if magic == _MAGIC:
@@ -248,24 +250,23 @@ def rewrite(root: Path, target: Path, parts: list[Part], write: Callable[[list[t
     if root.is_file():
         write([(parts[0], target)])
         return
-    data, wanted = {part.path: part for part in parts}, []
-    for folder, _, names in os.walk(root):
-        made = target / Path(folder).relative_to(root)
-        made.mkdir(exist_ok=True)
-        copy_mode(Path(folder), made)
-        for name in names:
-            path = Path(folder) / name
-            if path in data:
-                wanted.append((data[path], made / name))
-            elif name not in _SUMMARIES:
-                shutil.copy2(path, made / name, follow_symlinks=False)
-    for folder, names, _ in os.walk(root):
-        for name in names:
+    data, new_files = {part.path: part for part in parts}, []
+    for folder, subfolders, names in os.walk(root):
+        for name in subfolders:
             if (Path(folder) / name).is_symlink():
                 raise FileError(
                     f"Got a link to a folder, {Path(folder) / name}; expected folders and files. Replace the link by the folder itself."
                 )
-    write(wanted)
+        new_folder = target / Path(folder).relative_to(root)
+        new_folder.mkdir(exist_ok=True)
+        copy_mode(Path(folder), new_folder)
+        for name in names:
+            path = Path(folder) / name
+            if path in data:
+                new_files.append((data[path], new_folder / name))
+            elif name not in _SUMMARIES:
+                shutil.copy2(path, new_folder / name, follow_symlinks=False)
+    write(new_files)
 
 
 def rewrite_part(
@@ -287,7 +288,7 @@ def rewrite_part(
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If the file cannot be read, or is damaged.
     OSError
         If the target cannot be written.
     """
@@ -322,13 +323,13 @@ def _write_parquet(
         codecs, dictionaries, limits = {}, set(), []
         for k in range(file.num_row_groups):
             group = file.metadata.row_group(k)
-            wide = max(row_bytes, group.total_byte_size // max(group.num_rows, 1))
-            limits.append((group.num_rows, max(256, _GROUP_BYTES // max(wide, 1))))
+            width = max(row_bytes, group.total_byte_size // max(group.num_rows, 1))
+            limits.append((group.num_rows, max(256, _GROUP_BYTES // max(width, 1))))
             for j in range(group.num_columns):
                 chunk = group.column(j)
                 if not chunk.path_in_schema.startswith(f"{column}."):
                     codecs[chunk.path_in_schema] = _CODECS.get(chunk.compression, chunk.compression.lower())
-                    if any("DICTIONARY" in one for one in chunk.encodings):
+                    if any("DICTIONARY" in encoding for encoding in chunk.encodings):
                         dictionaries.add(chunk.path_in_schema)
     # Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times faster.
     with pq.ParquetWriter(
@@ -352,8 +353,8 @@ def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> I
             if names:
                 yield from file.iter_batches(batch_size=most, columns=names, row_groups=[k], use_threads=False)
                 continue
-            for start in range(0, rows, most):  # a batch without columns has no rows
-                yield _bare(min(most, rows - start))
+            for start in range(0, rows, most):
+                yield _placeholder(min(most, rows - start))
 
 
 def _write_arrow(
@@ -364,9 +365,9 @@ def _write_arrow(
     filled: Callable[[int, pa.RecordBatch], pa.RecordBatch],
 ) -> None:
     with _arrow(part.path, pa.OSFile) as (_, streamed, _):
-        make = pa.ipc.new_stream if streamed else pa.ipc.new_file
+        new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    with make(str(target), schema, options=options) as writer:
+    with new_writer(str(target), schema, options=options) as writer:
         start = part.start
         for batch in _of_batches(part.path, others):
             writer.write_batch(filled(start, batch))
@@ -377,4 +378,4 @@ def _of_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
     with _arrow(path, pa.OSFile) as (_, _, batches):
         for batch in batches:
             batch.validate(full=True)
-            yield batch.select(names) if names else _bare(len(batch))
+            yield batch.select(names) if names else _placeholder(len(batch))

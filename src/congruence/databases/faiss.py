@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +11,11 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, DatabaseInfo, Side, Stage
-from congruence.databases._faiss_index import StoredVectors, index_like, read_index, words_of, write_index
-from congruence.databases._file_pieces import Piece, copy_mode, path_of
+from congruence.databases._faiss_index import StoredVectors, describe_index, index_like, read_index, write_index
+from congruence.databases._file_pieces import Piece, copy_mode, label_array, path_of, refuse_options
 from congruence.databases._file_place import EXCHANGES
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
-from congruence.databases.npy import label_array, refuse
 from congruence.errors import MigrationError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -33,16 +32,16 @@ class Faiss(FileDatabase):
     address : Address
         Path of the file, or ``faiss://PATH``.
     table, column, ids, rows : None
-        Not possible: an index holds one matrix, its own ids, and nothing else.
+        Not supported: an index holds one matrix, its own ids, and nothing else.
     modality_column : str, optional
-        Where the modality of each row is, as for :func:`congruence.stores.read_column`, in the order in which rows were added. Not for
+        File or column with the modality of each row, as for :func:`congruence.stores.read_column`, in the order in which rows were added. Not for
         inverted files, which do not preserve the order.
 
     Raises
     ------
     ParameterError, FileError, CorruptFileError, ShapeError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; a file cannot be read; a file is damaged; or an optional
-        dependency is not installed.
+        If a parameter has an invalid value; a file cannot be read; a file is damaged; the index is empty; or an optional dependency is not
+        installed.
     DatabaseError
         If the index stores its vectors approximately, e.g. by product quantization, or not at all.
 
@@ -72,22 +71,21 @@ class Faiss(FileDatabase):
         rows: str | None = None,
     ) -> None:
         path = path_of(address, ("faiss",))
-        for name, value in (("table", table), ("column", column), ("ids", ids), ("rows", rows)):
-            if value is not None:
-                refuse(name, value, "a FAISS index, which holds one matrix with its own ids")
+        options = {"table": table, "column": column, "ids": ids, "rows": rows}
+        refuse_options(options, "a FAISS index, which holds one matrix with its own ids")
         super().__init__(path, path)
         _, modality_column = self._remember(None, modality_column)
-        self._moved()
+        self._reopen()
         self._labels = None
         if modality_column is not None:
-            if words_of(self._stored.inner, "").startswith("IVF"):
+            if describe_index(self._stored.inner, "").startswith("IVF"):
                 raise ParameterError(
                     f"Got modality_column={modality_column!r} for an inverted file, which keeps no order of rows; expected none. Pass modality= for all rows."
                 )
             self._labels = label_array(modality_column, self.n)
 
-    def _moved(self) -> None:
-        self._shown_index: faiss.Index | None = None
+    def _reopen(self) -> None:
+        self._new_index: faiss.Index | None = None
         self._index = read_index(self._original)
         self._stored = StoredVectors(self._index, self._shown)
         self.n, self.dim = self._stored.n, self._stored.dim
@@ -95,15 +93,15 @@ class Faiss(FileDatabase):
             raise ShapeError(f"Got an empty index in {self._shown}; expected at least one vector. Check the path.")
 
     def info(self) -> DatabaseInfo:
-        """Describe the index; FAISS stores nothing about a model."""
+        """Return a description of the index; FAISS stores nothing about a model."""
         return DatabaseInfo(
             place=self._shown,
             rows=self.n,
             dim=self.dim,
             distance="l2" if self._stored.inner.metric_type == 1 else "dot",
-            index=words_of(self._stored.inner, self._stored.mapped),
+            index=describe_index(self._stored.inner, self._stored.id_map),
             id_type="int",
-            free_bytes=self._free(),
+            free_bytes=self._free_bytes(),
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
@@ -117,11 +115,12 @@ class Faiss(FileDatabase):
                 None if self._labels is None else self._labels.slice(start, stop - start),
             )
 
-    def _room(self, dim: int, size: int) -> int:
-        links = self._place.path.stat().st_size - self.n * self.dim * 4  # ids and graphs are as large as the old ones
-        return 2 * self.n * dim * size + max(links, 0)
+    def _needed_bytes(self, dim: int, size: int) -> int:
+        # Ids and graph are as large as in the old index.
+        others = self._place.path.stat().st_size - self.n * self.dim * 4
+        return 2 * self.n * dim * size + max(others, 0)
 
-    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
+    def _build(self, new: RowVectors) -> None:
         def blocks(size: int) -> Iterator[np.ndarray]:
             for start in range(0, self.n, size):
                 yield new.read(np.arange(start, min(start + size, self.n)))
@@ -130,23 +129,22 @@ class Faiss(FileDatabase):
         with atomic_path(self._place.other, force=True) as temporary:
             write_index(index, temporary)
             copy_mode(self._place.path, temporary)
-        self._shown_index = None
+        self._new_index = None
 
-    def _new_index(self) -> str:
-        return words_of(self._stored.inner, self._stored.mapped)
+    def _describe_index(self) -> str:
+        return describe_index(self._stored.inner, self._stored.id_map)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Search in the index of a side; the new one must be built. Raises MigrationError."""
+        """Return the ids of the ``k`` nearest rows of each query; the new side must have an index. Raises MigrationError."""
         index = self._index
         if side == "new":
-            if self._shown_index is None:
-                record = self._record()
+            if self._new_index is None:
                 switched = self._stage is Stage.SWITCHED
-                if not switched and record.built is None:
+                if self._record().built is None and not switched:
                     raise MigrationError(
                         f"Got no new index beside {self._shown}; expected one. Build it first (build_index)."
                     )
-                self._shown_index = read_index(self._place.path if switched else self._place.other)
-            index = self._shown_index
-        _, found = index.search(np.ascontiguousarray(queries, np.float32), k)
-        return [pa.array(row[row >= 0]) for row in found]
+                self._new_index = read_index(self._place.path if switched else self._place.other)
+            index = self._new_index
+        _, ids = index.search(np.ascontiguousarray(queries, np.float32), k)
+        return [pa.array(row[row >= 0]) for row in ids]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +13,15 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, DatabaseInfo, Stage
-from congruence.databases._file_pieces import Piece, copy_mode, path_of
+from congruence.databases._file_pieces import Piece, copy_mode, label_array, path_of, refuse_options
 from congruence.databases._file_place import EXCHANGES
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
 from congruence.embeddings import Space
-from congruence.errors import IdError, ParameterError
-from congruence.stores import open_source, read_column, read_ids
+from congruence.errors import IdError
+from congruence.stores import open_source, read_ids
 
-__all__ = ["Npy", "label_array", "refuse"]
+__all__ = ["Npy"]
 
 
 class Npy(FileDatabase):
@@ -43,7 +42,7 @@ class Npy(FileDatabase):
     Raises
     ------
     ParameterError, FileError, CorruptFileError, IdError
-        If a parameter has an invalid value; a file cannot be read; a file is damaged; or ids are missing, repeated or without a partner.
+        If a parameter has an invalid value; a file cannot be read; a file is damaged; or ids are missing, or not one per row.
 
     Notes
     -----
@@ -73,12 +72,11 @@ class Npy(FileDatabase):
         rows: str | None = None,
     ) -> None:
         path = path_of(address, ("npy",))
-        for name, value in (("table", table), ("column", column), ("rows", rows)):
-            if value is not None:
-                refuse(name, value, "an .npy file, which is a single matrix that is mapped as a whole")
+        options = {"table": table, "column": column, "rows": rows}
+        refuse_options(options, "an .npy file, which is a single matrix that is mapped as a whole")
         super().__init__(path, path)
         ids, modality_column = self._remember(ids, modality_column)
-        self._moved()
+        self._reopen()
         self._ids = None if ids is None else read_ids(ids)
         self._labels = None if modality_column is None else label_array(modality_column, self.n)
         if self._ids is not None and len(self._ids) != self.n:
@@ -86,8 +84,8 @@ class Npy(FileDatabase):
                 f"Got {len(self._ids)} ids for {self.n} rows of {path}; expected one per row. Pass ids=… of the same rows."
             )
 
-    def _moved(self) -> None:
-        self._write_sidecar()
+    def _reopen(self) -> None:
+        self._write_space_file()
         self._source = open_source(self._original, ids=False)
         self.n, self.dim = self._source.n, self._source.dim
 
@@ -105,7 +103,7 @@ class Npy(FileDatabase):
             element_type="float16" if self._source.dtype == np.float16 else "float32",
             id_type="text" if text else "int",
             space=self._old_space(),
-            free_bytes=self._free(),
+            free_bytes=self._free_bytes(),
         )
 
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
@@ -120,20 +118,20 @@ class Npy(FileDatabase):
                 None if self._labels is None else self._labels.slice(start, stop - start),
             )
 
-    def _room(self, dim: int, size: int) -> int:
+    def _needed_bytes(self, dim: int, size: int) -> int:
         return self.n * dim * size
 
-    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
+    def _build(self, new: RowVectors) -> None:
         return  # the file of new vectors already is the complete new file
 
     # ---- description of the space ------------------------------------------------------------------------------------
 
     @property
-    def _description(self) -> Path:
+    def _space_file(self) -> Path:
         return self._place.path.with_name(self._place.path.name + ".space.json")
 
     @property
-    def _kept_description(self) -> Path:
+    def _kept_space_file(self) -> Path:
         return self._place.folder / "space.json"
 
     def _old_space(self) -> Space:
@@ -141,47 +139,32 @@ class Npy(FileDatabase):
         if self._stage is not Stage.SWITCHED:
             return self._source.space
         try:
-            return Space.from_dict(json.loads(self._kept_description.read_bytes()))
+            return Space.from_dict(json.loads(self._kept_space_file.read_bytes()))
         except (OSError, ValueError, TypeError):
             return Space()
 
     def _exchange(self, switched: bool) -> None:
-        if switched and self._description.is_file():
-            with atomic_path(self._kept_description, force=True) as temporary:
-                temporary.write_bytes(self._description.read_bytes())
-        if self._kept_description.is_file():
-            self._description.unlink(missing_ok=True)
+        if switched and self._space_file.is_file():
+            with atomic_path(self._kept_space_file, force=True) as temporary:
+                temporary.write_bytes(self._space_file.read_bytes())
+        if self._kept_space_file.is_file():
+            self._space_file.unlink(missing_ok=True)
         if switched:
             copy_mode(self._place.path, self._place.other)
         super()._exchange(switched)
 
-    def _end(self) -> None:
-        self._write_sidecar()
-        super()._end()
+    def _end_migration(self) -> None:
+        self._write_space_file()
+        super()._end_migration()
 
-    def _write_sidecar(self) -> None:
+    def _write_space_file(self) -> None:
         """Write the description of the file that readers now see, if the original had one and it is missing."""
-        kept = self._kept_description
-        if self._stage is Stage.UNTOUCHED or self._description.exists() or not kept.is_file():
+        kept = self._kept_space_file
+        if self._stage is Stage.UNTOUCHED or self._space_file.exists() or not kept.is_file():
             return
         text = kept.read_bytes()
         if self._stage is Stage.SWITCHED:
-            space = Space(model=self._record().note.get("model") or None, dim=self._opened().dim)
+            space = Space(model=self._record().note.get("model") or None, dim=self._new_vectors().dim)
             text = (json.dumps(space.to_dict()) + "\n").encode()
-        with suppress(OSError), atomic_path(self._description) as temporary:
+        with suppress(OSError), atomic_path(self._space_file) as temporary:
             temporary.write_bytes(text)
-
-
-def label_array(spec: str, n: int) -> pa.Array:
-    """Return a column of modalities, one per row. Raises ParameterError, and the errors of reading the file."""
-    labels = read_column(spec)
-    if len(labels) != n:
-        raise ParameterError(
-            f"Got {len(labels)} modalities in {spec} for {n} rows; expected one per row. Pass modality_column=… of the same rows."
-        )
-    return pa.array(labels, pa.large_string())
-
-
-def refuse(name: str, value: str, what: str) -> NoReturn:
-    """Raise ParameterError for an argument that a file format does not support."""
-    raise ParameterError(f"Got {name}={value!r} for {what}; expected none. Leave {name}= out.")

@@ -15,7 +15,7 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, DatabaseInfo, PairedBlock, Stage
-from congruence.databases._file_pieces import Piece, path_of, reading
+from congruence.databases._file_pieces import Piece, path_of, refuse_options
 from congruence.databases._file_place import EXCHANGES, FilePlace
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
@@ -26,6 +26,7 @@ from congruence.databases._uuids import is_uuids, uuid_texts
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, ParameterError, ShapeError
 from congruence.stores import Columns, output_schema, parse_spec
+from congruence.stores.reading import reading
 
 __all__ = ["Tables"]
 
@@ -48,8 +49,8 @@ class Tables(FileDatabase, Partitioned):
     Raises
     ------
     ParameterError, FileError, DatabaseError, CorruptFileError, ShapeError
-        If arrays have the wrong shape; a parameter has an invalid value; a file cannot be read; the database rejects the request; or a
-        file is damaged.
+        If a parameter has an invalid value; a file cannot be read; files have different columns or types; a file is damaged; or there are
+        no vectors.
 
     Notes
     -----
@@ -80,22 +81,18 @@ class Tables(FileDatabase, Partitioned):
         rows: str | None = None,
     ) -> None:
         path, key = parse_spec(path_of(address, ("parquet", "arrow")))
-        for name, value in (("table", table), ("rows", rows)):
-            if value is not None:
-                raise ParameterError(
-                    f"Got {name}={value!r} for {path}, which is a single table that is mapped as a whole; expected none. Leave {name}= out."
-                )
+        refuse_options({"table": table, "rows": rows}, f"{path}, which is a single table that is mapped as a whole")
         super().__init__(path, path)
         #: Writes the new files on other workers; called with the number of each old file and the path of its new file.
         self.spread: Callable[[list[tuple[int, Path]]], None] | None = None
         ids, modality_column = self._remember(ids, modality_column)
         first = Part.open(find_parts(self._original)[0], 0, None, None).schema
-        self._column = _choose(first, column or key, path)
-        self._id_column = self._find(first, "ids", ids, ("id", "ids"), path)
-        self._modality = self._find(first, "modality_column", modality_column, (), path)
+        self._column = _choose_column(first, column or key, path)
+        self._id_column = self._find_column(first, "ids", ids, ("id", "ids"), path)
+        self._modality = self._find_column(first, "modality_column", modality_column, (), path)
         if sum(is_vectors(field.type) for field in first) > 1:
             self._shown = f"{path}:{self._column}"
-        self._moved()
+        self._reopen()
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process may have another working directory.
@@ -104,15 +101,15 @@ class Tables(FileDatabase, Partitioned):
         return {**super().__getstate__(), "spread": None, "_place": place, "_parts": parts}
 
     @staticmethod
-    def _find(schema: pa.Schema, option: str, name: str | None, usual: tuple[str, ...], path: str) -> str | None:
+    def _find_column(schema: pa.Schema, option: str, name: str | None, usual: tuple[str, ...], path: str) -> str | None:
         plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
         if name is not None and name not in plain:
             raise ParameterError(
                 f"Got {option}={name!r} for {path}; expected one of its scalar columns, {', '.join(plain) or 'of which there are none'}. Pass the name of one."
             )
-        return name or next((one for one in usual if one in plain), None)
+        return name or next((column for column in usual if column in plain), None)
 
-    def _moved(self) -> None:
+    def _reopen(self) -> None:
         files, start = find_parts(self._original), 0
         self._parts: list[Part] = []
         width: int | None = None
@@ -132,7 +129,7 @@ class Tables(FileDatabase, Partitioned):
             raise DatabaseError(
                 f"Got ids of several types in {self._shown} ({', '.join(sorted(kinds))}); expected one type. Write its files with one schema."
             )
-        self.n, self.dim, self._ids_are = start, width, kinds.pop()
+        self.n, self.dim, self._id_type = start, width, kinds.pop()
 
     def _width(self, path: Path, schema: pa.Schema) -> int | None:
         """Return the width of a file's vectors, or of its first vector if lists have no fixed size; None if no row has one."""
@@ -168,18 +165,18 @@ class Tables(FileDatabase, Partitioned):
         """Return a description of the table."""
         schema = self._parts[0].schema
         field = schema.field(self._column)
-        metadata = {**(schema.metadata or {}), **(field.metadata or {})}
-        noted = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in metadata.items()}
+        raw = {**(schema.metadata or {}), **(field.metadata or {})}
+        metadata = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in raw.items()}
         return DatabaseInfo(
             place=self._shown,
             rows=self.count(),
             rows_without=self.n - self.count(),
             dim=self.dim,
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
-            id_type="int" if self._ids_are == "uint64" else self._ids_are,
+            id_type="int" if self._id_type == "uint64" else self._id_type,
             columns=tuple(name for name in schema.names if name != self._column),
-            space=space_in(noted, self._shown),
-            free_bytes=self._free(),
+            space=space_in(metadata, self._shown),
+            free_bytes=self._free_bytes(),
         )
 
     def note(self) -> Mapping[str, str]:
@@ -187,8 +184,8 @@ class Tables(FileDatabase, Partitioned):
         if self._stage is not Stage.UNTOUCHED:
             return super().note()
         try:
-            noted = json.loads((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
-            return {str(key): str(value) for key, value in noted.items()}
+            note = json.loads((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
+            return {str(key): str(value) for key, value in note.items()}
         except (ValueError, AttributeError, RecursionError):
             return {}
 
@@ -212,10 +209,10 @@ class Tables(FileDatabase, Partitioned):
         valid, matrix = np.ones(len(piece), bool), None
         if column is not None:
             valid, matrix = self._matrix(part, start, column)
-        words = None
+        modalities = None
         if self._modality is not None:
-            words = _decoded(piece.column(self._modality)).cast(pa.large_string())
-        return Piece(start, self._ids(part, start, piece), valid, matrix, words)
+            modalities = _decoded(piece.column(self._modality)).cast(pa.large_string())
+        return Piece(start, self._ids(part, start, piece), valid, matrix, modalities)
 
     def _ids(self, part: Part, start: int, piece: pa.RecordBatch) -> pa.Array:
         if self._id_column is None:
@@ -226,11 +223,11 @@ class Tables(FileDatabase, Partitioned):
             raise DatabaseError(
                 f"Got a row without id, row {row} of {part.path}; expected an id in each row. Fill it in, or pass another column as ids=…."
             )
-        if self._ids_are == "uuid":
+        if self._id_type == "uuid":
             return uuid_texts(ids)
-        if self._ids_are == "text":
+        if self._id_type == "text":
             return ids.cast(pa.large_string())
-        return ids.cast(pa.uint64() if self._ids_are == "uint64" else pa.int64())
+        return ids.cast(pa.uint64() if self._id_type == "uint64" else pa.int64())
 
     def _matrix(self, part: Part, start: int, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -248,19 +245,18 @@ class Tables(FileDatabase, Partitioned):
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def _room(self, dim: int, size: int) -> int:
+    def _needed_bytes(self, dim: int, size: int) -> int:
         return 2 * self.n * dim * size + sum(part.others for part in self._parts)
 
-    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
-        parts = [replace(part) for part in self._parts]
-        whole = self._place.path.is_dir()
-        with atomic_path(self._place.other, force=True, directory=whole, foreign=lambda folder: None) as temporary:
-            rewrite(self._place.path, temporary, parts, self._write_parts)
+    def _build(self, new: RowVectors) -> None:
+        is_folder = self._place.path.is_dir()
+        with atomic_path(self._place.other, force=True, directory=is_folder, foreign=lambda folder: None) as temporary:
+            rewrite(self._place.path, temporary, self._parts, self._write_parts)
 
-    def _write_parts(self, wanted: list[tuple[Part, Path]]) -> None:
+    def _write_parts(self, new_files: list[tuple[Part, Path]]) -> None:
         """Write the new files, in this process or with :attr:`spread`."""
         numbers = {part.path: number for number, part in enumerate(self._parts)}
-        jobs = [(numbers[part.path], target) for part, target in wanted]
+        jobs = [(numbers[part.path], target) for part, target in new_files]
         if self.spread is not None:
             self.spread(jobs)
             return
@@ -277,24 +273,24 @@ class Tables(FileDatabase, Partitioned):
         target : Path
             Path of the new file.
         """
-        part, new, note = self._parts[number], self._opened(), self._record().note
-        noted = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
+        part, new, note = self._parts[number], self._new_vectors(), self._record().note
+        metadata = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
         space = Space(model=note.get("model") or None, dim=new.dim)
         if space.model:
-            noted[SPACE_KEY.encode()] = json.dumps(space.to_dict()).encode()
+            metadata[SPACE_KEY.encode()] = json.dumps(space.to_dict()).encode()
         columns = Columns(part.schema, self._column, self._id_column)
-        made, place, _ = output_schema(
+        schema, place, _ = output_schema(
             columns, dim=new.dim, dtype=new.dtype, has_ids=False, id_type=pa.string(), name=None
         )
-        field = made.field(place)
+        field = schema.field(place)
         own = {key: value for key, value in (field.metadata or {}).items() if key.decode() != SPACE_KEY}
-        rest = {key: value for key, value in (made.metadata or {}).items() if key.decode() != SPACE_KEY}
-        schema = made.set(place, field.with_metadata(own or None)).with_metadata({**rest, **noted})
+        kept = {key: value for key, value in (schema.metadata or {}).items() if key.decode() != SPACE_KEY}
+        schema = schema.set(place, field.with_metadata(own or None)).with_metadata({**kept, **metadata})
 
         def lists(start: int, stop: int, kind: pa.DataType) -> pa.Array:
-            there = new.there(start, stop)
-            rows = new.read(start + np.flatnonzero(there)).astype(new.dtype, copy=False)
-            return _lists(rows, there, kind)
+            written = new.written(start, stop)
+            rows = new.read(start + np.flatnonzero(written)).astype(new.dtype, copy=False)
+            return _lists(rows, written, kind)
 
         with atomic_path(target, force=True) as temporary:
             rewrite_part(part, temporary, self._column, schema, lists)
@@ -318,9 +314,9 @@ class Tables(FileDatabase, Partitioned):
             for block in run_ahead(self.scan_pairs(batch=batch, after=start, stop=stop)):
                 yield block, change(block)
 
-        for block, found in run_ahead(changed()):
-            if found is not None:
-                which, vectors = found
+        for block, result in run_ahead(changed()):
+            if result is not None:
+                which, vectors = result
                 self.write(block.ids if which.all() else block.ids.filter(pa.array(which)), vectors)
         self.flush()
         return []
@@ -330,20 +326,20 @@ class Tables(FileDatabase, Partitioned):
         return 0
 
 
-def _choose(schema: pa.Schema, column: str | None, path: str) -> str:
+def _choose_column(schema: pa.Schema, column: str | None, path: str) -> str:
     """Return the name of the column of vectors. Raises ParameterError, DatabaseError."""
-    found: list[str] = [field.name for field in schema if is_vectors(field.type)]
+    candidates: list[str] = [field.name for field in schema if is_vectors(field.type)]
     if column is None:
-        if len(found) != 1:
+        if len(candidates) != 1:
             raise ParameterError(
-                f"Got {len(found)} columns of vectors in {path} ({', '.join(found) or 'none'}); expected one column, or the name of one. Pass column=…."
+                f"Got {len(candidates)} columns of vectors in {path} ({', '.join(candidates) or 'none'}); expected exactly one, or the name of one. Pass column=…."
             )
-        return found[0]
+        return candidates[0]
     if column not in schema.names:
         raise ParameterError(
-            f"Got column={column!r} for {path}; expected one of its columns of vectors, {', '.join(found) or 'of which there are none'}. Pass the name of one."
+            f"Got column={column!r} for {path}; expected one of its columns of vectors, {', '.join(candidates) or 'of which there are none'}. Pass the name of one."
         )
-    if column not in found:
+    if column not in candidates:
         raise DatabaseError(
             f"Got {schema.field(column).type} in {path}:{column}; expected lists of floating-point numbers. Pass another column=…."
         )
@@ -367,20 +363,21 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
 
 
 def _decoded(column: pa.Array) -> pa.Array:
+    """Return a column without dictionary encoding."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _lists(vectors: np.ndarray, there: np.ndarray, kind: pa.DataType) -> pa.Array:
+def _lists(vectors: np.ndarray, has_vector: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Return vectors as an array of lists, with null for rows without a vector."""
-    mask = None if there.all() else pa.array(~there)
+    mask = None if has_vector.all() else pa.array(~has_vector)
     if pa.types.is_fixed_size_list(kind):
         if mask is not None:  # in a fixed-size list, a null row also takes up space for its numbers
-            full = np.zeros((len(there), vectors.shape[1]), vectors.dtype)
-            full[there] = vectors
+            full = np.zeros((len(has_vector), vectors.shape[1]), vectors.dtype)
+            full[has_vector] = vectors
             vectors = full
         return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=kind, mask=mask)
     large = pa.types.is_large_list(kind)
-    ends = np.zeros(len(there) + 1, np.int64 if large else np.int32)
-    np.cumsum(there * vectors.shape[1], out=ends[1:])
+    ends = np.zeros(len(has_vector) + 1, np.int64 if large else np.int32)
+    np.cumsum(has_vector * vectors.shape[1], out=ends[1:])
     make = pa.LargeListArray if large else pa.ListArray
     return make.from_arrays(pa.array(ends), pa.array(vectors.reshape(-1)), type=kind, mask=mask)
