@@ -1,9 +1,8 @@
-"""New vectors on their way into a Lance column: kept in small files until those of a whole fragment can be written at once."""
+"""Staging of new vectors in small files, until all vectors of a fragment can be written to the Lance column at once."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,41 +13,51 @@ import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DatabaseError
 
-__all__ = ["UNKNOWN", "Part", "Staging", "fragment_of", "matrix_of"]
+__all__ = ["UNKNOWN", "Part", "Staging", "fragment_of", "matrix_of", "offset_of"]
 
-#: Address of a row whose place has to be looked up by its id.
+#: Address of a row whose position must be looked up by its id.
 UNKNOWN = np.uint64(2**64 - 1)
 
 _COLUMNS = ["id", "address", "vector"]
 
 
 def fragment_of(addresses: np.ndarray) -> np.ndarray:
-    """Return the numbers of fragments, int64, from the addresses of rows: the upper halves."""
+    """Return the numbers of the rows' fragments, int64: the upper halves of their addresses."""
     return (addresses >> np.uint64(32)).astype(np.int64)
 
 
-def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of an array of lists of fixed size, and which of them there are.
+def offset_of(addresses: np.ndarray) -> np.ndarray:
+    """Return the positions of the rows in their fragments, int64: the lower halves of their addresses."""
+    return (addresses & np.uint64(2**32 - 1)).astype(np.int64)
 
-    Nothing is copied as long as no number in a list is missing; one that is becomes NaN.
+
+def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return an array of fixed-size lists as a matrix, and a mask of the rows that are not null.
+
+    The vectors are copied only if a list contains null values, which become NaN.
+
+    Raises
+    ------
+    DatabaseError
+        If a list of integers contains null values.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     width, values = array.type.list_size, array.values
-    some = slice(array.offset, array.offset + len(array))
+    rows = slice(array.offset, array.offset + len(array))
     kind = np.dtype(values.type.to_pandas_dtype())
     flat = np.frombuffer(values.buffers()[1] or b"", kind, len(values), values.offset * kind.itemsize).reshape(
         -1, width
-    )[some]
+    )[rows]
     has = np.ones(len(array), bool) if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
     if values.null_count:
-        there = values.is_valid().to_numpy(zero_copy_only=False).reshape(-1, width)[some]
-        if not there[has].all():
+        valid = values.is_valid().to_numpy(zero_copy_only=False).reshape(-1, width)[rows]
+        if not valid[has].all():
             if kind.kind != "f":
                 raise DatabaseError(
-                    "Got a vector with bytes missing; expected all of them. Fill them in, or leave these rows out by a condition."
+                    "Got a vector with bytes missing; expected none missing. Fill them in, or exclude these rows with a condition."
                 )
-            flat = np.where(there, flat, kind.type("nan"))
+            flat = np.where(valid, flat, kind.type("nan"))
     return flat, has
 
 
@@ -59,10 +68,10 @@ class Part(NamedTuple):
     ----------
     file : Path
     number : int
-        Of the batch in the file.
+        Number of the batch in the file.
     ids : pyarrow.Array, shape (b,)
     addresses : ndarray of uint64, shape (b,)
-        Fragment and offset where each row stood when it was read.
+        Address of each row (fragment and offset) when it was read.
     """
 
     file: Path
@@ -71,21 +80,26 @@ class Part(NamedTuple):
     addresses: np.ndarray
 
     def load(self) -> tuple[np.ndarray, np.ndarray]:
-        """Read the vectors, shape (b, dim), and which of them there are; the others are to be removed.
+        """Read the vectors, shape (b, width), and a mask that is False for rows whose new vector is to be removed.
 
-        Not mapped, so that a fragment's vectors are not all in memory before its column is written.
+        The file is not memory-mapped, so that the vectors of a whole fragment are never in memory at the same time.
         """
         with pa.OSFile(os.fspath(self.file)) as source:
             return matrix_of(pa.ipc.open_file(source).get_batch(self.number).column("vector"))
 
 
 class Staging:
-    """Files of one migration, in the order in which they were written: of a row that several have, the last counts.
+    """The staged files of one migration, ordered by the time of writing; if several contain a row, the last one counts.
 
     Parameters
     ----------
     folder : Path
-        Of this migration alone, inside of the data set's folder.
+        Folder for this migration only, in the data set's folder.
+
+    Attributes
+    ----------
+    last : int or None
+        Fragment of the row that was staged last.
 
     Raises
     ------
@@ -95,7 +109,6 @@ class Staging:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: The fragment of the row that came last.
         self.last: int | None = None
         self._counts: dict[Path, Counter[int]] = {}
         for file in sorted(folder.glob("*.arrow")):
@@ -111,13 +124,13 @@ class Staging:
         return sum(self._counts.values(), Counter())
 
     def add(self, blocks: list[tuple[pa.Array, np.ndarray, pa.Array]]) -> None:
-        """Write ids, addresses and vectors to a file of their own; a kill loses nothing of them when this has returned.
+        """Write ids, addresses and vectors to a new file, which survives a kill of the process after this method has returned.
 
-        A power failure may: nothing is pushed to the disk here, as Lance itself pushes nothing.
+        It may not survive a power failure, because the file is not synced to disk; Lance does not sync its files either.
         """
         number = 1 + max((int(file.stem) for file in self._counts), default=0)
         self.folder.mkdir(parents=True, exist_ok=True)
-        table = pa.Table.from_batches([pa.record_batch(list(one), _COLUMNS) for one in blocks])
+        table = pa.Table.from_batches([pa.record_batch(list(block), _COLUMNS) for block in blocks])
         self._store(self.folder / f"{number:012d}.arrow", table)
 
     def _store(self, file: Path, table: pa.Table) -> None:
@@ -128,13 +141,13 @@ class Staging:
         self._count(file, table.column("address").to_numpy())
 
     def parts(self) -> Iterator[Part]:
-        """Yield what is staged, oldest first; nothing of the vectors is read before it is used."""
+        """Yield the staged rows, oldest first; their vectors are read only by :meth:`Part.load`."""
         for file in sorted(self._counts):
             for number, batch in enumerate(_read(file).to_batches()):
                 yield Part(file, number, batch.column("id"), np.asarray(batch.column("address")))
 
     def keep(self, file: Path, rows: np.ndarray) -> None:
-        """Forget the rows of a file that a mask leaves out."""
+        """Remove the rows of a file for which a mask is False."""
         if rows.all():
             return
         if rows.any():
@@ -143,28 +156,24 @@ class Staging:
         file.unlink(missing_ok=True)
         self._counts.pop(file)
 
-    def clear(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._counts.clear()
-        self.last = None
-
 
 def _read(file: Path) -> pa.Table:
-    """Return a staged file's rows, mapped. Raises CorruptFileError."""
+    """Return the rows of a staged file, memory-mapped. Raises CorruptFileError."""
     try:
         with pa.memory_map(os.fspath(file)) as source:
-            batch = pa.ipc.open_file(source).read_all()
-        kinds = {
-            "id": (pa.int64(), pa.uint64(), pa.large_string()),
-            "address": (pa.uint64(),),
-        }
-        sound = batch.schema.names == _COLUMNS and all(batch.schema.field(one).type in kinds[one] for one in kinds)
-        if not sound or not len(batch) or not pa.types.is_fixed_size_list(batch.schema.field("vector").type):
-            raise ValueError("other columns than were written")
-        batch.validate()
-        return batch
+            table = pa.ipc.open_file(source).read_all()
+        schema = table.schema
+        valid = (
+            schema.names == _COLUMNS
+            and schema.field("id").type in (pa.int64(), pa.uint64(), pa.large_string())
+            and schema.field("address").type == pa.uint64()
+            and pa.types.is_fixed_size_list(schema.field("vector").type)
+        )
+        if not valid or not len(table):
+            raise ValueError("other columns than were written, or no rows")
+        table.validate()
+        return table
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         raise CorruptFileError(
-            f"Got a damaged file of new vectors, {file} ({error}); expected an intact one. Remove the new vectors, and migrate again."
+            f"Got a damaged file of new vectors, {file} ({error}); expected an intact one. Discard the new vectors, and run the migration again."
         ) from error

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from congruence._utils.optional import require
 from congruence.databases._base import Stage
+from congruence.databases._metadata import MARK_KEY
 from congruence.errors import DatabaseError, ParameterError
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ __all__ = ["ID_TYPES", "State", "Table", "find_table", "read_state", "side_comme
 
 #: ``id_type`` of :class:`congruence.databases.DatabaseInfo`, by PostgreSQL type.
 ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varchar": "text", "uuid": "uuid"}
-
-#: Key in the comment on a side table, which is JSON.
-MIGRATION_KEY = "congruence.migration"
 
 _COLUMNS = """
     SELECT n.nspname, c.relname, c.oid, pg_table_is_visible(c.oid), a.attname, a.attnum, t.typname, a.atttypmod,
@@ -167,53 +165,71 @@ def side_comment(table: Table, note: Mapping[str, str], required: bool = False) 
         "note": dict(note),
         "required": required,
     }
-    return json.dumps({MIGRATION_KEY: facts})
+    return json.dumps({MARK_KEY: facts})
 
 
 def _facts(comment: str | None) -> dict[str, Any]:
+    """Return the facts that :func:`side_comment` put in a comment; empty for any other comment."""
     try:
-        facts = json.loads(comment or "")[MIGRATION_KEY]
+        facts = json.loads(comment or "")[MARK_KEY]
         return facts if isinstance(facts, dict) else {}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {}
+
+
+class _VectorColumn(NamedTuple):
+    """A row of :data:`_COLUMNS`, with the table's name before a migration."""
+
+    schema: str
+    table: str
+    oid: int
+    visible: bool
+    column: str
+    attnum: int
+    kind: str
+    width: int
+    extension: str
 
 
 def find_table(
     cursor: Cursor, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
 ) -> Table:
     """Find the table and its columns. Raises ParameterError if a name does not exist or must be specified, or the type of the ids is not supported."""
-    sides = cursor.execute(_SIDES, [f'{{"{MIGRATION_KEY}"%']).fetchall()
-    own = {oid for oid, _, _ in sides}
+    sides = cursor.execute(_SIDES, [f'{{"{MARK_KEY}"%']).fetchall()
+    side_oids = {oid for oid, _, _ in sides}
     names = {
-        (schema, facts.get("renamed")): facts.get("table") for _, schema, text in sides for facts in [_facts(text)]
+        (schema, facts.get("renamed")): str(facts.get("table")) for _, schema, text in sides for facts in [_facts(text)]
     }
-    found = []
-    for schema, name, oid, visible, *rest in cursor.execute(_COLUMNS).fetchall():
-        if oid not in own:
-            found.append((schema, names.get((schema, name), name), oid, visible, *rest))
+    rows = [_VectorColumn(*row) for row in cursor.execute(_COLUMNS).fetchall()]
+    candidates = [
+        row._replace(table=names.get((row.schema, row.table), row.table)) for row in rows if row.oid not in side_oids
+    ]
     # A column of bits need not hold vectors: it counts if it is named, or if the table has no other vectors.
-    floats = {one[2] for one in found if one[6] != "bit"}
-    found = [one for one in found if one[6] != "bit" or one[4] == column or (column is None and not floats)]
-    there = sorted({f"{one[0]}.{one[1]}" for one in found})
-    chosen = found
+    floats = {row.oid for row in candidates if row.kind != "bit"}
+    candidates = [
+        row for row in candidates if row.kind != "bit" or row.column == column or (column is None and not floats)
+    ]
+    chosen = candidates
     if table is not None:
-        chosen = [one for one in found if one[1] == table and one[3]] or [one for one in found if one[1] == table]
-        chosen = chosen or [one for one in found if f"{one[0]}.{one[1]}" == table]
-    if len({one[2] for one in chosen}) != 1:
+        chosen = [row for row in candidates if row.table == table]
+        chosen = [row for row in chosen if row.visible] or chosen
+        chosen = chosen or [row for row in candidates if f"{row.schema}.{row.table}" == table]
+    if len({row.oid for row in chosen}) != 1:
+        known = ", ".join(sorted({f"{row.schema}.{row.table}" for row in candidates}))
         raise ParameterError(
-            f"Got table={table!r} for {place}; expected one of {', '.join(there) or 'none, since no table has a vector or halfvec column'}. "
+            f"Got table={table!r} for {place}; expected one of {known or 'none, since no table has a vector or halfvec column'}. "
             "Pass the name of a table (table=)."
         )
     if column is not None:
-        columns = [one[4] for one in chosen]
-        chosen = [one for one in chosen if one[4] == column]
+        columns = [row.column for row in chosen]
+        chosen = [row for row in chosen if row.column == column]
         if not chosen:
             raise ParameterError(
                 f"Got column={column!r}; expected one of {', '.join(columns)}. Pass the name of a column of vectors (column=)."
             )
     if len(chosen) > 1:
         raise ParameterError(
-            f"Got several columns of vectors: {', '.join(one[4] for one in chosen)}; expected one. Pass its name (column=)."
+            f"Got several columns of vectors: {', '.join(row.column for row in chosen)}; expected one. Pass its name (column=)."
         )
     schema, name, oid, _, column, attnum, kind, width, extension = chosen[0]
     types: dict[str, str] = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
@@ -222,16 +238,15 @@ def find_table(
         raise ParameterError(
             f"Got modality_column={modality!r}; expected one of {', '.join(types)}. Pass the name of a column (modality_column=)."
         )
-    others = tuple(one for one in types if one not in (ids, column))
+    others = tuple(other for other in types if other not in (ids, column))
     dim = width if width > 0 else None
     return Table(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)
 
 
 def _find_ids(cursor: Cursor, oid: int, ids: str | None, types: Mapping[str, str]) -> str:
     if ids is None:
-        key = [name for (name,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()] or [
-            one for one in types if one == "id"
-        ]
+        key = [name for (name,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
+        key = key or [name for name in types if name == "id"]
         if len(key) != 1:
             raise ParameterError(
                 f"Got a primary key of {len(key)} columns; expected one. Pass the column of the ids (ids=), or add one with a unique index."
@@ -249,16 +264,16 @@ def _find_ids(cursor: Cursor, oid: int, ids: str | None, types: Mapping[str, str
 def read_state(cursor: Cursor, table: Table) -> State:
     """Return the state of the migration, from the catalog only. Raises DatabaseError if the table no longer exists under its name."""
     row = cursor.execute(_STATE, [table.schema, table.name, table.renamed, table.side]).fetchone()
-    relation, renamed, comment, made = row or (None, None, None, None)
+    relation, renamed, comment, vector_type = row or (None, None, None, None)
     facts = _facts(comment)
     switched = relation == "v" and renamed == table.oid and bool(facts)
     if not switched and relation not in ("r", "p"):
         raise DatabaseError(
             f"Got no table {table.schema}.{table.name}; expected the one that was opened. Open the database again with the table's current name."
         )
-    if not facts or made is None:
+    if not facts or vector_type is None:
         return State(Stage.UNTOUCHED, table.name)
-    kind, dim = made.split(" ")
+    kind, dim = vector_type.split(" ")
     stage, rows = (Stage.SWITCHED, table.renamed) if switched else (Stage.PREPARED, table.name)
     note = {str(key): str(value) for key, value in (facts.get("note") or {}).items()}
     return State(stage, rows, kind, int(dim), note, facts.get("required") is True)

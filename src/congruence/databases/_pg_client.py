@@ -72,7 +72,7 @@ class Client:
 
     @contextmanager
     def _transaction(self, reads: bool) -> Iterator[Cursor]:
-        with self._ours(reads):
+        with self._translating_errors(reads):
             connection = self._connect(reads)
             with connection.transaction(), connection.cursor(binary=reads) as cursor:
                 yield cursor
@@ -95,7 +95,8 @@ class Client:
         return connection
 
     @contextmanager
-    def _ours(self, reads: bool) -> Iterator[None]:
+    def _translating_errors(self, reads: bool) -> Iterator[None]:
+        """Translate the client's errors, and close the connection if it was lost."""
         try:
             yield
         except self._psycopg.Error as error:
@@ -114,16 +115,16 @@ class Client:
         place = self.address.shown
         if code == "55P03":
             return DatabaseUnavailableError(
-                f"Got no lock within {LOCK_SECONDS} s from {place} ({text}); expected that no long query locks the table. "
+                f"Got no lock within {LOCK_SECONDS} s from {place} ({text}); expected no long query to lock the table. "
                 "Try again when none is running."
             )
         if _TRANSIENT.fullmatch(code) or (not code and lost and not _REFUSED.search(text)):
             return DatabaseUnavailableError(
-                f"Got no answer from {place} ({text}); expected a server that can be reached. Try again when it can."
+                f"Got no answer from {place} ({text}); expected a server that answers. Try again when it does."
             )
         if code == "53100":
             return StorageError(
-                f"Got a full disk at {place} ({text}); expected free space. Make room on the server's disk, and run it again."
+                f"Got a full disk at {place} ({text}); expected free space. Free disk space on the server, and run it again."
             )
         if not code and lost:
             return DatabaseError(
@@ -132,9 +133,9 @@ class Client:
             )
         hint = {
             "42501": "Run it as the owner of the table.",
-            "25006": "Connect to the primary server, and leave out of rows= what writes.",
-        }.get(code, "Remove the reason that the server gives, and run it again.")
-        return DatabaseError(f"Got a refusal from {place} ({text}); expected the statement to run. {hint}")
+            "25006": "Connect to the primary server, and remove functions that write from rows=.",
+        }.get(code, "Fix the cause in the server's message, and run it again.")
+        return DatabaseError(f"Got an error from {place} ({text}); expected the statement to succeed. {hint}")
 
     def close(self) -> None:
         """Close both connections."""
@@ -145,9 +146,9 @@ class Client:
 
 def one_row(cursor: Cursor, query: object, values: Sequence[object] | None = None) -> Row:
     """Return the row of a query that always has one. Raises DatabaseError if there is none, because the table no longer exists."""
-    found = cursor.execute(query, values).fetchone()
-    if found is None:
+    row = cursor.execute(query, values).fetchone()
+    if row is None:
         raise DatabaseError(
             "Got nothing from the catalog about a table that is being migrated; expected the table to still exist. Open the database again."
         )
-    return found
+    return row

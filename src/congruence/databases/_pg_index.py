@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from congruence.databases._client_types import Cursor
 
-__all__ = ["VectorIndex", "read_indexes"]
+__all__ = ["VectorIndex", "order_by", "read_indexes"]
 
 #: Maximum width that an index supports, by type. A wider vector is indexed as halfvec, a wider halfvec not at all.
 WIDEST = {"vector": 2000, "halfvec": 4000, "bit": 64_000}
@@ -69,9 +69,9 @@ class VectorIndex:
         return DISTANCES.get(self.metric)
 
     def __str__(self) -> str:
-        words = [f"{self.kind}_{self.metric}_ops", *self.options]
+        parameters = [f"{self.kind}_{self.metric}_ops", *self.options]
         cast = f", over a cast to {self.kind}: only queries with the same cast use it" if self.cast else ""
-        return f"{self.method} ({', '.join(words)}){cast}"
+        return f"{self.method} ({', '.join(parameters)}){cast}"
 
     def like(self, kind: str, dim: int) -> VectorIndex | None:
         """Return the same index for vectors of another type and width; None if pgvector does not support it."""
@@ -79,10 +79,9 @@ class VectorIndex:
         if self.kind not in WIDEST or (self.kind == "bit" and self.cast):
             return None
         if "bit" in (kind, self.kind):
-            both = kind == self.kind
-            metric = self.metric if both else "hamming" if kind == "bit" else "cosine"
             if dim > WIDEST[kind]:
                 return None
+            metric = self.metric if kind == self.kind else "hamming" if kind == "bit" else "cosine"
             return VectorIndex(self.name, self.method, kind, metric, self.options, False, False)
         target = "halfvec" if "halfvec" in (kind, self.kind) or dim > WIDEST["vector"] else "vector"
         if dim > WIDEST[target]:
@@ -92,43 +91,38 @@ class VectorIndex:
     def create(self, cursor: Cursor, table: Table, on: str, column: str, dim: int, name: str | None = None) -> None:
         """Create the index over a column of the table ``on``."""
         sql = require("psycopg.sql", extra="pgvector")
-        what = sql.Identifier(column)
+        expression = sql.Identifier(column)
         if self.cast:
-            what = sql.SQL("({}::{})").format(what, table.vector_type(self.kind, dim))
+            expression = sql.SQL("({}::{})").format(expression, table.vector_type(self.kind, dim))
         options = sql.SQL(", ").join(
             sql.SQL("{} = {}").format(sql.Identifier(key), sql.Literal(value))
-            for key, _, value in (one.partition("=") for one in self.options)
+            for key, _, value in (option.partition("=") for option in self.options)
         )
         cursor.execute(
             sql.SQL("CREATE INDEX {} ON {} USING {} ({} {}){}").format(
                 sql.Identifier(name) if name else sql.SQL(""),
                 table.identifier(on),
                 sql.Identifier(self.method),
-                what,
+                expression,
                 sql.Identifier(table.extension, f"{self.kind}_{self.metric}_ops"),
                 sql.SQL(" WITH ({})").format(options) if self.options else sql.SQL(""),
             )
         )
 
-    def order(self, table: Table, column: Composable, dim: int) -> Composed:
-        """Return the ORDER BY expression with which a query for the vector ``$1`` uses this index."""
-        sql = require("psycopg.sql", extra="pgvector")
-        return order_by(table, column, table.vector_type(self.kind, dim), self.distance or "cosine", self.cast, sql)
-
 
 def order_by(
     table: Table, column: Composable, type_: Composable, distance: str, cast: bool, sql: ModuleType
 ) -> Composed:
-    """Return ``column <=> $1``, with the operator of the given distance."""
-    what = sql.SQL("({}::{})").format(column, type_) if cast else column
+    """Return the ORDER BY expression ``column <=> $1``, with the operator of a distance; ``cast`` as in :class:`VectorIndex`."""
+    expression = sql.SQL("({}::{})").format(column, type_) if cast else column
     operator = sql.SQL("OPERATOR({}.{})").format(sql.Identifier(table.extension), sql.SQL(OPERATORS[distance]))
-    return sql.SQL("{} {} $1::{}").format(what, operator, type_)
+    return sql.SQL("{} {} $1::{}").format(expression, operator, type_)
 
 
 def read_indexes(cursor: Cursor, oid: int, attnum: int) -> list[VectorIndex]:
     """Return the valid pgvector indexes over a column, or over an expression of it."""
-    found = []
+    indexes = []
     for name, method, operators, options, expression, partial in cursor.execute(_INDEXES, [oid, attnum]).fetchall():
         kind, _, metric = re.sub(r"_ops$", "", operators).partition("_")
-        found.append(VectorIndex(name, method, kind, metric, tuple(options), expression is not None, partial))
-    return found
+        indexes.append(VectorIndex(name, method, kind, metric, tuple(options), expression is not None, partial))
+    return indexes

@@ -22,6 +22,7 @@ from congruence.databases._base import (
     Side,
     Stage,
 )
+from congruence.databases._metadata import SPACE_KEY
 from congruence.databases._pg_catalog import ID_TYPES, State, find_table, read_state
 from congruence.databases._pg_client import Client, one_row
 from congruence.databases._pg_index import read_indexes
@@ -83,13 +84,13 @@ class PgReader(Database):
         """Return a subquery t of id, vector and modality, from the new vectors; the modality comes from the user's rows."""
         sql, table = self._sql, self._table
         if not table.modality:
-            what = sql.SQL("SELECT id, vector, NULL AS modality FROM {} WHERE vector IS NOT NULL")
-            return sql.SQL("({}) AS t").format(what.format(table.identifier(table.side)))
-        what = sql.SQL(
+            query = sql.SQL("SELECT id, vector, NULL AS modality FROM {} WHERE vector IS NOT NULL")
+            return sql.SQL("({}) AS t").format(query.format(table.identifier(table.side)))
+        query = sql.SQL(
             "SELECT s.id, s.vector, u.{}::text AS modality FROM {} s LEFT JOIN {} u ON u.{} = s.id WHERE s.vector IS NOT NULL"
         )
         return sql.SQL("({}) AS t").format(
-            what.format(
+            query.format(
                 sql.Identifier(table.modality),
                 table.identifier(table.side),
                 table.identifier(state.rows),
@@ -115,14 +116,15 @@ class PgReader(Database):
         """Convert ids to a query parameter; for a UUID column, strings that are not UUIDs are dropped, since no row has them."""
         values: list[int | str] = ids.to_pylist()
         if self._table.id_kind == "uuid":
-            values = [one for one in values if _UUID.fullmatch(str(one).lower())]
+            values = [value for value in values if _UUID.fullmatch(str(value).lower())]
         return values
 
-    def _block(self, found: Sequence[tuple[object, ...]], kind: str, dim: int, state: State) -> Block:
-        ids, vectors, modalities = zip(*found, strict=True) if found else ((), (), ())
-        rows = decode_vectors(vectors, kind, self._place) if found else np.empty((0, dim), np.float32)
-        names = pa.array(modalities, pa.large_string()) if self._table.modality else None
-        return Block(self._ids(ids), rows, names, ids[-1] if ids else 0)
+    def _block(self, rows: Sequence[tuple[object, ...]], kind: str, dim: int) -> Block:
+        """Convert rows of id, vector and modality to a block."""
+        ids, values, names = zip(*rows, strict=True) if rows else ((), (), ())
+        vectors = decode_vectors(values, kind, self._place) if rows else np.empty((0, dim), np.float32)
+        modalities = pa.array(names, pa.large_string()) if self._table.modality else None
+        return Block(self._ids(ids), vectors, modalities, ids[-1] if ids else 0)
 
     def _shape(self, cursor: PgCursor, state: State, side: Side) -> tuple[str, int]:
         """Return the type and width of a side's vectors."""
@@ -137,16 +139,17 @@ class PgReader(Database):
         query = sql.SQL("SELECT {}(t.vector) FROM {} LIMIT 1").format(
             sql.Identifier(self._table.extension, "vector_dims"), self._source(state)
         )
-        found = cursor.execute(query).fetchone()
-        if found is None:
+        row = cursor.execute(query).fetchone()
+        if row is None:
             raise DatabaseError(
-                f"Got no vectors in {self._place}, and no width in the column's type; expected one of them. Choose another column (column=)."
+                f"Got no vectors in {self._place}, and no width in the column's type; expected at least one vector, or a width. Pass another column (column=)."
             )
-        return int(found[0])
+        return int(row[0])
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
+        """Return a description of the old vectors."""
         table, sql = self._table, self._sql
         with self._client.reading() as cursor:
             state = read_state(cursor, table)
@@ -161,17 +164,19 @@ class PgReader(Database):
             rows_without=without,
             dim=dim,
             element_type=next(name for name, kind in VECTOR_TYPES.items() if kind == table.kind),
-            distance=next((one.distance for one in indexes if one.distance), None),
-            index="; ".join(str(one) for one in indexes) or None,
+            distance=next((index.distance for index in indexes if index.distance), None),
+            index="; ".join(map(str, indexes)) or None,
             id_type=ID_TYPES[table.id_kind],
             columns=table.others,
             space=_space(comment),
         )
 
     def stage(self) -> Stage:
+        """Return the state of the migration, according to the catalog."""
         return self._state().stage
 
     def note(self) -> Mapping[str, str]:
+        """Return the note in the comment on the side table."""
         return self._state().note
 
     def _state(self) -> State:
@@ -179,6 +184,7 @@ class PgReader(Database):
             return read_state(cursor, self._table)
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield the rows in the order of their ids."""
         sql = self._sql
         while True:
             with self._client.reading() as cursor:
@@ -189,31 +195,33 @@ class PgReader(Database):
                 query = sql.SQL("SELECT {}, t.vector, t.modality FROM {} {} ORDER BY t.id LIMIT {}").format(
                     self._id,
                     self._source(state) if side == "old" else self._new(state),
-                    self._behind(after),
+                    self._after(after),
                     sql.Literal(batch),
                 )
-                found = cursor.execute(query, [] if after is None else [after]).fetchall()
-            if not found:
+                rows = cursor.execute(query, [] if after is None else [after]).fetchall()
+            if not rows:
                 return
-            block = self._block(found, kind, dim, state)
+            block = self._block(rows, kind, dim)
             yield block
             after = block.cursor
 
-    def _behind(self, after: Cursor | None) -> Composed:
+    def _after(self, after: Cursor | None) -> Composed:
         return self._sql.SQL("" if after is None else f"WHERE t.id > $1::{self._id_type}")
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return the rows of these ids that exist and have a vector."""
         with self._client.reading() as cursor:
             state = read_state(cursor, self._table)
             kind, dim = self._shape(cursor, state, side)
             if side == "new" and state.kind is None:
-                return self._block([], kind, dim, state)
+                return self._block([], kind, dim)
             query = self._sql.SQL(
                 f"SELECT {{}}, t.vector, t.modality FROM {{}} WHERE t.id = ANY($1::{self._id_type}[])"
             ).format(self._id, self._source(state, all_rows=True) if side == "old" else self._new(state))
-            return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim, state)
+            return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
 
     def count(self, side: Side = "old") -> int:
+        """Return how many rows have a vector."""
         with self._client.reading() as cursor:
             state = read_state(cursor, self._table)
             if side == "new" and state.kind is None:
@@ -222,12 +230,14 @@ class PgReader(Database):
             return int(one_row(cursor, self._sql.SQL("SELECT count(*) FROM {}").format(source))[0])
 
     def repeated_ids(self) -> list[str]:
+        """Return up to ten ids that several rows have."""
         with self._client.reading() as cursor:
             state = read_state(cursor, self._table)
             query = self._sql.SQL("SELECT t.id::text FROM {} GROUP BY t.id HAVING count(*) > 1 LIMIT 10")
-            return [str(one) for (one,) in cursor.execute(query.format(self._source(state))).fetchall()]
+            return [str(id_) for (id_,) in cursor.execute(query.format(self._source(state))).fetchall()]
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield the old side's rows with their new vectors, from a single read."""
         sql, after = self._sql, None
         while True:
             with self._client.reading() as cursor:
@@ -241,18 +251,18 @@ class PgReader(Database):
                     self._id,
                     self._source(state),
                     self._table.identifier(self._table.side),
-                    self._behind(after),
+                    self._after(after),
                     sql.Literal(batch),
                 )
-                found = cursor.execute(query, [] if after is None else [after]).fetchall()
-            if not found:
+                rows = cursor.execute(query, [] if after is None else [after]).fetchall()
+            if not rows:
                 return
-            block = self._block([row[:3] for row in found], self._table.kind, dim, state)
-            has = np.array([row[3] is not None for row in found])
-            new = np.zeros((len(found), dim), np.float32)
-            if has.any():
-                new[has] = decode_vectors([row[3] for row in found if row[3] is not None], kind, self._place)
-            yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+            block = self._block([row[:3] for row in rows], self._table.kind, dim)
+            has_new = np.array([row[3] is not None for row in rows])
+            new = np.zeros((len(rows), dim), np.float32)
+            if has_new.any():
+                new[has_new] = decode_vectors([row[3] for row in rows if row[3] is not None], kind, self._place)
+            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
             after = block.cursor
         yield from super().scan_pairs(batch=batch)
 
@@ -264,39 +274,37 @@ class PgReader(Database):
                 state = read_state(cursor, self._table)
                 if state.kind is None:
                     return
-                query = sql.SQL(
-                    "SELECT {} FROM {} t WHERE {} ORDER BY t.id LIMIT {}".replace(
-                        "WHERE", "WHERE" if after is None else f"WHERE t.id > $1::{self._id_type} AND"
-                    )
-                ).format(
+                condition = "" if after is None else f"t.id > $1::{self._id_type} AND"
+                query = sql.SQL(f"SELECT {{}} FROM {{}} t WHERE {condition} {{}} ORDER BY t.id LIMIT {{}}").format(
                     self._id, self._table.identifier(self._table.side), self._orphaned("t", state), sql.Literal(batch)
                 )
-                found = cursor.execute(query, [] if after is None else [after]).fetchall()
-            if not found:
+                rows = cursor.execute(query, [] if after is None else [after]).fetchall()
+            if not rows:
                 return
-            after = found[-1][0]
-            yield self._ids([one for (one,) in found])
+            after = rows[-1][0]
+            yield self._ids([id_ for (id_,) in rows])
 
-    def _orphaned(self, side: str, state: State) -> Composed:
-        """Return the SQL condition that selects these rows of the side table."""
+    def _orphaned(self, alias: str, state: State) -> Composed:
+        """Return an SQL condition for the rows of :meth:`orphans`, given the alias of the side table."""
         sql, table = self._sql, self._table
         return sql.SQL(
             "{s}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE u.{ids} = {s}.id AND ({s}.own OR u.{column} IS NOT NULL))"
         ).format(
-            s=sql.Identifier(side),
+            s=sql.Identifier(alias),
             rows=table.identifier(state.rows),
             ids=sql.Identifier(table.ids),
             column=sql.Identifier(table.column),
         )
 
     def close(self) -> None:
+        """Close both connections."""
         self._client.close()
 
 
 def _space(comment: str | None) -> Space:
     """Return the space in the comment on a column, which is JSON with the key that files of vectors use; an unknown space for any other comment."""
     try:
-        facts = json.loads(comment or "")["congruence.space"]
+        facts = json.loads(comment or "")[SPACE_KEY]
         return Space.from_dict(json.loads(facts) if isinstance(facts, str) else facts)
     except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
         return Space()

@@ -84,25 +84,25 @@ class _Column:
 
 def obstacles(cursor: Cursor, table: Table) -> list[str]:
     """Return the reasons why a view would show readers something other than the new vectors, or more than they may see; each is a phrase."""
-    found = []
+    reasons = []
     views = sorted(name for (name,) in cursor.execute(_VIEWS, [table.oid, table.attnum]).fetchall() if name is not None)
     if views:
-        found.append(
+        reasons.append(
             f"views that would still show the old vectors: {', '.join(views)} (drop them, and create them again after the switch)"
         )
-    rows, columns, unique = one_row(cursor, _SECURITY, [table.oid, table.ids])
-    if rows:
-        found.append("row-level security, which a view bypasses")
-    if columns:
-        found.append("grants of single columns, which a view would not keep")
+    row_security, column_grants, unique = one_row(cursor, _SECURITY, [table.oid, table.ids])
+    if row_security:
+        reasons.append("row-level security, which a view bypasses")
+    if column_grants:
+        reasons.append("grants of single columns, which a view would not keep")
     if not unique:
-        found.append(f"no unique index on {table.ids!r}")
-    return found
+        reasons.append(f"no unique index on {table.ids!r}")
+    return reasons
 
 
 def _columns(cursor: Cursor, table: Table, rows: str) -> list[_Column]:
-    found = cursor.execute(_DETAILS, [table.oid, table.identifier(rows).as_string()]).fetchall()
-    return [_Column(*one) for one in found]
+    details = cursor.execute(_DETAILS, [table.oid, table.identifier(rows).as_string()]).fetchall()
+    return [_Column(*row) for row in details]
 
 
 def make_view(cursor: Cursor, table: Table) -> bool:
@@ -116,8 +116,10 @@ def make_view(cursor: Cursor, table: Table) -> bool:
     sql = require("psycopg.sql", extra="pgvector")
     name = sql.Identifier
     columns = _columns(cursor, table, table.name)
-    rows, side, view = (table.identifier(one) for one in (table.renamed, table.side, table.name))
-    owner = one_row(cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid])
+    rows, side, view = (table.identifier(target) for target in (table.renamed, table.side, table.name))
+    owner, user = one_row(
+        cursor, "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
+    )
     grants = cursor.execute(_GRANTS, [table.oid]).fetchall()
     # The view joins both tables, so a row without a row in the side table would not be visible.
     cursor.execute(
@@ -125,28 +127,28 @@ def make_view(cursor: Cursor, table: Table) -> bool:
             side, name(table.ids), view
         )
     )
-    required = next(one.required for one in columns if one.name == table.column)
+    required = next(column.required for column in columns if column.name == table.column)
     if required:
         cursor.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL").format(view, name(table.column)))
     cursor.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(view, name(table.renamed)))
     shown = sql.SQL(", ").join(
-        sql.SQL("s.vector AS {}").format(name(one.name))
-        if one.name == table.column
-        else sql.SQL("t.{}").format(name(one.name))
-        for one in columns
+        sql.SQL("s.vector AS {}").format(name(column.name))
+        if column.name == table.column
+        else sql.SQL("t.{}").format(name(column.name))
+        for column in columns
     )
     cursor.execute(
         sql.SQL("CREATE VIEW {} AS SELECT {} FROM {} t JOIN {} s ON s.id = t.{}").format(
             view, shown, rows, side, name(table.ids)
         )
     )
-    for one in columns:
-        default = sql.SQL(one.default) if one.default and not one.generated else None
-        if one.sequence:
-            default = sql.SQL("nextval({}::regclass)").format(sql.Literal(one.sequence))
+    for column in columns:
+        default = sql.SQL(column.default) if column.default and not column.generated else None
+        if column.sequence:
+            default = sql.SQL("nextval({}::regclass)").format(sql.Literal(column.sequence))
         if default is not None:
             cursor.execute(
-                sql.SQL("ALTER VIEW {} ALTER COLUMN {} SET DEFAULT {}").format(view, name(one.name), default)
+                sql.SQL("ALTER VIEW {} ALTER COLUMN {} SET DEFAULT {}").format(view, name(column.name), default)
             )
     writer = table.identifier(table.writer)
     cursor.execute(
@@ -174,27 +176,27 @@ def make_view(cursor: Cursor, table: Table) -> bool:
                 sql.SQL(" WITH GRANT OPTION") if grantable else sql.SQL(""),
             )
         )
-    if owner[0] != owner[1]:
-        for kind, one in (("VIEW", view), ("TABLE", side), ("FUNCTION", sql.SQL("{}()").format(writer))):
-            cursor.execute(sql.SQL("ALTER {} {} OWNER TO {}").format(sql.SQL(kind), one, name(owner[0])))
+    if owner != user:
+        for kind, target in (("VIEW", view), ("TABLE", side), ("FUNCTION", sql.SQL("{}()").format(writer))):
+            cursor.execute(sql.SQL("ALTER {} {} OWNER TO {}").format(sql.SQL(kind), target, name(owner)))
     return required
 
 
 def _writer_body(table: Table, columns: list[_Column]) -> Composed:
     sql = require("psycopg.sql", extra="pgvector")
 
-    def each(pattern: str, some: list[_Column]) -> Composed:
-        return sql.SQL(", ").join(sql.SQL(pattern).format(sql.Identifier(one.name)) for one in some)
+    def each(pattern: str, which: list[_Column]) -> Composed:
+        return sql.SQL(", ").join(sql.SQL(pattern).format(sql.Identifier(column.name)) for column in which)
 
-    kept = [one for one in columns if one.name != table.column]
-    inserted = [one for one in kept if not one.generated]
-    updated = [one for one in inserted if one.identity != "a"]
+    kept = [column for column in columns if column.name != table.column]
+    inserted = [column for column in kept if not column.generated]
+    updated = [column for column in inserted if column.identity != "a"]
     rows = table.identifier(table.renamed)
     update = sql.SQL("")
     if updated:
         update = sql.SQL("UPDATE {} SET {} WHERE {} = OLD.{} RETURNING {} INTO {};").format(
             rows,
-            sql.SQL(", ").join(sql.SQL("{0} = NEW.{0}").format(sql.Identifier(one.name)) for one in updated),
+            sql.SQL(", ").join(sql.SQL("{0} = NEW.{0}").format(sql.Identifier(column.name)) for column in updated),
             sql.Identifier(table.ids),
             sql.Identifier(table.ids),
             each("{}", kept),
@@ -253,18 +255,18 @@ def make_table(cursor: Cursor, table: Table, kind: str, dim: int, *, required: b
         "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
         [table.oid, table.ids],
     )[0]
-    found = table.identifier(table.finder)
+    finder = table.identifier(table.finder)
     body = sql.SQL("SELECT vector FROM {} WHERE id = $1").format(table.identifier(table.side))
     cursor.execute(
         sql.SQL("CREATE FUNCTION {}({}) RETURNS {} LANGUAGE sql STABLE AS {}").format(
-            found, sql.SQL(id_type), type_, sql.Literal(body.as_string())
+            finder, sql.SQL(id_type), type_, sql.Literal(body.as_string())
         )
     )
     cursor.execute(
         sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING {}({})").format(
-            table.identifier(table.name), sql.Identifier(table.column), type_, found, sql.Identifier(table.ids)
+            table.identifier(table.name), sql.Identifier(table.column), type_, finder, sql.Identifier(table.ids)
         )
     )
-    cursor.execute(sql.SQL("DROP FUNCTION {}({})").format(found, sql.SQL(id_type)))
+    cursor.execute(sql.SQL("DROP FUNCTION {}({})").format(finder, sql.SQL(id_type)))
     if required:
         _require(cursor, table)

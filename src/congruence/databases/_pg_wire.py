@@ -31,7 +31,7 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
         One value per row; no NULL.
     kind : {"vector", "halfvec", "bit"}
     place : str
-        Name of the place, for error messages.
+        Name of the table, for error messages.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
     if len(widths) > 1:
         dims = " and ".join(str((width - 4) // number.itemsize) for width in sorted(widths)[:2])
         raise DatabaseError(
-            f"Got vectors of {dims} dimensions in {place}; expected one width. Choose the rows of one width by a condition (rows=)."
+            f"Got vectors of {dims} dimensions in {place}; expected one width. Select the rows of one width by a condition (rows=)."
         )
     bytes_of_rows = np.frombuffer(b"".join(values), np.uint8).reshape(len(values), -1)
     return np.ascontiguousarray(bytes_of_rows[:, 4:]).view(number).astype(np.float32)
@@ -97,7 +97,7 @@ def copy_stream(ids: pa.Array, vectors: np.ndarray, id_kind: str, kind: str) -> 
     data, width = memoryview(rows.tobytes()), rows.itemsize
     parts: list[bytes | memoryview] = [_HEADER]
     for k, text in enumerate(ids.to_pylist()):
-        one = text.encode()
-        parts += (b"\0\2", len(one).to_bytes(4, "big"), one, data[k * width : (k + 1) * width])
+        encoded = text.encode()
+        parts += (b"\0\2", len(encoded).to_bytes(4, "big"), encoded, data[k * width : (k + 1) * width])
     parts.append(_TRAILER)
     return b"".join(parts)

@@ -23,6 +23,7 @@ from congruence.databases._pg_client import one_row
 from congruence.databases._pg_index import VectorIndex, order_by, read_indexes
 from congruence.databases._pg_reader import VECTOR_TYPES, PgReader
 from congruence.databases._pg_wire import copy_stream
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.errors import MigrationError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class PgVector(PgReader):
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the side table. Also raises MigrationError if the view could not replace the user's table without loss."""
+        """Create the side table; see :meth:`Database.prepare`. Also raises MigrationError if the view could not replace the user's table without loss."""
         sql, table = self._sql, self._table
         kind = VECTOR_TYPES[check_choice(element_type, self.capabilities.element_types, "element_type")]
         note = {str(key): str(value) for key, value in (note or {}).items()}
@@ -92,10 +93,10 @@ class PgVector(PgReader):
             )
             cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(side, sql.Literal(side_comment(table, note))))
 
-    def _refuse(self, found: list[str]) -> None:
-        if found:
+    def _refuse(self, obstacles: list[str]) -> None:
+        if obstacles:
             raise MigrationError(
-                f"Got {self._place} with {'; '.join(found)}; expected none of these. Remove them before the migration."
+                f"Got {self._place} with {'; '.join(obstacles)}; expected none of these. Remove them before the migration."
             )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
@@ -106,7 +107,7 @@ class PgVector(PgReader):
         with self._client.writing() as cursor:
             # :meth:`flush` waits for the disk, once for many writes.
             cursor.execute("SET LOCAL synchronous_commit = off")
-            state = self._made(cursor)
+            state = self._require_new(cursor)
             stream = copy_stream(ids, np.asarray(vectors, np.float32), table.id_kind, state.kind or "")
             into = sql.SQL("COPY {} (id, vector) FROM STDIN (FORMAT BINARY)")
             side = table.identifier(table.side)
@@ -143,10 +144,11 @@ class PgVector(PgReader):
                 copy.write(copy_stream(pa.array(range(len(vectors))), vectors, "int8", kind))
             return time.perf_counter() - started
 
-    def _made(self, cursor: Cursor) -> State:
+    def _require_new(self, cursor: Cursor) -> State:
+        """Return the state of the migration. Raises MigrationError if there are no new vectors."""
         state = read_state(cursor, self._table)
         if state.kind is None or state.dim is None:
-            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+            raise no_new_vectors(self._place)
         return state
 
     def flush(self) -> None:
@@ -159,20 +161,19 @@ class PgVector(PgReader):
     def delete(self, ids: pa.Array) -> None:
         """Remove rows of the side table; after the switch, only set their vectors to null, since the view hides rows without a side row."""
         with self._client.writing() as cursor:
-            state = self._made(cursor)
-            # After the switch, the view hides rows that have no row in the side table.
-            what = "UPDATE {} SET vector = NULL" if state.stage is Stage.SWITCHED else "DELETE FROM {}"
-            query = self._sql.SQL(f"{what} WHERE id = ANY($1::{self._id_type}[])")
+            state = self._require_new(cursor)
+            verb = "UPDATE {} SET vector = NULL" if state.stage is Stage.SWITCHED else "DELETE FROM {}"
+            query = self._sql.SQL(f"{verb} WHERE id = ANY($1::{self._id_type}[])")
             cursor.execute(query.format(self._table.identifier(self._table.side)), [self._parameter(ids)])
 
     # ---- index -------------------------------------------------------------------------------------------------------
 
-    def _likes(self, cursor: Cursor, state: State) -> list[VectorIndex]:
+    def _planned_indexes(self, cursor: Cursor, state: State) -> list[VectorIndex]:
         """Return the indexes to build over the new vectors, with the names of the old indexes."""
         if state.kind is None or state.dim is None:
             return []
         old = read_indexes(cursor, self._table.oid, self._table.attnum)
-        return [like for one in old if (like := one.like(state.kind, state.dim)) is not None]
+        return [new for index in old if (new := index.like(state.kind, state.dim)) is not None]
 
     def _side_indexes(self, cursor: Cursor) -> list[VectorIndex]:
         """Return the indexes over the new vectors."""
@@ -191,12 +192,12 @@ class PgVector(PgReader):
         into the server's ``maintenance_work_mem`` takes many times longer to build.
         """
         with self._client.writing() as cursor:
-            state = self._made(cursor)
+            state = self._require_new(cursor)
             if not self._side_indexes(cursor):
-                for one in self._likes(cursor, state):
-                    one.create(cursor, self._table, self._table.side, "vector", state.dim or 0)
-            made = self._side_indexes(cursor)
-        return "; ".join(str(one) for one in made) or None
+                for index in self._planned_indexes(cursor, state):
+                    index.create(cursor, self._table, self._table.side, "vector", state.dim or 0)
+            indexes = self._side_indexes(cursor)
+        return "; ".join(map(str, indexes)) or None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Search with the distance of the index, one query at a time; ``hnsw.ef_search`` is ``k``, but at least 40 and at most 1,000."""
@@ -205,29 +206,29 @@ class PgVector(PgReader):
             state = read_state(cursor, table)
             kind, dim = self._shape(cursor, state, side)
             old = read_indexes(cursor, table.oid, table.attnum)
-            distance = next((one.distance for one in old if one.distance), "cosine")
+            distance = next((index.distance for index in old if index.distance), "cosine")
             if kind == "bit":
                 distance = "hamming"
             indexes = old if side == "old" else self._side_indexes(cursor)
-            index = next((one for one in indexes if distance in (one.distance, one.metric)), None)
+            index = next((index for index in indexes if distance in (index.distance, index.metric)), None)
             type_ = table.vector_type(index.kind if index else kind, dim)
             order = order_by(table, sql.SQL("t.vector"), type_, distance, index is not None and index.cast, sql)
             query = sql.SQL("SELECT {} FROM {} ORDER BY {} LIMIT {}").format(
                 self._id, self._source(state) if side == "old" else self._new(state), order, sql.Literal(k)
             )
             cursor.execute("SELECT set_config('hnsw.ef_search', $1, true)", [str(min(1000, max(40, k)))])
-            found = []
+            results = []
             for row in np.asarray(queries, np.float32):
                 text = "[" + ",".join(map(repr, row.tolist())) + "]"
                 if kind == "bit":
-                    text = "".join("1" if one else "0" for one in (row > 0).tolist())
-                found.append(self._ids([one for (one,) in cursor.execute(query, [text]).fetchall()]))
-        return found
+                    text = "".join("1" if bit else "0" for bit in (row > 0).tolist())
+                results.append(self._ids([id_ for (id_,) in cursor.execute(query, [text]).fetchall()]))
+        return results
 
     # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def _lock(self, cursor: Cursor, state: State) -> None:
-        names = [self._table.identifier(one) for one in (state.rows, self._table.side)]
+        names = [self._table.identifier(name) for name in (state.rows, self._table.side)]
         cursor.execute(self._sql.SQL("LOCK TABLE {}, {} IN ACCESS EXCLUSIVE MODE").format(*names))
 
     def switch(self) -> None:
@@ -242,7 +243,7 @@ class PgVector(PgReader):
         """
         sql, table = self._sql, self._table
         with self._client.writing(lock=True) as cursor:
-            state = self._made(cursor)
+            state = self._require_new(cursor)
             if state.stage is Stage.SWITCHED:
                 return
             self._lock(cursor, state)
@@ -281,17 +282,15 @@ class PgVector(PgReader):
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, table)
             if state.stage is not Stage.SWITCHED or state.kind is None or state.dim is None:
-                raise MigrationError(
-                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch first, then drop the old ones."
-                )
+                raise not_switched(self._place)
             self._lock(cursor, state)
-            indexes = self._likes(cursor, state)
-            for one in read_indexes(cursor, table.oid, table.attnum):
-                cursor.execute(sql.SQL("DROP INDEX {}").format(table.identifier(one.name)))
+            indexes = self._planned_indexes(cursor, state)
+            for index in read_indexes(cursor, table.oid, table.attnum):
+                cursor.execute(sql.SQL("DROP INDEX {}").format(table.identifier(index.name)))
             ddl.restore_table(cursor, table, required=False)
             ddl.make_table(cursor, table, state.kind, state.dim, required=state.required)
-            for one in indexes:
-                one.create(cursor, table, table.name, table.column, state.dim, one.name)
+            for index in indexes:
+                index.create(cursor, table, table.name, table.column, state.dim, index.name)
             cursor.execute(sql.SQL("DROP TABLE {}").format(table.identifier(table.side)))
         self._table = replace(table, kind=state.kind, dim=state.dim)
 
@@ -300,8 +299,6 @@ class PgVector(PgReader):
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, self._table)
             if state.stage is Stage.SWITCHED:
-                raise MigrationError(
-                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back first, then discard the new ones."
-                )
+                raise already_switched(self._place)
             if state.kind is not None:
                 cursor.execute(self._sql.SQL("DROP TABLE {}").format(self._table.identifier(self._table.side)))
