@@ -99,7 +99,7 @@ class Lance(Kind):
     modules = ()  # Lance must not be imported before a fork
     inner = (
         "congruence.databases._lance_staging.Staging._store",
-        "congruence.databases._lance_column._commit",
+        "congruence.databases._lance_column.commit",
         "congruence.databases._lance_staging.Staging.keep",
         "lance.LanceDataset.alter_columns",
         "lance.LanceDataset.update_field_metadata",

@@ -448,7 +448,7 @@ def test_what_is_refused(tmp_path):
         open_database(where)
     with pytest.raises(ParameterError, match="column of ids"):
         open_database(where, table="other")
-    with pytest.raises(CongruenceError, match="no Lance table"):
+    with pytest.raises(CongruenceError, match="there is no Lance table"):
         open_database(tmp_path / "none.lance")
     database.create_table("nulls", pa.table({"id": pa.array([1, None]), "a": vectors[:2]}))
     with pytest.raises(DatabaseError, match="without id"), open_database(where, table="nulls") as found:

@@ -47,33 +47,33 @@ class VectorIndex(NamedTuple):
 
 def find_index(data: lance.LanceDataset, column: str) -> VectorIndex | None:
     """Return the vector index of a column, if it has one."""
-    for one in data.describe_indices():
-        if list(one.field_names) != [column] or "metric_type" not in one.details:
+    for index in data.describe_indices():
+        if list(index.field_names) != [column] or "metric_type" not in index.details:
             continue
-        details, facts = one.details, data.stats.index_stats(one.name)
-        coded, graph = details.get("compression") or {}, details.get("hnsw")
+        details, statistics = index.details, data.stats.index_stats(index.name)
+        compression, graph = details.get("compression") or {}, details.get("hnsw")
         return VectorIndex(
-            one.name,
-            one.index_type,
+            index.name,
+            index.index_type,
             str(details["metric_type"]).lower(),
-            max((int(part.get("num_partitions") or 1) for part in facts["indices"]), default=1),
-            coded.get("num_sub_vectors"),
-            coded.get("num_bits"),
+            max((int(part.get("num_partitions") or 1) for part in statistics["indices"]), default=1),
+            compression.get("num_sub_vectors"),
+            compression.get("num_bits"),
             (graph["max_connections"], graph["construction_ef"]) if graph else None,
-            data.schema.field(column).type.list_size if hasattr(data.schema.field(column).type, "list_size") else 0,
-            int(facts["num_unindexed_rows"]),
+            getattr(data.schema.field(column).type, "list_size", 0),
+            int(statistics["num_unindexed_rows"]),
         )
     return None
 
 
 def describe_index(index: VectorIndex) -> str:
     """Return a short description of an index: kind, metric and parameters."""
-    words = [index.kind, index.metric, f"{index.partitions} partitions"]
+    parts = [index.kind, index.metric, f"{index.partitions} partitions"]
     if index.sub_vectors:
-        words.append(f"{index.sub_vectors} sub-vectors")
+        parts.append(f"{index.sub_vectors} sub-vectors")
     if index.hnsw:
-        words.append("m={}, ef_construction={}".format(*index.hnsw))
-    return ", ".join(words)
+        parts.append("m={}, ef_construction={}".format(*index.hnsw))
+    return ", ".join(parts)
 
 
 def index_like(data: lance.LanceDataset, like: VectorIndex, column: str, name: str | None) -> None:
@@ -99,6 +99,7 @@ def index_like(data: lance.LanceDataset, like: VectorIndex, column: str, name: s
         options["num_bits"] = like.bits
     if like.hnsw:
         options["m"], options["ef_construction"] = like.hnsw
-    names = {one.name for one in data.describe_indices()}
-    free = next(one for one in (f"{column}_idx{k or ''}" for k in range(len(names) + 1)) if one not in names)
-    data.create_index(quoted(column), like.kind, name=name or free, replace=name is not None, **options)
+    names = {index.name for index in data.describe_indices()}
+    candidates = (f"{column}_idx{k or ''}" for k in range(len(names) + 1))
+    unused = next(candidate for candidate in candidates if candidate not in names)
+    data.create_index(quoted(column), like.kind, name=name or unused, replace=name is not None, **options)

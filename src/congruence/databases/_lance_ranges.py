@@ -14,21 +14,20 @@ import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
 from congruence.databases._lance_column import commit, stream
-from congruence.databases._lance_reader import LanceReader, client
-from congruence.databases._lance_staging import matrix_of
+from congruence.databases._lance_reader import LanceReader, import_lance
+from congruence.databases._lance_staging import matrix_of, offset_of
 from congruence.databases._lance_table import TablePlace, flat_of, storage_of
 from congruence.databases._partitioned import Change, Partitioned, WrittenFile
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     import lance
+    from lance.file import LanceFileWriter
 
 __all__ = ["LanceRanges"]
 
 #: Number of rows written at a time if no batch size is given.
 _ROWS = 4096
-
-_OFFSET = np.uint64(2**32 - 1)
 
 _T = TypeVar("_T")
 
@@ -48,7 +47,7 @@ class LanceRanges(LanceReader, Partitioned):
         return {**self.__dict__, "_lance": None, "_lock": None, "_seen": deque()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lance=client(), _lock=Lock())
+        self.__dict__.update(state, _lance=import_lance(), _lock=Lock())
 
     @property
     def whole_files_only(self) -> bool:
@@ -67,15 +66,15 @@ class LanceRanges(LanceReader, Partitioned):
             )
         data = self._settled()
         self._version = data.version
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         rows = most
-        for number, more in sorted((one.fragment_id, one.count_rows()) for one in data.get_fragments()):
-            if rows + more > most:
-                found.append((number, number + 1))
+        for number, count in sorted((fragment.fragment_id, fragment.count_rows()) for fragment in data.get_fragments()):
+            if rows + count > most:
+                ranges.append((number, number + 1))
                 rows = 0
-            found[-1] = (found[-1][0], number + 1)
-            rows += more
-        return iter(found)
+            ranges[-1] = (ranges[-1][0], number + 1)
+            rows += count
+        return iter(ranges)
 
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
         """Write a new column file for each fragment in which vectors change; see :meth:`Partitioned.revise`."""
@@ -103,19 +102,19 @@ class LanceRanges(LanceReader, Partitioned):
             for piece in run_ahead(pieces()):
                 block, has_old, addresses = self._paired(piece)
                 values, has = matrix_of(piece.column(2))
-                found = change(block) if len(block.ids) else None
-                if found is not None:
-                    which, vectors = found
+                result = change(block) if len(block.ids) else None
+                if result is not None:
+                    which, vectors = result
                     rows = np.flatnonzero(has_old)[which]
                     values, has = values.copy(), has.copy()
                     values[rows] = flat_of(vectors, kind).reshape(len(rows), kind.list_size)
                     has[rows] = True
-                yield (addresses & _OFFSET).astype(np.int64), values, has, found is not None
+                yield offset_of(addresses), values, has, result is not None
 
         column = _Column(data, fragment, new, kind, self._place)
         try:
-            for one in run_ahead(changed()):
-                column.add(*one)
+            for rows in run_ahead(changed()):
+                column.add(*rows)
             file = column.close()
         except BaseException:
             column.abandon()
@@ -138,22 +137,22 @@ class LanceRanges(LanceReader, Partitioned):
         if not files:
             return 0
 
-        def make() -> list[WrittenFile]:
+        def commit_fitting() -> list[WrittenFile]:
             from lance.fragment import DataFile
 
             data = self._open()
             field = data.lance_schema.field(self._side(data, "new")).id()
-            known = {one.fragment_id: one for one in data.get_fragments()}
-            fitting = [one for one in files if _fits(known.get(one["fragment"]), field, one)]
+            fragments = {fragment.fragment_id: fragment for fragment in data.get_fragments()}
+            fitting = [file for file in files if _fits(fragments.get(file["fragment"]), field, file)]
             if fitting:
-                commit(data, [(one["fragment"], DataFile(**one["file"])) for one in fitting])
+                commit(data, [(file["fragment"], DataFile(**file["file"])) for file in fitting])
             return fitting
 
-        taken = [one["fragment"] for one in self._change(make)]
-        for one in files:
-            if one["fragment"] not in taken:
-                _remove(self._place, str(one["file"]["path"]))
-        return len(files) - len(taken)
+        committed = [file["fragment"] for file in self._change(commit_fitting)]
+        for file in files:
+            if file["fragment"] not in committed:
+                _remove(self._place, str(file["file"]["path"]))
+        return len(files) - len(committed)
 
 
 def _remove(place: TablePlace, name: str) -> None:
@@ -164,7 +163,7 @@ def _remove(place: TablePlace, name: str) -> None:
 
 def _other_files(fragment: lance.LanceFragment, field: int) -> list[str]:
     """Return the paths of a fragment's files, except the file that contains only this field."""
-    return sorted(one.path for one in fragment.data_files() if list(one.fields) != [field])
+    return sorted(file.path for file in fragment.data_files() if list(file.fields) != [field])
 
 
 def _plain(file: lance.fragment.DataFile) -> dict[str, object]:
@@ -198,7 +197,7 @@ class _Column:
         self._data, self._fragment, self._column, self._kind, self._place = data, fragment, column, kind, place
         self._schema = pa.schema([pa.field(column, kind)])
         self._name = f"{uuid.uuid4()}.lance"
-        self._writer: Any = None
+        self._writer: LanceFileWriter | None = None
         self._written = 0
 
     def add(self, offsets: np.ndarray, values: np.ndarray, has: np.ndarray, changed: bool) -> None:
@@ -227,7 +226,7 @@ class _Column:
         path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
         self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
         for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
-            at = (np.asarray(batch.column(1)) & _OFFSET).astype(np.int64)
+            at = offset_of(np.asarray(batch.column(1)))
             n = int(np.searchsorted(at, first))
             if n:
                 values, has = matrix_of(batch.column(0))
@@ -236,7 +235,8 @@ class _Column:
                 return
 
     def _write(self, at: np.ndarray, values: np.ndarray, has: np.ndarray, stop: int) -> None:
-        """Append the physical rows up to ``stop``; rows that are not given are deleted ones, and become null."""
+        """Append the physical rows up to ``stop``; rows that are not passed are deleted ones, and become null."""
+        assert self._writer is not None
         full = np.zeros(stop - self._written, bool)
         full[at - self._written] = has
         if len(at) == len(full):
@@ -255,9 +255,11 @@ class _Column:
 
         if self._writer is None:
             return None
-        none, nothing = np.empty(0, np.int64), np.empty((0, self._kind.list_size))
+        no_rows, no_vectors = np.empty(0, np.int64), np.empty((0, self._kind.list_size))
         while self._written < self._fragment.physical_rows:
-            self._write(none, nothing, np.empty(0, bool), min(self._written + _ROWS, self._fragment.physical_rows))
+            self._write(
+                no_rows, no_vectors, np.empty(0, bool), min(self._written + _ROWS, self._fragment.physical_rows)
+            )
         self._writer.close()
         return DataFile.create(self._data, self._name)
 

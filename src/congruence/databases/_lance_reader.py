@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -31,30 +31,31 @@ from congruence.databases._base import (
 )
 from congruence.databases._lance_column import quoted, stream
 from congruence.databases._lance_index import describe_index, find_index
-from congruence.databases._lance_staging import UNKNOWN, fragment_of, matrix_of
+from congruence.databases._lance_staging import UNKNOWN, fragment_of, matrix_of, offset_of
 from congruence.databases._lance_table import (
     NEW,
     OLD,
     as_ids,
+    decoded_metadata,
     dim_of,
     find_columns,
     find_table,
     is_bits,
     note_of,
     numbers_of,
-    refusals,
     storage_of,
-    texts,
+    translated_errors,
 )
 from congruence.databases._metadata import space_in
-from congruence.errors import DatabaseError, MigrationError, ParameterError
+from congruence.databases._stage_errors import no_new_vectors
+from congruence.errors import DatabaseError, ParameterError
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     import lance
 
-__all__ = ["LanceReader", "client"]
+__all__ = ["LanceReader", "import_lance"]
 
 #: Number of rows whose addresses are remembered from recent scans, so that writing them needs no search.
 _REMEMBERED = 2**18
@@ -73,11 +74,11 @@ class LanceReader(Database):
         modality_column: str | None = None,
         rows: str | None = None,
     ) -> None:
-        self._lance = client()
+        self._lance = import_lance()
         self._place = find_table(address, table)
         self._where = rows
         data = self._open()
-        primary = [one.name() for one in data.lance_schema.fields() if one.is_unenforced_primary_key()]
+        primary = [field.name() for field in data.lance_schema.fields() if field.is_unenforced_primary_key()]
         self._column, self._ids, self._modalities = find_columns(
             data.schema, primary, self._place, column, ids, modality_column
         )
@@ -91,11 +92,11 @@ class LanceReader(Database):
 
     def _open(self) -> lance.LanceDataset:
         """Open the latest version."""
-        with refusals(self._place, None):
+        with translated_errors(self._place, None):
             return self._lance.dataset(self._place.uri, storage_options=self._place.options)
 
     def _errors(self) -> AbstractContextManager[None]:
-        return refusals(self._place, self._where)
+        return translated_errors(self._place, self._where)
 
     def _names(self, data: lance.LanceDataset) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, according to one version."""
@@ -104,16 +105,17 @@ class LanceReader(Database):
         if self._column not in names or {new, old} <= names:
             raise DatabaseError(
                 f"Got columns {', '.join(sorted(names & {self._column, new, old}))} in {self._place}; expected {self._column} and "
-                f"one of {new} and {old} at most. Rename or drop what another program has made."
+                f"one of {new} and {old} at most. Rename or drop the columns that another program created."
             )
         if old in names:
             return Stage.SWITCHED, old, self._column
         return (Stage.PREPARED if new in names else Stage.UNTOUCHED), self._column, new
 
     def _side(self, data: lance.LanceDataset, side: Side) -> str:
+        """Return the column of a side. Raises MigrationError if there are no new vectors."""
         stage, old, new = self._names(data)
         if side == "new" and stage is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+            raise no_new_vectors(str(self._place))
         return old if side == "old" else new
 
     def info(self) -> DatabaseInfo:
@@ -122,30 +124,25 @@ class LanceReader(Database):
         _, old, new = self._names(data)
         own = {old, new, self._ids}
         value_type = storage_of(data.schema.field(old).type)
-        id_type = storage_of(data.schema.field(self._ids).type)
+        element_type = "float16" if value_type.value_type == pa.float16() else "float32"
+        if is_bits(value_type):
+            element_type = "binary"
+        ids = storage_of(data.schema.field(self._ids).type)
         with self._errors():
             total = data.count_rows(self._where)
             rows = data.count_rows(self._having(old))
-            found = find_index(data, old)
+            index = find_index(data, old)
             return DatabaseInfo(
                 place=str(self._place),
                 rows=rows,
                 dim=dim_of(value_type),
-                element_type="binary"
-                if is_bits(value_type)
-                else "float16"
-                if value_type.value_type == pa.float16()
-                else "float32",
+                element_type=element_type,
                 rows_without=total - rows,
-                distance=found.metric if found and found.metric != "hamming" else None,
-                index=describe_index(found) if found else None,
-                id_type="int"
-                if pa.types.is_integer(id_type)
-                else "uuid"
-                if pa.types.is_fixed_size_binary(id_type)
-                else "text",
-                columns=tuple(one for one in data.schema.names if one not in own),
-                space=space_in(texts(data.schema.metadata), str(self._place)),
+                distance=index.metric if index and index.metric != "hamming" else None,
+                index=describe_index(index) if index else None,
+                id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
+                columns=tuple(name for name in data.schema.names if name not in own),
+                space=space_in(decoded_metadata(data.schema.metadata), str(self._place)),
                 free_bytes=shutil.disk_usage(folder).free if (folder := self._place.folder) else None,
             )
 
@@ -169,13 +166,13 @@ class LanceReader(Database):
         self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows after a cursor, in table order: ids, the given columns, modalities if there are any, and addresses."""
-        fragments, behind = data.get_fragments(), np.uint64(0)
+        fragments, last_read = data.get_fragments(), np.uint64(0)
         if after is not None:
-            number, offset = _cursor(after)
-            places = [k for k, one in enumerate(fragments) if one.fragment_id == number]
-            if places:  # otherwise a compaction removed the fragment, and all rows are read again
-                fragments = fragments[places[0] :]
-                behind = np.uint64((number << 32) + offset)
+            number, offset = _parse_cursor(after)
+            index = next((k for k, fragment in enumerate(fragments) if fragment.fragment_id == number), None)
+            if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
+                fragments = fragments[index:]
+                last_read = np.uint64((number << 32) + offset)
         modalities = [self._modalities] if self._modalities else []
         if not fragments:
             return
@@ -185,9 +182,9 @@ class LanceReader(Database):
         for piece in pieces:
             if after is not None:
                 addresses = np.asarray(piece.column(piece.num_columns - 1))
-                same = fragment_of(addresses) == fragment_of(np.array([behind]))[0]
-                if same.any():
-                    piece = piece.filter(pa.array(~same | (addresses > behind)))
+                same_fragment = fragment_of(addresses) == fragment_of(np.array([last_read]))[0]
+                if same_fragment.any():
+                    piece = piece.filter(pa.array(~same_fragment | (addresses > last_read)))
             for start in range(0, len(piece), batch):
                 yield piece.slice(start, batch)
 
@@ -209,7 +206,7 @@ class LanceReader(Database):
         vectors, has = matrix_of(piece.column(1))
         modalities = self._modalities_of(piece)
         ids, addresses = self._remember(piece)
-        cursor: Cursor = [int(addresses[-1] >> np.uint64(32)), int(addresses[-1] & np.uint64(2**32 - 1))]
+        cursor: Cursor = [int(fragment_of(addresses[-1:])[0]), int(offset_of(addresses[-1:])[0])]
         if not has.all():
             mask = pa.array(has)
             ids, vectors, modalities = (
@@ -225,14 +222,14 @@ class LanceReader(Database):
         if column.null_count:
             raise DatabaseError(
                 f"Got {column.null_count} rows without {self._ids} in {self._place}; expected an id in each row. Fill them in, or "
-                "leave these rows out by a condition."
+                "exclude these rows with a condition."
             )
         # Copies: a column from Lance would keep its whole batch, with the vectors, in memory.
         ids = owned(as_ids(column))
         addresses = np.array(piece.column(piece.num_columns - 1))
         with self._lock:
             self._seen.append((ids, addresses))
-            while len(self._seen) > 1 and sum(len(one) for _, one in self._seen) > _REMEMBERED:
+            while len(self._seen) > 1 and sum(len(seen) for _, seen in self._seen) > _REMEMBERED:
                 self._seen.popleft()
         return ids, addresses
 
@@ -241,13 +238,13 @@ class LanceReader(Database):
         with self._lock:
             seen = list(self._seen)
         out = np.full(len(ids), UNKNOWN)
-        for some, addresses in reversed(seen):
-            if some.equals(ids):
+        for seen_ids, addresses in reversed(seen):
+            if seen_ids.equals(ids):
                 return np.array(addresses)
-            if (left := np.flatnonzero(out == UNKNOWN)).size == 0:
+            if (remaining := np.flatnonzero(out == UNKNOWN)).size == 0:
                 break
-            at = pc.index_in(ids.take(pa.array(left)), value_set=some).fill_null(-1).to_numpy()
-            out[left[at >= 0]] = addresses[at[at >= 0]]
+            at = pc.index_in(ids.take(pa.array(remaining)), value_set=seen_ids).fill_null(-1).to_numpy()
+            out[remaining[at >= 0]] = addresses[at[at >= 0]]
         return out
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
@@ -256,11 +253,11 @@ class LanceReader(Database):
         column, start, rows = self._side(data, side), 0, []
         with self._errors():
             for piece in stream(data, [self._ids], batch_size=65_536):
-                found = pc.index_in(as_ids(piece.column(0)), value_set=ids)
-                rows += (np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)) + start).tolist()
+                positions = pc.index_in(as_ids(piece.column(0)), value_set=ids)
+                rows += (np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False)) + start).tolist()
                 start += len(piece)
             columns = [self._ids, column, *([self._modalities] if self._modalities else [])]
-            taken = data.take(rows, columns=[quoted(one) for one in columns]).combine_chunks()
+            taken = data.take(rows, columns=[quoted(name) for name in columns]).combine_chunks()
             (piece,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
             vectors, has = matrix_of(piece.column(1))
             mask = pa.array(has)
@@ -303,24 +300,28 @@ class LanceReader(Database):
             if not len(table):
                 return []
             counted = pc.value_counts(as_ids(table.column(0).combine_chunks()))
-        several = counted.filter(pc.greater(counted.field("counts"), 1))
-        return [str(one) for one in several.field("values")[:10].to_pylist()]
+        repeated = counted.filter(pc.greater(counted.field("counts"), 1))
+        return [str(id_) for id_ in repeated.field("values")[:10].to_pylist()]
 
     @abstractmethod
-    def _settled(self) -> Any:
+    def _settled(self) -> lance.LanceDataset:
         """Write all pending and staged vectors into the column, and return the version that contains them."""
 
 
-def _cursor(after: Cursor) -> tuple[int, int]:
-    if isinstance(after, list) and len(after) == 2 and all(type(one) is int and 0 <= one < 2**32 for one in after):
+def _parse_cursor(after: Cursor) -> tuple[int, int]:
+    if (
+        isinstance(after, list)
+        and len(after) == 2
+        and all(type(number) is int and 0 <= number < 2**32 for number in after)
+    ):
         return int(after[0]), int(after[1])
     raise ParameterError(
-        f"Got cursor {after!r}; expected a fragment and an offset. Pass one that a scan of this table gave."
+        f"Got cursor {after!r}; expected a fragment and an offset. Pass a cursor from a scan of this table."
     )
 
 
-def client() -> ModuleType:
-    """Import Lance, suppressing its warning at each commit that replacing a column's file is a new feature; this library's tests cover that it works."""
+def import_lance() -> ModuleType:
+    """Import Lance without its warning, at each commit, that replacing a column's file is a new feature, which this library's tests cover."""
     if "lance" in sys.modules or "LANCE_LOG" in os.environ:
         return require("lance", extra="lancedb")
     os.environ["LANCE_LOG"] = "warn,lance_table::transaction=error,lance::index=error"

@@ -17,6 +17,7 @@ from congruence._utils.lance_urls import lance_location
 from congruence._utils.refusals import describe_refusal
 from congruence.databases._address import Address
 from congruence.databases._bits import pack, unpack
+from congruence.databases._uuids import uuid_texts
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -35,26 +36,27 @@ __all__ = [
     "TOKEN",
     "TablePlace",
     "as_ids",
+    "decoded_metadata",
     "dim_of",
     "find_columns",
     "find_table",
     "flat_of",
+    "hiding_metadata",
     "is_bits",
-    "mark",
     "note_of",
     "numbers_of",
-    "refusals",
     "storage_of",
-    "texts",
+    "translated_errors",
     "type_of",
 ]
 
 #: Suffixes of the additional column's name: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
 
-#: Keys in the new column's metadata.
+#: Keys of the note, and of the name of the folder with staged vectors, in the new column's metadata.
 NOTE, TOKEN = "congruence.note", "congruence.staging"
 
+#: Metadata key of a column's Arrow extension type.
 EXTENSION = "ARROW:extension:name"
 
 _CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
@@ -102,19 +104,21 @@ def find_table(address: Address, table: str | None) -> TablePlace:
     place = Path(text).absolute()
     if place.suffix == ".lance":
         if table not in (None, place.stem):
-            raise ParameterError(f"Got table={table!r} for {address.shown}; expected {place.stem!r}. Leave it out.")
+            raise ParameterError(f"Got table={table!r} for {address.shown}; expected {place.stem!r}. Leave table= out.")
     else:
-        tables = sorted(one.stem for one in place.glob("*.lance")) if place.is_dir() else []
+        tables = sorted(folder.stem for folder in place.glob("*.lance")) if place.is_dir() else []
         if table is None and len(tables) == 1:
             table = tables[0]
         if table not in tables:
-            there = ", ".join(tables) or "none"
+            names = ", ".join(tables) or "none"
             raise ParameterError(
-                f"Got table={table!r} for {address.shown}, which has {there}; expected one of its tables. Name one of these."
+                f"Got table={table!r} for {address.shown}, which has {names}; expected one of its tables. Pass table= with the name of one."
             )
         place = place / f"{table}.lance"
     if not (place / "_versions").is_dir():
-        raise FileError(f"Got {address.shown}, where no Lance table is; expected the folder of one. Check the path.")
+        raise FileError(
+            f"Got {address.shown}, where there is no Lance table; expected the folder of one. Check the path."
+        )
     return TablePlace(str(place))
 
 
@@ -130,39 +134,40 @@ def find_columns(
     DatabaseError
         If the type of the vectors or ids is not supported.
     """
-    for name, option in ((column, "column"), (ids, "ids"), (modality, "modality_column")):
+    for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
         if name is not None and name not in schema.names:
-            shown = ", ".join(schema.names)
             raise ParameterError(
-                f"Got {option}={name!r} for {place}; expected one of its columns, {shown}. Name one of these."
+                f"Got {option}={name!r} for {place}; expected one of its columns, {', '.join(schema.names)}. Pass {option}= with the name of one."
             )
     vectors = [field.name for field in schema if _is_vector(field.type) and not field.name.endswith((NEW, OLD))]
     if column is None:  # bytes need not be bits of vectors, so a column of floats is preferred
-        vectors = [one for one in vectors if not is_bits(schema.field(one).type)] or vectors
+        vectors = [name for name in vectors if not is_bits(schema.field(name).type)] or vectors
         if len(vectors) != 1:
-            found = ", ".join(vectors) or "none"
+            names = ", ".join(vectors) or "none"
             raise ParameterError(
-                f"Got {len(vectors)} columns of vectors in {place} ({found}); expected one, or its name. Pass column=."
+                f"Got {len(vectors)} columns of vectors in {place} ({names}); expected exactly one, or the name of one. Pass column=."
             )
         column = vectors[0]
     if column not in vectors:
         raise DatabaseError(
             f"Got column {column!r} of {schema.field(column).type}; expected lists of fixed size of float16, float32 or float64, or of uint8 for bits. "
-            "Name another column, or cast this one."
+            "Pass another column=, or cast this one."
         )
     if ids is None:
         ids = "id" if "id" in schema.names else primary[0] if len(primary) == 1 else None
     if ids is None:
-        raise ParameterError(f"Got {place} without a column id; expected a column of ids. Pass ids= with its name.")
+        raise ParameterError(
+            f"Got {place} without a column id or a primary key of one column; expected a column of ids. Pass ids= with its name."
+        )
     kind = storage_of(schema.field(ids).type)
     if not (pa.types.is_integer(kind) or _is_text(kind) or kind == pa.binary(16)):
         raise DatabaseError(
-            f"Got ids of {kind} in column {ids!r}; expected whole numbers, texts or UUIDs. Pass another column as ids=."
+            f"Got ids of {kind} in column {ids!r}; expected integers, strings or UUIDs. Pass another column as ids=."
         )
     for name in (column, ids, modality):
         if name is not None and "`" in name:
             raise ParameterError(
-                f"Got column {name!r}; expected a name without a backtick, which Lance cannot quote. Rename it."
+                f"Got column {name!r}; expected a name without a backtick, which Lance cannot quote. Rename the column."
             )
     return column, ids, modality
 
@@ -216,21 +221,10 @@ def as_ids(column: pa.Array) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if column.type == pa.binary(16):
-        return _uuids(column)
+        return uuid_texts(column)
     if pa.types.is_uint64(column.type):
         return column
     return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
-
-
-def _uuids(column: pa.Array) -> pa.Array:
-    raw = column.buffers()[1][16 * column.offset : 16 * (column.offset + len(column))]
-    digits = np.frombuffer(bytes(raw).hex().encode(), "S1").reshape(-1, 32)
-    text = np.full((len(column), 36), b"-", "S1")
-    text[:, [k for k in range(36) if k not in (8, 13, 18, 23)]] = digits
-    offsets = 36 * np.arange(len(column) + 1, dtype=np.int64)
-    return pa.Array.from_buffers(
-        pa.large_string(), len(column), [None, pa.py_buffer(offsets), pa.py_buffer(text.tobytes())]
-    )
 
 
 def storage_of(kind: pa.DataType) -> pa.DataType:
@@ -238,16 +232,16 @@ def storage_of(kind: pa.DataType) -> pa.DataType:
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
-def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+def decoded_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     """Decode the keys and values of metadata to strings."""
-    found = {}
+    decoded = {}
     for key, value in (metadata or {}).items():
         name = key.decode(errors="replace") if isinstance(key, bytes) else key
-        found[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
-    return found
+        decoded[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return decoded
 
 
-def mark(kind: pa.DataType) -> dict[str, str]:
+def hiding_metadata(kind: pa.DataType) -> dict[str, str]:
     """Return metadata that exclude a column of vectors from those that LanceDB's Python client considers for a search without a column name."""
     shape = json.dumps({"shape": [kind.list_size]})
     return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
@@ -256,31 +250,31 @@ def mark(kind: pa.DataType) -> dict[str, str]:
 def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
     """Return the note in a column's metadata; empty if there is none or it cannot be parsed."""
     try:
-        note = json.loads(texts(schema.field(column).metadata).get(NOTE, "{}"))
+        note = json.loads(decoded_metadata(schema.field(column).metadata).get(NOTE, "{}"))
     except (ValueError, RecursionError):
         return {}
     return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
 
 
 @contextmanager
-def refusals(place: TablePlace, where: str | None) -> Iterator[None]:
+def translated_errors(place: TablePlace, where: str | None) -> Iterator[None]:
     """Translate Lance's errors, which differ only in their text, to those of this library."""
     try:
         yield
     except CongruenceError:
         raise
     except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
-        raise _as_ours(error, place, where) from error
+        raise _translate(error, place, where) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
         raise CorruptFileError(
-            f"Got a damaged table, {place} ({_first_line(error)}); expected an intact one. Restore an older version, or a copy."
+            f"Got a damaged table, {place} ({_first_line(error)}); expected an intact one. Restore an older version, or a backup."
         ) from None
 
 
-def _as_ours(error: Exception, place: TablePlace, where: str | None) -> CongruenceError:
-    text, said = str(error), _first_line(error)
+def _translate(error: Exception, place: TablePlace, where: str | None) -> CongruenceError:
+    text, reason = str(error), _first_line(error)
     number = error.errno if isinstance(error, OSError) and error.errno else None
     if found := re.search(r"os error (\d+)", text):
         number = int(found[1])
@@ -288,20 +282,20 @@ def _as_ours(error: Exception, place: TablePlace, where: str | None) -> Congruen
         return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
     if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
         return ParameterError(
-            f"Got the condition {where!r}, which Lance refuses ({said}); expected one for its where. Pass rows=… with a condition in LanceDB's SQL."
+            f"Got the condition {where!r}, which Lance rejects ({reason}); expected a condition for LanceDB's where. Pass rows=… in LanceDB's SQL."
         )
     if _CONFLICT.search(text):
         return DatabaseUnavailableError(
-            f"Got a conflict with another writer of {place} ({said}); expected none. Try again."
+            f"Got a conflict with another writer of {place} ({reason}); expected none. Try again."
         )
     if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
-        return FileError(f"Got {place}, where no Lance table is; expected the folder of one. Check the path.")
+        return FileError(f"Got {place}, where there is no Lance table; expected the folder of one. Check the path.")
     if _DAMAGE.search(text):
         return CorruptFileError(
-            f"Got a damaged table, {place} ({said}); expected an intact one. Restore an older version, or a copy."
+            f"Got a damaged table, {place} ({reason}); expected an intact one. Restore an older version, or a backup."
         )
     return DatabaseError(
-        f"Got a refusal from Lance for {place} ({said}); expected the request to be taken. See Lance's message."
+        f"Got an error from Lance for {place} ({reason}); expected the request to succeed. Fix the cause in Lance's message."
     )
 
 

@@ -27,16 +27,17 @@ from congruence.databases._lance_table import (
     OLD,
     TOKEN,
     as_ids,
+    decoded_metadata,
     dim_of,
     flat_of,
+    hiding_metadata,
     is_bits,
-    mark,
     note_of,
     storage_of,
-    texts,
     type_of,
 )
 from congruence.databases._scratch import time_scratch
+from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ class LanceDB(LanceRanges):
     def __init__(self, address: Address, **options: str | None) -> None:
         super().__init__(address, **options)
         self._pending: list[tuple[pa.Array, np.ndarray, pa.Array]] = []
-        self._staging_found: Staging | None = None
+        self._staging_cache: Staging | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_pending": [], "_staging_found": None}
+        return {**super().__getstate__(), "_pending": [], "_staging_cache": None}
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class LanceDB(LanceRanges):
         """Add an empty column, together with the note in one version; see :meth:`Database.prepare`."""
         if element_type not in self.capabilities.element_types:
             raise ParameterError(
-                f"Got element type {element_type!r}; expected one of {', '.join(self.capabilities.element_types)}. Choose one of these."
+                f"Got element type {element_type!r}; expected one of {', '.join(self.capabilities.element_types)}. Pass element_type= with one of these."
             )
         value_type = type_of(element_type, dim)
 
@@ -124,11 +125,11 @@ class LanceDB(LanceRanges):
             data = self._open()
             stage, _, new = self._names(data)
             if stage is not Stage.UNTOUCHED:
-                there = storage_of(data.schema.field(new).type)
-                if there != value_type or note_of(data.schema, new) != dict(note or {}):
+                existing, existing_note = storage_of(data.schema.field(new).type), note_of(data.schema, new)
+                if existing != value_type or existing_note != dict(note or {}):
                     raise MigrationError(
-                        f"Got new vectors of {there.value_type}[{there.list_size}] with the note {note_of(data.schema, new)}; expected "
-                        f"{value_type.value_type}[{dim}] with {dict(note or {})}. Remove the new vectors first (discard)."
+                        f"Got new vectors of {existing.value_type}[{existing.list_size}] with the note {existing_note}; expected "
+                        f"{value_type.value_type}[{dim}] with {dict(note or {})}. Discard the new vectors first (discard)."
                     )
                 return
             if data.data_storage_version in ("0.1", "legacy"):
@@ -136,7 +137,7 @@ class LanceDB(LanceRanges):
                     f"Got {self._place} in Lance's legacy file format; expected format 2.0 or later. Copy the table with a current version of LanceDB."
                 )
             token = secrets.token_hex(8)
-            metadata = {NOTE: json.dumps(dict(note or {})), TOKEN: token, **mark(value_type)}
+            metadata = {NOTE: json.dumps(dict(note or {})), TOKEN: token, **hiding_metadata(value_type)}
             data.add_columns(pa.field(new, value_type, metadata=metadata))
 
         self._change(add)
@@ -145,22 +146,22 @@ class LanceDB(LanceRanges):
     def _staging(self, data: lance.LanceDataset) -> Staging:
         """Return the staged vectors for the new column of a version."""
         _, _, new = self._names(data)
-        token = texts(data.schema.field(self._side(data, "new")).metadata).get(TOKEN, "")
+        token = decoded_metadata(data.schema.field(self._side(data, "new")).metadata).get(TOKEN, "")
         if not token.isalnum():
             raise DatabaseError(
                 f"Got column {new} in {self._place}, which this library did not create; expected this name to be free. Rename or drop that column."
             )
         folder = Path(self._place.uri) / "_congruence" / token
-        if self._staging_found is None or self._staging_found.folder != folder:
-            self._staging_found = Staging(folder)
-        return self._staging_found
+        if self._staging_cache is None or self._staging_cache.folder != folder:
+            self._staging_cache = Staging(folder)
+        return self._staging_cache
 
     def _sweep(self) -> None:
         """Remove staged vectors of columns that no longer exist."""
         if self._place.folder is None:
             return
         schema = self._open().schema
-        known = {texts(field.metadata).get(TOKEN) for field in schema}
+        known = {decoded_metadata(field.metadata).get(TOKEN) for field in schema}
         root = self._place.folder / "_congruence"
         for folder in root.iterdir() if root.is_dir() else ():
             if folder.name not in known:
@@ -180,7 +181,7 @@ class LanceDB(LanceRanges):
             )
         if len(ids):
             flat = flat_of(vectors, self._new_type)
-            self._keep(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
+            self._add_pending(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
         """Write rows to a scratch table in a temporary folder next to the database; see :meth:`Database.time_write`."""
@@ -201,17 +202,18 @@ class LanceDB(LanceRanges):
         self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
         if len(ids):
             flat = np.zeros(len(ids) * self._new_type.list_size, self._new_type.value_type.to_pandas_dtype())
-            gone = pa.array(np.ones(len(ids), bool))
-            self._keep(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type, mask=gone))
+            deleted = pa.array(np.ones(len(ids), bool))
+            self._add_pending(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type, mask=deleted))
 
-    def _keep(self, ids: pa.Array, vectors: pa.Array) -> None:
+    def _add_pending(self, ids: pa.Array, vectors: pa.Array) -> None:
+        """Keep rows in memory, and stage them if they exceed the limit."""
         if self.whole_files_only:
             raise DatabaseError(
                 f"Got rows to write one by one in {self._place}; expected whole files of the column, as required in an object store. Migrate with an engine: "
                 "Migration(…, executor=EngineExecutor(LocalEngine())), or congruence migrate."
             )
         self._pending.append((ids, self._addresses(ids), vectors))
-        if sum(one.nbytes for *_, one in self._pending) > _PENDING:
+        if sum(vectors.nbytes for *_, vectors in self._pending) > _PENDING:
             self._stage_pending(self._open())
 
     def _stage_pending(self, data: lance.LanceDataset) -> None:
@@ -227,16 +229,16 @@ class LanceDB(LanceRanges):
             return
         self._stage_pending(data)
         staging = self._staging(data)
-        waiting = staging.fragments()
+        staged_rows = staging.fragments()
+        complete = set(staged_rows)
         last = data.get_fragment(staging.last) if staging.last is not None else None
         # Rows are written in table order, so all fragments but the last one are complete.
-        complete = set(waiting) - (
-            {last.fragment_id} if last and waiting[last.fragment_id] < last.count_rows() else set()
-        )
+        if last and staged_rows[last.fragment_id] < last.count_rows():
+            complete.discard(last.fragment_id)
         if complete:
             self._fill(complete)
 
-    def _settled(self) -> Any:
+    def _settled(self) -> lance.LanceDataset:
         """Move all staged vectors into the column, and return the version of the table that contains them."""
         data = self._open()
         if self._names(data)[0] is not Stage.UNTOUCHED and not self.whole_files_only:
@@ -256,7 +258,6 @@ class LanceDB(LanceRanges):
                 self._staging(data),
                 fragments,
                 id_column=self._ids,
-                as_ids=as_ids,
                 column=new,
                 value_type=value_type,
             )
@@ -281,25 +282,25 @@ class LanceDB(LanceRanges):
         """Build an index of the old one's kind and parameters over the new vectors; see :meth:`Database.build_index`."""
         data = self._settled()
         old, new = self._side(data, "old"), self._side(data, "new")
-        like, there = find_index(data, old), find_index(data, new)
+        like, index = find_index(data, old), find_index(data, new)
         if like is None:
             return None
-        if there is None or there.unindexed:
-            self._change(lambda: index_like(self._open(), like, new, there.name if there else None))
-            there = find_index(self._open(), new)
-        return describe_index(there) if there else None
+        if index is None or index.unindexed:
+            name = index.name if index else None
+            self._change(lambda: index_like(self._open(), like, new, name))
+            index = find_index(self._open(), new)
+        return describe_index(index) if index else None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Return the ids of the nearest rows by Lance's own search: with the index and its distance, or exact L2 without one; Hamming for bits."""
         data = self._settled()
         column = self._side(data, side)
-        found = find_index(data, column) or find_index(data, self._side(data, "old"))
-        kind = data.schema.field(column).type
-        asked = np.asarray(queries, np.float32)
-        if is_bits(kind):
-            metric, asked = {"metric": "hamming"}, pack(asked)
+        index = find_index(data, column) or find_index(data, self._side(data, "old"))
+        rows = np.asarray(queries, np.float32)
+        if is_bits(data.schema.field(column).type):
+            metric, rows = {"metric": "hamming"}, pack(rows)
         else:
-            metric = {"metric": found.metric} if found and found.metric != "hamming" else {}
+            metric = {"metric": index.metric} if index and index.metric != "hamming" else {}
         with self._errors():
             return [
                 as_ids(
@@ -313,7 +314,7 @@ class LanceDB(LanceRanges):
                     .column(0)
                     .combine_chunks()
                 )
-                for query in asked
+                for query in rows
             ]
 
     # ---- switch ------------------------------------------------------------------------------------------------------
@@ -322,7 +323,7 @@ class LanceDB(LanceRanges):
         """Rename both columns in one version; see :meth:`Database.switch`."""
         data = self._settled()
         if self._names(data)[0] is Stage.UNTOUCHED:
-            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+            raise no_new_vectors(str(self._place))
         self._rename(Stage.SWITCHED, NEW, OLD)
 
     def rollback(self) -> None:
@@ -347,8 +348,8 @@ class LanceDB(LanceRanges):
         def hide() -> None:
             data = self._open()
             metadata = data.lance_schema.field(self._column + hidden).metadata
-            wanted = mark(storage_of(data.schema.field(self._column + hidden).type))
-            if wanted.items() - texts(metadata).items() or EXTENSION in texts(
+            wanted = hiding_metadata(storage_of(data.schema.field(self._column + hidden).type))
+            if wanted.items() - decoded_metadata(metadata).items() or EXTENSION in decoded_metadata(
                 data.lance_schema.field(self._column).metadata
             ):
                 data.update_field_metadata(
@@ -361,7 +362,7 @@ class LanceDB(LanceRanges):
     def drop_old(self) -> None:
         """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions. See :meth:`Database.drop_old`."""
         if self.stage() is not Stage.SWITCHED:
-            raise MigrationError(f"Got {self._place}, which is not switched; expected it switched. Switch it first.")
+            raise not_switched(str(self._place))
         self._settled()
 
         def drop() -> None:
@@ -381,18 +382,16 @@ class LanceDB(LanceRanges):
             data = self._open()
             stage, _, new = self._names(data)
             if stage is Stage.SWITCHED:
-                raise MigrationError(
-                    f"Got {self._place}, which is already switched; expected it not switched. Roll back first."
-                )
+                raise already_switched(str(self._place))
             if stage is Stage.PREPARED:
                 data.drop_columns([quoted(new)])
 
         self._change(drop)
-        self._staging_found = None
+        self._staging_cache = None
         self._sweep()
 
     def close(self) -> None:
         """Release cached ids and vectors. New vectors that were not flushed are lost."""
         self._pending.clear()
         self._seen.clear()
-        self._staging_found = None
+        self._staging_cache = None
