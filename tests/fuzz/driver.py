@@ -1,4 +1,4 @@
-"""Runs cases of a target in a child process with limits of time and memory, and says what came of each."""
+"""Run cases of a target in a child process with limits of time and memory, and report the outcome of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
-#: Seconds that one case may take, and bytes that it may ask for beyond what the child has when it begins.
+#: Time limit of a case in seconds, and bytes that it may allocate in addition to the child's memory at its start.
 SECONDS, MEMORY = 60.0, 2 * 2**30
 
 #: Cases that share one valid input.
@@ -31,12 +31,12 @@ PER_SEED = 25
 
 @dataclass
 class Outcome:
-    """What came of the cases of a target.
+    """Outcomes of the cases of a target.
 
     Attributes
     ----------
     counts : Counter
-        By ``read`` (all of it, with right values), ``refused`` (at least a part) and ``finding``.
+        Number of cases by outcome: ``read`` (everything, with valid values), ``refused`` (at least a part) and ``finding``.
     findings : list of dict
         ``target``, ``number``, ``what`` and, if inputs are kept, ``input``.
     """
@@ -48,7 +48,7 @@ class Outcome:
 def run_cases(
     target: str, first: int, count: int, *, seed: int = 0, keep: Path | None = None, child: Child | None = None
 ) -> Outcome:
-    """Run cases of a target; whatever kills or stalls the child is a finding, and the next child goes on behind it."""
+    """Run cases of a target; a case that kills or hangs the child is a finding, and a new child continues with the next one."""
     out, number, own = Outcome(), first, child is None
     child = child or Child()
     try:
@@ -67,7 +67,7 @@ def run_cases(
 
 
 class Child:
-    """A process that reads damaged files, started again when it died."""
+    """A process that reads damaged files, and is restarted after it died."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -87,7 +87,7 @@ class Child:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 bufsize=0,
             )
-            self._lines = self._read(self.process, 600)  # a busy machine may take its time to import
+            self._lines = self._read(self.process, 600)  # imports may take long on a busy machine
             if next(self._lines, None) != "ready":
                 raise RuntimeError(
                     f"the reading process did not start\n{(self.home / 'stderr').read_text(errors='replace')[-2000:]}"
@@ -95,7 +95,7 @@ class Child:
         return self.process
 
     def ask(self, target: str, seed: int, first: int, count: int) -> Iterator[tuple[int, str, str]]:
-        """Yield number, outcome and explanation of each case, until all are done or the child is."""
+        """Yield number, outcome and explanation of each case, until all are done or the child has ended."""
         process = self._start()
         assert process.stdin is not None
         process.stdin.write(json.dumps([target, seed, first, count]).encode() + b"\n")
@@ -106,15 +106,15 @@ class Child:
                 return
             number, what, result = json.loads(line)
             if what == "broken":
-                raise RuntimeError(f"{target}, case {number}: no valid input could be made of it\n{result}")
+                raise RuntimeError(f"{target}, case {number}: its valid input could not be created\n{result}")
             yield number, what, result
             number += 1
         hung = not self._ended
         process.kill() if hung else process.wait()
         process.wait()
-        said = (self.home / "stderr").read_text(errors="replace")[-2000:]
+        stderr = (self.home / "stderr").read_text(errors="replace")[-2000:]
         code = process.returncode
-        yield number, "finding", f"no answer within {SECONDS:.0f} s" if hung else f"the process died ({code}): {said}"
+        yield number, "finding", f"no answer within {SECONDS:.0f} s" if hung else f"the process died ({code}): {stderr}"
 
     def _read(self, process: subprocess.Popen[bytes], patience: float) -> Iterator[str]:
         assert process.stdout is not None
@@ -136,9 +136,8 @@ class Child:
         place = folder / f"{target.replace(' ', '_').replace('.', '-').replace(',', '')}-{seed}-{number}"
         place.mkdir(parents=True, exist_ok=True)
         kept = self.home / "found" / str(number)
-        for source in (
-            kept if kept.is_dir() else self.home / "in"
-        ).iterdir():  # of a process that died, the input lies still there
+        # If the process died, its input is still in "in".
+        for source in (kept if kept.is_dir() else self.home / "in").iterdir():
             copy(source, place / source.name)
         return str(place)
 
@@ -166,7 +165,7 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
-# ------------------------------------------------------------------ inside the child
+# ------------------------------------------------------------------ in the child
 
 
 def _all_targets() -> dict[str, Any]:
@@ -200,7 +199,7 @@ def damage(rng: random.Random, seed_input: Path, place: Path, donors: list[Path]
             try:
                 file.write_bytes(inner[suffix](rng, raw))
                 continue
-            except Exception:  # the valid input is one on purpose hostile, or another mutator broke it
+            except Exception:  # the valid input is hostile on purpose, or another mutator broke it
                 pass
         text = suffix in (".csv", ".tsv", ".json", ".jsonl", ".txt", ".yaml")
         others = [d.read_bytes() for d in donors if d.is_file()]
@@ -208,7 +207,7 @@ def damage(rng: random.Random, seed_input: Path, place: Path, donors: list[Path]
 
 
 class Guard:
-    """Notes what a reader must not do: write outside its folder, unpickle, or reach for the network."""
+    """Records what a reader must not do: write outside its folder, unpickle, or use the network."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.seen, self.on = str(home), [], False
@@ -251,7 +250,7 @@ def _serve(home: Path) -> None:
         (home / name).mkdir(exist_ok=True)
     os.chdir(home / "cwd")
     guard = Guard(home)
-    for name in ("vectors.lance", "map mlp"):  # their libraries start threads, each with memory of its own
+    for name in ("vectors.lance", "map mlp"):  # their libraries start threads, which allocate memory
         place = home / "tmp" / name
         place.mkdir()
         targets[name].read(targets[name].make(random.Random(1), place))
@@ -285,7 +284,7 @@ def _serve(home: Path) -> None:
                 (home / "found" / str(number)).mkdir(parents=True, exist_ok=True)
                 copy(place, home / "found" / str(number) / valid.name)
             print(json.dumps([number, what, result]), file=out, flush=True)
-            if limit - _memory() < MEMORY // 2:  # what earlier cases left in pools must not count against later ones
+            if limit - _memory() < MEMORY // 2:  # memory pools of earlier cases must not count against later ones
                 print("tired", file=out, flush=True)
                 return
         print("done", file=out, flush=True)
@@ -294,7 +293,7 @@ def _serve(home: Path) -> None:
 def _prepare(
     home: Path, target: Any, name: str, seed: int, number: int, made: dict[tuple[str, int, int], list[Path]]
 ) -> Path:
-    """Write the input of a case; return the valid one it was made of."""
+    """Write the input of a case; return the valid input from which it was made."""
     group = number // PER_SEED
     if (name, seed, group) not in made:
         made.clear()
@@ -308,9 +307,9 @@ def _prepare(
         remove(old)
     rng = random.Random(f"{name} {seed} {number}")
     valid, *donors = made[name, seed, group]
-    if target.seal is not None:
+    if target.damage is not None:
         copy(valid, home / "in" / valid.name)
-        target.seal(rng, home / "in" / valid.name)
+        target.damage(rng, home / "in" / valid.name)
     else:
         damage(rng, valid, home / "in" / valid.name, donors)
     return valid

@@ -1,4 +1,4 @@
-"""Damage: bytes of a valid file become bytes that a reader must refuse, or read as something that obeys its rules."""
+"""Mutators, which damage the bytes of a valid file; a reader must refuse the result, or return valid values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-#: Whole numbers at which sizes, signs and conversions break.
+#: Integers at the limits of sizes, signs and conversions.
 NUMBERS = (0, 1, -1, 7, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 
-#: What may stand where a value of JSON or YAML is expected.
+#: Replacements for a value in JSON or YAML.
 VALUES: tuple[Any, ...] = (
     *NUMBERS,
     10**400,
@@ -46,7 +46,7 @@ VALUES: tuple[Any, ...] = (
     {"a": {"b": [1]}},
 )
 
-#: What may stand in a text in place of a word, number or bracket.
+#: Replacements for a word, number or bracket in a text.
 TOKENS = tuple(
     token.encode("utf-8", "surrogatepass")
     for token in (
@@ -70,7 +70,7 @@ def flip_bits(rng: random.Random, raw: bytes, _: Sequence[bytes] = ()) -> bytes:
 
 
 def set_bytes(rng: random.Random, raw: bytes, _: Sequence[bytes] = ()) -> bytes:
-    """Set a few bytes to a border value."""
+    """Set a few bytes to a boundary value."""
     out = bytearray(raw)
     for _ in range(rng.choice((1, 1, 2, 4))):
         place, width = _place(rng, len(out)), rng.choice((1, 1, 2, 4, 8))
@@ -86,7 +86,7 @@ def truncate(rng: random.Random, raw: bytes, _: Sequence[bytes] = ()) -> bytes:
 
 
 def splice(rng: random.Random, raw: bytes, donors: Sequence[bytes] = ()) -> bytes:
-    """Remove, repeat or replace a piece, with one of another valid file or of this one."""
+    """Remove or repeat a piece, or replace it by one of another valid file or of this one."""
     donor = rng.choice(donors) if donors else raw
     start, stop = sorted((_place(rng, len(raw)), _place(rng, len(raw))))
     if rng.random() < 0.5:
@@ -127,7 +127,7 @@ TEXT: tuple[Mutator, ...] = (*BYTES, edit_text, edit_text, edit_text, edit_text)
 
 
 def mutate(rng: random.Random, raw: bytes, mutators: Sequence[Mutator], donors: Sequence[bytes] = ()) -> bytes:
-    """Damage bytes by one to three of the mutators."""
+    """Damage bytes with one to three of the mutators."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         raw = rng.choice(mutators)(rng, raw, donors) if raw else rng.choice(TOKENS)
     return raw
@@ -140,22 +140,22 @@ def mutate_data(rng: random.Random, data: Any) -> Any:
         places = list(_containers(data))
         if not places:
             return rng.choice(VALUES)
-        inside = rng.choice(places)
-        keys = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+        container = rng.choice(places)
+        keys = list(container) if isinstance(container, dict) else list(range(len(container)))
         if not keys:
             continue
         key = rng.choice(keys)
         what = rng.random()
         if what < 0.6:
-            inside[key] = copy.deepcopy(rng.choice(VALUES))
+            container[key] = copy.deepcopy(rng.choice(VALUES))
         elif what < 0.75:
-            del inside[key]
-        elif what < 0.85 and isinstance(inside, dict):
-            inside[rng.choice(("", "x", "\x00", "a" * 300))] = inside.pop(key)
-        elif isinstance(inside, list):
-            inside.append(copy.deepcopy(inside[key]))
+            del container[key]
+        elif what < 0.85 and isinstance(container, dict):
+            container[rng.choice(("", "x", "\x00", "a" * 300))] = container.pop(key)
+        elif isinstance(container, list):
+            container.append(copy.deepcopy(container[key]))
         else:
-            inside[key] = [inside[key]]
+            container[key] = [container[key]]
     return data
 
 
@@ -173,7 +173,7 @@ def mutate_lines(rng: random.Random, raw: bytes, _: Sequence[bytes] = ()) -> byt
 
 
 def mutate_zip(rng: random.Random, raw: bytes, _: Sequence[bytes] = ()) -> bytes:
-    """Damage one member of a zip and pack all again, so that every checksum is right."""
+    """Damage one member of a zip archive and write the archive again, so that every checksum is valid."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     chosen = rng.choice(list(members))
@@ -188,7 +188,7 @@ def mutate_zip(rng: random.Random, raw: bytes, _: Sequence[bytes] = ()) -> bytes
 
 
 def mutate_safetensors(rng: random.Random, raw: bytes, _: Sequence[bytes] = ()) -> bytes:
-    """Change the header of a safetensors file; its length is right again."""
+    """Change the header of a safetensors file, and update its length."""
     size = int.from_bytes(raw[:8], "little")
     header = mutate_json(rng, raw[8 : 8 + size])
     return len(header).to_bytes(8, "little") + header + raw[8 + size :]
@@ -202,6 +202,7 @@ def _containers(data: Any) -> Any:
 
 
 def _place(rng: random.Random, size: int) -> int:
+    """Return a random position, half of the time near the beginning or the end."""
     if size <= 1:
         return 0
     which = rng.random()

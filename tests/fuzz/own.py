@@ -156,8 +156,8 @@ def read_frame(path: Path) -> None:
         shutil.rmtree(again, ignore_errors=True)
 
 
-def seal_map(rng: random.Random, path: Path) -> None:
-    """Change configuration and arrays as somebody would who computes the checksums again."""
+def damage_map(rng: random.Random, path: Path) -> None:
+    """Change the configuration and the arrays of a map, and update the checksums."""
     import safetensors.numpy
 
     config = json.loads((path / "config.json").read_text())
@@ -222,8 +222,8 @@ def read_journal(path: Path) -> None:
             journal.write(path)
 
 
-def seal_journal(rng: random.Random, path: Path) -> None:
-    """Change the journal as somebody would who computes its digest again."""
+def damage_journal(rng: random.Random, path: Path) -> None:
+    """Change the journal, and update its digest."""
     from congruence.upgrade.migrate.journal import digest_of
 
     result = json.loads((path / "journal.json").read_text())
@@ -231,7 +231,7 @@ def seal_journal(rng: random.Random, path: Path) -> None:
     changed = mutate_data(rng, result)
     try:
         text = json.dumps({**changed, "digest": digest_of(changed)} if isinstance(changed, dict) else changed)
-    except (TypeError, ValueError):  # what JSON has no form for
+    except (TypeError, ValueError):  # values that JSON cannot represent
         return
     (path / "journal.json").write_text(text)
 
@@ -265,13 +265,13 @@ def read_fragments_journal(path: Path) -> None:
     journal.keep({"part-0.parquet": 99})
 
 
-def seal_fragments_journal(rng: random.Random, path: Path) -> None:
-    """Change a segment as somebody would who computes its seal again."""
+def damage_fragments_journal(rng: random.Random, path: Path) -> None:
+    """Change a segment of the journal, and update its digest."""
     from congruence.engines.journal import _seal
 
     file = min(path.glob("done-000001-*.json"))
     changed = mutate_data(rng, json.loads(file.read_text())["facts"])
-    with suppress(TypeError, ValueError):  # what JSON has no form for
+    with suppress(TypeError, ValueError):  # values that JSON cannot represent
         file.write_bytes(_seal(changed))
 
 
@@ -469,7 +469,7 @@ def read_checkpoint(path: Path) -> None:
         optimizer.step()
 
 
-def seal_checkpoint(rng: random.Random, path: Path) -> None:
+def damage_checkpoint(rng: random.Random, path: Path) -> None:
     import safetensors.numpy
 
     state = json.loads((path / "checkpoint.json").read_text())
@@ -612,22 +612,22 @@ def read_marker(path: Path) -> None:
 
 OWN: dict[str, Target] = {
     **{f"map {kind}": Target(write_map(kind), read_map) for kind in MAPS},
-    **{f"map {kind}, right checksums": Target(write_map(kind), read_map, seal_map) for kind in MAPS},
+    **{f"map {kind}, right checksums": Target(write_map(kind), read_map, damage_map) for kind in MAPS},
     "bridge": Target(write_bridge, read_bridge),
-    "bridge, right checksums": Target(write_bridge, read_bridge, seal_map),
+    "bridge, right checksums": Target(write_bridge, read_bridge, damage_map),
     "frame": Target(write_frame, read_frame),
-    "frame, right checksums": Target(write_frame, read_frame, seal_map),
+    "frame, right checksums": Target(write_frame, read_frame, damage_map),
     "checkpoint": Target(write_checkpoint, read_checkpoint),
-    "checkpoint, right checksums": Target(write_checkpoint, read_checkpoint, seal_checkpoint),
+    "checkpoint, right checksums": Target(write_checkpoint, read_checkpoint, damage_checkpoint),
     "parts of embed": Target(write_parts, read_parts),
     "cache of embed": Target(write_cache, read_cache),
     "recipe": Target(write_recipe, read_recipe_),
     "experiment": Target(write_config, read_config),
     "marker": Target(write_marker, read_marker),
     "journal": Target(write_journal, read_journal),
-    "journal, right seal": Target(write_journal, read_journal, seal_journal),
+    "journal, right seal": Target(write_journal, read_journal, damage_journal),
     "fragments journal": Target(write_fragments_journal, read_fragments_journal),
-    "fragments journal, right seal": Target(write_fragments_journal, read_fragments_journal, seal_fragments_journal),
+    "fragments journal, right seal": Target(write_fragments_journal, read_fragments_journal, damage_fragments_journal),
     "data set": Target(write_data_set, read_data_set),
     "item set": Target(write_item_set, read_item_set),
     "file beside": Target(write_beside, read_beside),

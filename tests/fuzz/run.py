@@ -1,6 +1,6 @@
 """Fuzz the readers for a while: ``python tests/fuzz/run.py --minutes 60 [--target NAME] [--seed N] [--out FOLDER]``.
 
-Every finding's input is kept under ``--out`` with what came of it, to be read again with ``--replay FOLDER``.
+The input of every finding is kept under ``--out`` with its outcome; ``--replay FOLDER`` reads it again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is fuzzed: for each reader, how to make a valid input and what must hold for whatever it reads."""
+"""Fuzz targets: for each reader, how to create a valid input, and what must be true of any result."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from congruence.stores import (
     suffixes,
 )
 
-#: Longest message: one sentence, whatever stood in the file.
+#: Maximum length of a message, whatever the file contains.
 LONGEST = 6000
 
-#: Refusals of parts of the reading that runs, such as those of one column of a file.
+#: Refusals by parts of the current read, e.g. of one column of a file.
 REFUSALS: list[CongruenceError] = []
 
 
@@ -47,21 +47,22 @@ class Target:
     Attributes
     ----------
     make : callable
-        From a random generator and an empty folder to the file or folder of a valid input in it.
+        Function of a random generator and an empty folder that creates a valid input in the folder, and returns its path.
     read : callable
-        Reads an input, damaged or not. Returns what it read, or raises: a CongruenceError for a refusal, an
-        AssertionError for a value that no reader may return, and anything else is a failure of the reader.
-    seal : callable, optional
-        Makes checksums right again after damage, so that what is behind them is reached.
+        Reads an input, damaged or not. Raises CongruenceError for a refusal, and AssertionError for a value that no reader may
+        return; any other exception is a failure of the reader.
+    damage : callable, optional
+        Damages an input and updates its checksums, so that the code after their verification is reached. By default, bytes are
+        damaged without updating checksums.
     """
 
     make: Callable[[random.Random, Path], Path]
     read: Callable[[Path], Any]
-    seal: Callable[[random.Random, Path], None] | None = None
+    damage: Callable[[random.Random, Path], None] | None = None
 
 
 def check_message(error: CongruenceError) -> None:
-    """Hold a refusal to its form."""
+    """Check the length of a refusal's message."""
     text = str(error)
     assert text, "an empty message"
     assert len(text) <= LONGEST, f"a message of {len(text)} characters: {text[:300]}"
@@ -69,7 +70,7 @@ def check_message(error: CongruenceError) -> None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Let a part of a reading be refused, and go on with the next."""
+    """Record a refusal by a part of a read, so that the next part is read too."""
     try:
         yield
     except CongruenceError as error:
@@ -138,7 +139,7 @@ def write_vectors(suffix: str) -> Callable[[random.Random, Path], Path]:
 
 
 def write_with_space(rng: random.Random, folder: Path) -> Path:
-    """Write an ``.npy`` in a folder of its own with the description of its space beside it."""
+    """Write an ``.npy`` and the description of its space to a new folder."""
     place = folder / "with"
     place.mkdir()
     np.save(place / "v.npy", numbers(rng, (7, 4), "f4"))
@@ -214,7 +215,7 @@ def write_items(suffix: str) -> Callable[[random.Random, Path], Path]:
 def read_image(path: Path) -> None:
     image = open_image(path)
     assert image.mode == "RGB"
-    if image.width * image.height < 2**24:  # of a larger one a copy may be more than the case may take
+    if image.width * image.height < 2**24:  # a copy of a larger one may exceed the memory limit
         assert np.asarray(image).shape == (image.height, image.width, 3)
     assert open_image(path.read_bytes()).size == image.size
 

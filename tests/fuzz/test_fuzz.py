@@ -1,4 +1,4 @@
-"""A few damaged inputs for every reader; ``run.py`` reads many more. And: every reader has a target."""
+"""Every reader has a fuzz target, and a few damaged inputs of each target are read; ``run.py`` reads many more."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from driver import Child, run_cases  # noqa: E402
 from own import OWN  # noqa: E402
 from targets import TARGETS  # noqa: E402
 
-#: Reading strings of HDF5 and columns of SQLite-like stores costs a process or a disk sync each time.
+#: Number of cases of slow targets: each read of HDF5 strings starts a process, each write of a cache syncs the disk.
 SLOW = {"vectors.h5": 3, "vectors.hdf5": 2, "column.h5": 2, "column.hdf5": 1, "parts of embed": 8, "cache of embed": 8}
 
-#: Files of the package that read files of others, and the targets that reach them.
+#: Source files that read files which others wrote, and the targets that reach them.
 READERS = {
     "_utils/atomic.py": ["marker"],
     "cli/migrate.py": ["certificate"],
@@ -64,14 +64,14 @@ READERS = {
     "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
 }
 
-#: Files that read what nobody but this library, or a model's own loader, has written, and so have no target.
+#: Source files that read only what this library wrote, or what another library parses, and so have no target.
 NO_READERS = {
     "_utils/rename.py": "renames",
     "_utils/owner.py": "reads the kernel's files",
     "_utils/lock.py": "opens folders to lock them",
     "databases/_lance_reader.py": "data sets of LanceDB, read by Lance's library as in stores/lance.py",
     "databases/_lance_ranges.py": "the same data sets at one version",
-    "databases/_lance_staging.py": "vectors that it wrote itself and that wait for their column: not fuzzed",
+    "databases/_lance_staging.py": "staged vectors that it wrote itself: not fuzzed",
     "_utils/arguments.py": "numbers of the system",
     "databases/_faiss_index.py": "an index, read by FAISS",
     "databases/faiss.py": "an index, read by FAISS",
