@@ -1,4 +1,4 @@
-"""What every database promises a migration: subclass for each kind, with the ways in which its users make and read one."""
+"""The contract that every database must fulfill for a migration; a subclass per kind creates and reads it as its users do."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NASTY = "we ird\"; DROP TABLE items; -- '`é"
 
 @dataclass
 class UserRow:
-    """A row as its user's own client reads it: the vector's bytes under the user's name for it, and everything else."""
+    """A row as the user's own client reads it: the bytes of the vector in the user's column, and all other columns."""
 
     vector: bytes | None
     others: dict = field(default_factory=dict)
 
 
 def make_rows(id_type: str, n: int = N, dim: int = DIM, seed: int = 0):
-    """Ids in no order, unit vectors, and two other columns: ``kind`` (image or text) and ``title``."""
+    """Unsorted ids, unit vectors, and two other columns: ``kind`` (image or text) and ``title``."""
     rng = np.random.default_rng(seed)
     numbers = rng.permutation(n) * 3 + 1
     ids = [int(one) for one in numbers]
@@ -45,7 +45,7 @@ def make_rows(id_type: str, n: int = N, dim: int = DIM, seed: int = 0):
 
 
 class DatabaseContract:
-    """Subclasses give the real thing; every test runs for each type of id that they name."""
+    """Base class of the tests; a subclass provides the database, and the tests that use ids run for each of its ``id_types``."""
 
     id_types = ("int", "text")
     #: Whether names of tables and columns may hold anything.
@@ -62,28 +62,28 @@ class DatabaseContract:
     # ---- to be given -------------------------------------------------------------------------------------------------
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id") -> str:
-        """Make a database as its users do, with an index if it has one by default, and return its address."""
+        """Create a database as its users do, with an index if this is the default, and return its address."""
         raise NotImplementedError
 
     def open(self, where, **options) -> Database:
-        """Open it as :func:`congruence.databases.open_database` does."""
+        """Open the database by :func:`congruence.databases.open_database`."""
         from congruence.databases import open_database
 
         return open_database(where, **options)
 
     def user_rows(self, where, *, table="items", column="embedding", id_column="id") -> dict[int | str, UserRow]:
-        """Read all rows with the user's own client, the vectors under the user's name for them, bit for bit."""
+        """Read all rows with the user's own client, with the bytes of the vectors in the user's column."""
         raise NotImplementedError
 
     def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id") -> None:
-        """Add a row, or replace it, with the user's own client; ``vector`` may be None where rows may be without."""
+        """Add or replace a row with the user's own client; ``vector`` may be None if rows without a vector are possible."""
         raise NotImplementedError
 
     def user_delete(self, where, one, *, table="items", id_column="id") -> None:
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Remove what :meth:`make` has made, where a second one would meet it."""
+        """Remove what :meth:`make` created, if a second database would collide with it."""
 
     def filter_of_images(self) -> str:
         """The condition kind = image in the database's own language."""
@@ -102,7 +102,7 @@ class DatabaseContract:
 
     @staticmethod
     def mapped(vectors):
-        """Stand-in of a map: the first columns, reversed, plus a constant; unit norm."""
+        """A substitute for a map: the first columns in reverse order plus a constant, with unit norm."""
         out = np.ascontiguousarray(vectors[:, DIM_NEW - 1 :: -1]) + np.float32(0.1)
         return out / np.linalg.norm(out, axis=1, keepdims=True)
 
@@ -256,7 +256,7 @@ class DatabaseContract:
         assert gone not in self.user_rows(where)
 
     def test_a_whole_migration_with_a_map(self, made, tmp_path):
-        """The engine reads in another thread than it writes in."""
+        """An engine reads and writes in different threads."""
         where, ids, vectors, _ = made
         before = self.user_rows(where)
         rng = np.random.default_rng(3)
@@ -280,7 +280,7 @@ class DatabaseContract:
         assert self.user_rows(where) == before
 
     def test_every_element_type(self, tmp_path):
-        """Written, read back, searched, switched, rolled back; behind drop_old it is the type of the old side."""
+        """Vectors of this type are written, read, searched, switched and rolled back; after drop_old it is the type of the old side."""
         wide = 16
         drawn = np.random.default_rng(5).normal(size=(40, wide)).astype(np.float32)
         stored = {
@@ -383,7 +383,7 @@ class DatabaseContract:
         assert {one: found.vector for one, found in self.user_rows(where).items()} == expected
 
     def test_new_vectors_are_written_after_the_switch_too(self, made):
-        """As rows are re-embedded while readers see the new side."""
+        """Rows can be re-embedded while readers see the new side."""
         where, ids, vectors, _ = made
         before = self.user_rows(where)
         row = {one: k for k, one in enumerate(ids)}

@@ -22,7 +22,7 @@ KEY = "s3cret-key-of-the-server"
 
 
 class Server:
-    """Runs in a thread until :meth:`stop`; ``faults`` holds responses to send instead, by the end of the path."""
+    """A server in a thread that runs until :meth:`stop`; ``faults`` maps the end of a path to the response to send instead."""
 
     def __init__(self, limit=32 * 2**20):
         self.client = QdrantClient(":memory:", force_disable_check_same_thread=True)

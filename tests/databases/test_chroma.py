@@ -1,4 +1,4 @@
-"""Chroma: the contract in a folder of its client, and the trap of two renames."""
+"""Chroma: the contract on a folder of its client, and interrupted renames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_collection(folder, ids, vectors, others, table="items", **options):
 
 
 class TestFolder(DatabaseContract):
-    """Others cannot write meanwhile, so that the contract's test of it is skipped; below is what a later pass repairs."""
+    """Other processes cannot write at the same time, so the contract's test of that is skipped; tests below cover repairs by a later pass."""
 
     id_types = ("text",)
     any_names = False
@@ -63,7 +63,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:legacy embedding function config
 
 
 class Killed(Exception):
-    """Stands for a kill: nothing catches it."""
+    """Simulates a kill: no code catches it."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def run(database):
 
 
 def kill_after(monkeypatch, renames):
-    """Let as many renames happen, then die."""
+    """Raise Killed after this number of renames."""
     done = []
     rename = chromadb.Collection.modify
 

@@ -1,4 +1,4 @@
-"""The contract itself, on a database in memory: so that a test of it that cannot pass, or cannot fail, is seen here."""
+"""The contract on a database in memory, which shows tests of the contract that cannot pass, or cannot fail."""
 
 from __future__ import annotations
 

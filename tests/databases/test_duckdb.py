@@ -1,4 +1,4 @@
-"""DuckDB: the contract on files as its own client makes them, and its own traps."""
+"""DuckDB: the contract on files that its own client writes, and special cases."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
 
 
 def test_numbers_that_no_row_has_are_passed_over(tmp_path, monkeypatch):
-    """Each writing moves the rows behind all others: after twenty, batches of five would be 126 queries for thirty rows."""
+    """Each write moves the rows to the end of the table: after twenty writes, batches of five would take 126 queries for thirty rows."""
     where, _ = small(tmp_path)
     asked = []
     with open_database(where) as database:

@@ -1,4 +1,4 @@
-"""FAISS index files: the contract on indexes of each kind that keeps its vectors, and their own traps."""
+"""FAISS index files: the contract on each kind of index that stores its vectors exactly, and special cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as databases: killed at every step that changes a name, with and without an exchange of names, and written to by others."""
+"""Files as databases: kills at every step that changes a name, with and without an exchange of names, and writes by other programs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make(folder, kind):
 
 
 def shown(where):
-    """What a reader opens: the vectors."""
+    """The vectors that a reader sees."""
     if where.suffix == ".npy":
         return np.load(where)
     return np.stack(pq.read_table(where)["v"].to_pylist()).astype(np.float32)
@@ -70,7 +70,7 @@ def bits(where):
 
 
 def forward(where):
-    """Fill, switch, roll back, and switch again, from wherever it stands; return whether it had to begin anew."""
+    """Fill, switch, roll back and switch again, from any state; return whether the migration had to start again."""
     with open_database(where) as database:
         if database.stage() is not Stage.SWITCHED:
             database.prepare(E, "float32", {"model": "new"})
@@ -83,7 +83,7 @@ def forward(where):
 
 
 def run(where, at, exchanges, count):
-    """Die before the ``at``-th call that changes a name; without an exchange, of those in its stead."""
+    """Raise Killed before call number ``at`` that changes a name; without an exchange, several renames replace it."""
     from congruence._utils import atomic
     from congruence.databases import _file_place as place
 
@@ -257,7 +257,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
 
 @pytest.fixture
 def small_files():
-    """Give what limits the size of files that this process writes, as a full disk does."""
+    """Return a function that limits the size of files that this process writes, which simulates a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

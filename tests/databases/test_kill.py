@@ -1,4 +1,4 @@
-"""A migration of a real file killed with SIGKILL at steps from the first to the last, and taken up again."""
+"""A migration of a real file is killed with SIGKILL at steps from the first to the last, and resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS = ("prepare", "write", "flush", "build_index", "switch", "rollback")
 
 
 def step_through(folder, at, seen):
-    """Run, verify, switch and roll back, from wherever it stands; die at step ``at``."""
+    """Run, verify, switch and roll back, from any state; kill the process at step ``at``."""
     count = 0
 
     def step():

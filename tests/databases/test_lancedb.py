@@ -1,4 +1,4 @@
-"""LanceDB: the contract on tables as its own client makes them, and its own traps."""
+"""LanceDB: the contract on tables that its own client writes, and special cases."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestLanceDB(DatabaseContract):
 
 
 def small(folder, n=40, dim=DIM, kind=np.float32, **columns):
-    """A table of two fragments whose vectors are random; return its address and them."""
+    """Create a table of two fragments with random vectors; return its address and the vectors."""
     vectors = np.random.default_rng(0).normal(size=(n, dim)).astype(kind)
     rows = pa.table({"id": pa.array(range(n)), "embedding": lists(vectors), **columns})
     table = lancedb.connect(folder).create_table("items", rows.slice(0, n // 2))
@@ -79,7 +79,7 @@ def fill(database, scale=-1, batch=7):
 
 
 def new_of(database):
-    """All new vectors by id."""
+    """Return all new vectors by id."""
     return {
         one: row
         for block in database.scan("new")

@@ -1,4 +1,4 @@
-"""Migrations over the reference in memory: every step, every fault at every call, and what is written down."""
+"""Migrations of the in-memory reference database: every step, a fault at every call, and the journal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHIFT = {"image": unit(RNG.normal(size=(1, E)))[0] * 3, "text": unit(RNG.normal(
 
 
 def pairs(modality, n, seed):
-    """Unit rows of two models: a rotation of one another, up to means of their own."""
+    """Unit rows of two models that differ by a rotation and by their means."""
     Z = np.random.default_rng(seed).normal(size=(n, D)) / 2
     return unit(Z + MEANS[modality]), unit(Z @ Q + SHIFT[modality])
 
@@ -144,7 +144,7 @@ def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(m
 
 
 def test_a_stop_at_any_call_is_resumed_and_nothing_is_lost_or_doubled(mapping, tmp_path):
-    """Every call that the steps make fails once, first without and then with a new process that resumes."""
+    """Every call of the steps fails once; the migration then resumes in the same process, or in a new one."""
     calls = MemoryDatabase(table())
     with Migration(calls, mapping, journal=tmp_path / "count") as migration:
         migration.run()
@@ -440,7 +440,7 @@ def test_maps_that_do_not_belong_here_are_refused_before_anything_is_written(map
 
 
 def test_rows_of_the_new_model_are_recognized_by_their_mean(tmp_path):
-    """No model is named, both are as wide: only the vectors tell that this is the wrong way."""
+    """No model is named and both have the same width: only the vectors show that the direction is wrong."""
     R = np.linalg.qr(RNG.normal(size=(D, D)))[0]
     Z = RNG.normal(size=(400, D)) / 2
     shift = unit(RNG.normal(size=(1, D)))[0] * 3

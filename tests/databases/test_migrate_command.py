@@ -1,4 +1,4 @@
-"""``congruence migrate`` as a user types it, over the reference in memory."""
+"""``congruence migrate`` as a user types it, on the in-memory reference database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cut-offs of an application, before and after a migration: the share of irrelevant pairs above them stays."""
+"""Cut-offs of an application before and after a migration: the share of irrelevant pairs above them stays the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def done(mapping, tmp_path):  # noqa: F811
 
 
 def share(queries, vectors, cut):
-    """Of all pairs, by brute force in float64."""
+    """The share of all pairs, computed by brute force in float64."""
     return float((unit(queries).astype(float) @ unit(vectors).astype(float).T >= cut).mean())
 
 

@@ -1,4 +1,4 @@
-"""Faults of a whole migration on real files: a full disk, repeated ids, a switch cut short, journals that somebody has sealed again."""
+"""Faults of a whole migration on real files: a full disk, repeated ids, an interrupted switch, and edited journals with a valid digest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def mapping(rows):
-    """Both models are equally wide, so that only its name tells a column."""
+    """Both models have the same width, so columns can be told apart only by their names."""
     target = unit(rows @ np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0] + 0.3)
     return OrthogonalMap().fit(rows, target, modality="image")
 
@@ -98,7 +98,7 @@ def test_ids_of_several_rows_are_refused_before_anything_is_written(tmp_path, ro
 
 
 def test_a_full_disk_is_said_so_whatever_the_client_calls_it():
-    """DuckDB calls it a failed transaction, PostgreSQL a lack of resources: neither is waited for."""
+    """DuckDB reports a failed transaction, PostgreSQL a lack of resources; neither is retried."""
     duckdb, psycopg = pytest.importorskip("duckdb"), pytest.importorskip("psycopg")
     from congruence.databases._address import Address
     from congruence.databases._duckdb_table import translated_errors
@@ -121,7 +121,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("step", ["switch", "rollback"])
 def test_what_a_kill_between_two_commits_left_is_completed(tmp_path, rows, mapping, monkeypatch, step):
-    """The names have changed, and the mark by which a search without a column's name finds its column has not."""
+    """A kill after the columns were renamed, before the metadata changed by which a search without a column name finds its column."""
     where = lance_table(tmp_path, rows)
     lance, lancedb = pytest.importorskip("lance"), pytest.importorskip("lancedb")
     new = unit(mapping.transform(rows))

@@ -1,4 +1,4 @@
-"""Milvus: the contract on files of Milvus Lite, the two ways to switch, and what a kill leaves."""
+"""Milvus: the contract on files of Milvus Lite, both ways to switch, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _stopped():
 
 
 def make_collection(folder, ids, vectors, others, *, table="items", metric="IP", key=None, vector=None, **options):
-    """A collection of a scalar field with an index, one of JSON, a further vector, and a dynamic field."""
+    """A collection with an indexed scalar field, a JSON field, a second vector field and a dynamic field."""
     where, kinds = f"milvus://{folder}/my.db", pymilvus.DataType
     client = client_of(where)
     schema = client.create_schema(enable_dynamic_field=True)
@@ -79,7 +79,7 @@ def rows_shown(where, table="items"):
 
 
 class TestFile(DatabaseContract):
-    """Others cannot write meanwhile, so that the contract's test of it is skipped; below is what a later pass repairs."""
+    """Other processes cannot write at the same time, so the contract's test of that is skipped; tests below cover repairs by a later pass."""
 
     any_names = False
     rows_without = False
@@ -100,7 +100,7 @@ class TestFile(DatabaseContract):
 
 
 class Killed(Exception):
-    """Stands for a kill: nothing catches it."""
+    """Simulates a kill: no code catches it."""
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def width_shown(where, table="items"):
 
 
 def kill_after(monkeypatch, renames):
-    """Let as many renames happen, then die."""
+    """Raise Killed after this number of renames."""
     done = []
     rename = pymilvus.MilvusClient.rename_collection
 
@@ -267,7 +267,7 @@ def test_rows_that_changed_meanwhile_are_found(items):
 
 
 def test_writing_after_the_switch_keeps_what_others_changed(items):
-    """Rows re-embedded one batch after the other: with the other fields that readers see by then."""
+    """Rows that are re-embedded batch by batch keep the other fields that readers see at that time."""
     client = client_of(items)
     with open_database(items) as database:
         run(database)
@@ -287,7 +287,7 @@ def test_writing_after_the_switch_keeps_what_others_changed(items):
 
 
 def test_what_was_written_outlives_a_kill(items, tmp_path):
-    """A copy of the files at that moment is what a kill leaves: nothing was closed or flushed."""
+    """A copy of the open files simulates a kill: nothing was closed or flushed."""
     with open_database(items) as database:
         run(database)
     shutil.copytree(tmp_path / "my.db", tmp_path / "killed.db")
@@ -383,7 +383,7 @@ def test_options_that_cannot_be(items, capfd):
 
 
 def test_a_server_by_url(items, monkeypatch):
-    """What Milvus Lite answers by URL, as a server does, and the pages that a server gives."""
+    """Milvus Lite at a URL, which answers like a server, and paging as on a server."""
     client_of(items)
     url = lite.server_manager_instance.start_and_get_uri(items.removeprefix("milvus://"))
     monkeypatch.setenv("MILVUS_TOKEN", "root:a-token-of-mine")

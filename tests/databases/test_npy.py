@@ -1,4 +1,4 @@
-""".npy files: the contract on matrices as NumPy saves them, and their own traps."""
+""".npy files: the contract on matrices that NumPy saves, and special cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet and Arrow data sets: the contract on files as pyarrow writes them, and their own traps."""
+"""Parquet and Arrow data sets: the contract on files that pyarrow writes, and special cases."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestParquet(DatabaseContract):
 
 
 class TestArrowFolder(TestParquet):
-    """Two files, the second a stream, and files that are no data."""
+    """Two files, of which the second is a stream, and files that are not data."""
 
     id_types = ("text",)
 

@@ -7,7 +7,7 @@ from congruence.errors import DatabaseError
 
 
 class Cursor:
-    """A cursor whose query gives these rows."""
+    """A cursor whose query returns these rows."""
 
     def __init__(self, *rows):
         self.rows = list(rows)

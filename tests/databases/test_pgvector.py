@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector: the contract, and what an application needs of its table before, at and after the switch."""
+"""PostgreSQL with pgvector: the contract, and the application's use of its table before, during and after the switch."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ NEW = [
 
 @pytest.fixture
 def shop(server):
-    """Make tables by SQL, and return the address and a connection."""
+    """Create tables by SQL, and return the address and a connection."""
     where = server.url(options="-csearch_path=shop,public")
     with psycopg.connect(where, autocommit=True) as connection:
 
@@ -323,7 +323,7 @@ def test_two_updates_of_a_row_at_once_do_not_overwrite_each_other(shop):
 
 
 class Killed(Exception):
-    """What stands for a kill: nothing of ours may answer to it."""
+    """Simulates a kill: no code of this library may catch it."""
 
 
 class Counted:
@@ -465,7 +465,7 @@ def test_halves_are_read_and_other_types_are_not_offered(shop):
 
 
 def test_bits_are_as_binary_quantize_has_them_and_indexed_by_hamming(shop):
-    """A table's bits are its vectors only where they are named; the new ones are what the application's own queries find."""
+    """A column of bits counts as vectors only if it is named; the application's own queries find the new ones."""
     where, connection = shop(
         "CREATE TABLE items (id int PRIMARY KEY, embedding vector(16), flags bit(8));"
         "INSERT INTO items SELECT k, (SELECT array_agg(sin(k * 16 + j)) FROM generate_series(1, 16) j)::vector, B'10000011' FROM generate_series(1, 40) k;"

@@ -1,4 +1,4 @@
-"""Qdrant: the contract over its REST interface and in a folder of its client, and the traps of collections and aliases."""
+"""Qdrant: the contract over its REST API and on a folder of its client, and special cases of collections and aliases."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fill_collection(client, name, ids, vectors, others, column="", distance="Dot
 
 
 class Contract(DatabaseContract):
-    """Readers read by the alias ``items``, which means the collection ``items_v1``."""
+    """Readers use the alias ``items``, which points to the collection ``items_v1``."""
 
     any_names = False
 
@@ -116,13 +116,13 @@ class TestServer(Contract):
 
 
 class TestFolder(Contract):
-    """The server's own logic is that of the class above; here: what a folder needs."""
+    """The logic common with a server is tested by the class above; this one tests folders."""
 
     id_types = ("int",)
 
     @pytest.fixture(autouse=True)
     def _no_syncs(self, monkeypatch):
-        """Keep the client from waiting for the disk after each point."""
+        """Prevent the client from syncing the disk after each point."""
         made = CollectionPersistence._ensure_table
 
         def make(persistence):
@@ -164,7 +164,7 @@ class TestFolder(Contract):
 
 @pytest.fixture
 def items(server):
-    """Make 30 points in ``items_v1``, with a user's client for more."""
+    """Create 30 points in ``items_v1``, and a user's client to add more."""
     client = QdrantClient(url=server.url, api_key=KEY, check_compatibility=False)
     ids, vectors, others = make_rows("int", 30)
     fill_collection(client, "items_v1", ids, vectors, others)

@@ -1,4 +1,4 @@
-"""int8 and bits: what is stored, what it stands for, when it is another, and what it costs a search."""
+"""int8 and bits: stored values, the vectors they represent, rejected ranges, and the effect on searches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANGES = np.vstack([X.min(axis=0), X.max(axis=0)])
 
 
 def test_int8_by_ranges_is_that_of_sentence_transformers_within_a_step():
-    """Its formula, which truncates, written out; out of the ranges it wraps around, and this does not."""
+    """Its formula, which truncates; outside the ranges it wraps around, while this library clips."""
     starts, steps = RANGES[0], (RANGES[1] - RANGES[0]) / 255
     theirs = ((X - starts) / steps - 128).astype(np.int8)
     ours = Quantizer("int8", DIM, RANGES).encode(X)

@@ -1,5 +1,5 @@
 # ruff: noqa: F811  # fixtures of another module
-"""Progressive re-embedding of a database: what each row holds at each stage, kills at every step, and what is paid for twice."""
+"""Progressive re-embedding of a database: the vector of each row at each stage, kills at every step, and rows that are encoded twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IMAGES = 200
 
 @pytest.fixture(scope="module")
 def truth(mapping):
-    """The new model's own vectors of each row: the map's, and what no map can know."""
+    """The new model's vectors of each row: the mapped vector plus a part that no map can predict."""
     rng = np.random.default_rng(7)
     made = table()
     mapped = {
@@ -43,7 +43,7 @@ def truth(mapping):
 
 
 class Model:
-    """Encodes, and counts what it was asked for."""
+    """An encoder that counts the requested rows."""
 
     def __init__(self, truth, fail=None):
         self.truth, self.asked, self.fail = truth, [], fail
@@ -70,7 +70,7 @@ def images(made):
 
 
 def check(made, plan, truth, before):
-    """Each row holds the new model's vector where there is one, else what the latest map gives; texts and old vectors are as they were."""
+    """Check that each row has the new model's vector if there is one, else that of the latest map, and that texts and old vectors are unchanged."""
     done = dict(zip(plan.ids.tolist(), plan.embedded.tolist(), strict=True))
     held = plan.transform(np.stack([made.old[int(one)] for one in plan.ids.tolist()]))
     for k, one in enumerate(plan.ids.tolist()):

@@ -1,4 +1,4 @@
-"""A progressive re-embedding of a DuckDB file killed with SIGKILL, again and again until it is through; old vectors read from a file of their own."""
+"""A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes; old vectors are read from a separate file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUDGET, CHUNK = 48, 8
 
 
 def go(folder, at, seen):
-    """Re-embed a fifth, from wherever it stands; die at step ``at``."""
+    """Re-embed a fifth, from any state; kill the process at step ``at``."""
     count = 0
 
     def watched(call):

@@ -1,4 +1,4 @@
-"""SQLite with sqlite-vec: the contract for vec0 tables, whose renaming sqlite-vec itself does not finish."""
+"""SQLite with sqlite-vec: the contract on vec0 tables, which sqlite-vec itself renames only in part."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_what_is_no_vec0_table_is_refused(items, tmp_path):
 
 
 def test_bits_and_int8_are_what_the_applications_own_functions_make(tmp_path):
-    """vec_quantize_binary puts the first component into the lowest bit; bits take no distance but Hamming."""
+    """vec_quantize_binary puts the first component into the lowest bit; bits support only the Hamming distance."""
     where = str(tmp_path / "photos.db")
     connection = connect(where)
     connection.execute(

@@ -1,4 +1,4 @@
-"""What made migrations slow, or their memory grow with the table, stays away."""
+"""Regressions of speed and memory: what once made migrations slow, or their memory grow with the table."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_owned_ids_are_the_same_ids():
 
 
 def test_numbers_without_a_row_are_passed_over_in_one_step(tmp_path):
-    """An update of a DuckDB table with a key moves its rows behind all others."""
+    """An update of a DuckDB table with a key moves its rows to the end of the table."""
     with duckdb.connect(str(tmp_path / "t.duckdb")) as user:
         user.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, embedding FLOAT[{DIM}])")
         made = pa.table({"id": np.arange(3000), "embedding": lists(rows(3000))})  # noqa: F841  # read by name
@@ -100,7 +100,7 @@ def test_a_search_that_reads_all_rows_is_asked_ten_times_and_an_index_200_times(
 
 
 def test_the_other_columns_that_a_scan_saw_are_not_read_again(tmp_path):
-    """vec0 reads a row's vector to give another column of it; a row of which nothing is remembered is looked up all the same."""
+    """vec0 reads the vector of a row to return another column of it; a row that is not cached is still looked up."""
     from test_sqlite import connect
 
     where = str(tmp_path / "photos.db")

@@ -23,7 +23,7 @@ def names(folder):
 
 
 def anything(folder):
-    """Take any folder for one that may be replaced."""
+    """Treat any folder as one that may be replaced."""
 
 
 def save(path, number):
@@ -131,7 +131,7 @@ def test_the_folder_itself_is_no_output(tmp_path, monkeypatch):
 
 
 def rename_by(way, monkeypatch):
-    """Let the system lack the calls that rename exclusively and exchange; and hard links too."""
+    """Simulate a system without exclusive renames, without exchanges of names, and without hard links."""
     if way != "system calls":
         monkeypatch.setattr(rename, "_call", lambda *_: False)
     if way == "claims":
@@ -195,7 +195,7 @@ class Fault(BaseException):
 
 
 def faulty(monkeypatch, way, step, *, for_ever):
-    """Make the change to the disk after ``step`` others fail: once, as an interrupt does, or with all after it, as a kill does."""
+    """Make change number ``step`` to the disk fail: only this one, as after an interrupt, or all later ones too, as after a kill."""
     count = 0
 
     def wrap(real):

@@ -1,4 +1,4 @@
-"""Whatever a file holds, the reader answers with rows or with an error of the library's tree."""
+"""Readers return rows or raise an error of this library's hierarchy, whatever a file contains."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True, scope="module")
 def _little_patience():
-    """A damaged file may make libhdf5 walk for ever; the tests need not wait as long as a user's large file may take."""
+    """A damaged file may make libhdf5 loop forever; the tests use a shorter time limit than large files need."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("congruence.stores.hdf5._PATIENCE", 5.0)
         yield

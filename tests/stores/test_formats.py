@@ -1,4 +1,4 @@
-"""The table of formats: each fact in it against what its reader and writer do, and the docs against it."""
+"""The table of formats: each entry agrees with its reader and writer, and the docs agree with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(5)
 
 
 def written(folder: Path, suffix: str, n: int = 30) -> Path:
-    """Write a store of this format, with ids where it keeps them."""
+    """Write a store of this format, with ids if it can hold them."""
     path = folder / f"v{suffix}"
     rows = Embeddings(RNG.standard_normal((n, 4)).astype(np.float32), ids=[f"i{k}" for k in range(n)])
     with open_sink(path, n=n, dim=4, has_ids=True) as sink:
@@ -28,7 +28,7 @@ def written(folder: Path, suffix: str, n: int = 30) -> Path:
 
 
 def row_of(one: Format) -> str:
-    """Return a format's line of the table in docs/files.md."""
+    """Return the row of a format in the table of docs/files.md."""
     specs = ", ".join(f"`{spec}`" for spec in one.specs) + (f" (extra `{one.extra}`)" if one.extra else "")
     return f"| {specs} | {one.reads} | {one.writes} | {one.ids} | {one.space} |"
 

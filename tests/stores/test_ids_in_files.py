@@ -1,4 +1,4 @@
-"""Ids in files: whole numbers stay such, texts stay whatever they are, and what is missing or endless is refused."""
+"""Ids in files: integers stay integers, text is unchanged, and missing or too long ids are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPED = [suffix for suffix in KEEPING if suffix != ".csv"]  # in which numbers a
 
 
 def save(path, ids, vectors=None):
-    """Write a file as anyone would, not through this library; None is what the format has for a missing value."""
+    """Write a file without this library; None is written as the format's missing value."""
     vectors = RNG.standard_normal((len(ids), 2)) if vectors is None else vectors
     suffix = path.suffix
     if suffix in (".parquet", ".arrow", ".lance"):

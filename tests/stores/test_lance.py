@@ -1,4 +1,4 @@
-"""Lance data sets that others wrote, and ours opened by Lance; the rest is tested with the other formats."""
+"""Lance data sets written by others, and ours read by Lance; tests of all formats are in other files."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_it_needs_its_extra(tmp_path, monkeypatch):
 
 
 def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):
-    """Lance quotes the damaged bytes, and a null byte in an error of Arrow's stream is the end of the process."""
+    """Lance quotes the damaged bytes, and a null byte in an error of Arrow's stream aborts the process."""
     lance.write_dataset(pa.table({"v": lists(X), "k": list(range(60))}), tmp_path / "a.lance")
     (file,) = (tmp_path / "a.lance" / "data").iterdir()
     whole = file.read_bytes()

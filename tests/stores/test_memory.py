@@ -1,4 +1,4 @@
-"""What cannot be held in memory is refused before it is read."""
+"""Data that does not fit into memory is refused before it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIB = 2**20
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine of files: what it has free, and the control groups of this process."""
+    """Files that describe a machine: its free memory, and the control groups of this process."""
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     groups.mkdir()
@@ -48,7 +48,7 @@ def test_what_is_free(machine):
 
 @pytest.mark.parametrize("where", ["job__", ""])
 def test_the_limit_of_a_container_counts_and_its_cached_files_do_not(machine, where):
-    """Version 2; by its own path or, from within a container, as the root."""
+    """Control groups of version 2, at their own path or, in a container, at the root."""
     files = {
         "memory_dot_max": 200 * MIB,
         "memory_dot_current": 150 * MIB,

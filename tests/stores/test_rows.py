@@ -1,4 +1,4 @@
-"""Rows drawn from files: every row once an epoch, the same ones at the same step, in bounded memory, and no thread left behind."""
+"""Rows drawn from files: every row once per epoch, the same rows at the same step, in bounded memory, and no thread is left running."""
 
 from __future__ import annotations
 

@@ -401,7 +401,7 @@ def test_rubbish_is_refused(suffix, tmp_path):
 @settings(max_examples=300)
 @given(seed=st.integers(0, 10**9))
 def test_a_safetensors_header_cannot_be_made_to_lie(seed, tmp_path_factory):
-    """Whatever one byte of the header becomes, the reader answers with rows or with an error of ours."""
+    """If any byte of the header changes, the reader returns rows or raises an error of this library."""
     path = tmp_path_factory.mktemp("s") / "v.safetensors"
     X = RNG.standard_normal((20, 4)).astype(np.float32)
     write(path, X)
