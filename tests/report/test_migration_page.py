@@ -165,7 +165,7 @@ def test_each_stage_of_reembedding_stands_in_a_table_and_the_picture(here, journ
 
 def test_a_first_stage_of_which_little_is_known_is_drawn_too(journal, plan, tmp_path):
     p, (old, new) = plan[0], plan[1]
-    made = Progressive(p._refit.mapping, p._old, texts=old, new_texts=new)
+    made = Progressive(p.refit.mapping, p._old, texts=old, new_texts=new)
     made.update([0, 1], np.eye(12)[:2])  # none of them random: nothing is measured
     journal.write(tmp_path)
     save_plan(made, tmp_path, None, None, (old, new))

@@ -65,7 +65,7 @@ def test_a_plan_maps_everything_then_gets_better_with_each_batch(problem, mappin
     assert plan.meter().n_embedded == 160
     assert result == sorted(result)
     still = ~plan.embedded
-    first = plan._refit.transform(problem.source_images, plan._refit.first())
+    first = plan.refit.transform(problem.source_images, plan.refit.first())
     cosines = [np.einsum("ij,ij->i", Z[still], problem.target_images[still]).mean() for Z in (first, plan.store())]
     assert cosines[1] > cosines[0] + 0.1
 
@@ -445,9 +445,9 @@ def test_bad_input_of_scales(problem, mapping):
         fit_origin_scale(rows, rows, rows).apply(rows @ rows.T, np.ones(30, bool))
     with pytest.raises(ParameterError, match="no factor"):
         _ = fit_origin_scale(rows, rows, rows).factor
-    with pytest.raises(ShapeError, match="one flag a column"):
+    with pytest.raises(ShapeError, match="one flag per column"):
         fit_origin_scale(rows, rows, rows).apply(np.zeros((2, 3)), [True])
-    with pytest.raises(InputError, match="random rows that are measured"):
+    with pytest.raises(InputError, match="measured random rows"):
         start(problem, mapping).origin_scale()
     with pytest.raises(InputError, match="Got no texts"):
         start(problem, mapping, texts=None, new_texts=None).origin_scale()

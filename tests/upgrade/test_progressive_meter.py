@@ -11,7 +11,7 @@ from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
 from congruence.upgrade.progressive._interval import rest_interval
-from congruence.upgrade.progressive._measure import Rows
+from congruence.upgrade.progressive._measure import ScoredRows
 from congruence.upgrade.progressive._row_states import LEARN, METER, SELECTED, WAITING, RowStates
 from congruence.upgrade.progressive.forecast import make_forecast
 from congruence.upgrade.progressive.order import take_in_order
@@ -164,7 +164,7 @@ def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
     kept = np.array([0.9, 0.95])
 
     def support(surprise, kept=kept, name="cosine"):
-        rows = Rows(states, {}, none, none, None, None, 10, None, np.asarray(surprise))
+        rows = ScoredRows(states, {}, none, none, None, None, 10, None, np.asarray(surprise))
         return rows.support(name, kept)
 
     assert support(np.repeat([0.9, 0.2], 30)) == (pytest.approx(0.8), 1.0)  # the later half

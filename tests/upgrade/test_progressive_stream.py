@@ -101,7 +101,7 @@ def test_vectors_given_again_replace_the_former_ones_in_the_fit(problem, mapping
         step(plan, problem, 2)
         again = plan.ids[plan.embedded][:30]
         plan.update(again, problem.target_images[again[::-1]])
-        np.testing.assert_array_equal(plan.store()[again], plan._new.take(again))
+        np.testing.assert_array_equal(plan.store()[again], plan.new_vectors.take(again))
     np.testing.assert_allclose(plans[0].correction_.coef, plans[1].correction_.coef, rtol=1e-6, atol=1e-8)
 
 
@@ -171,7 +171,7 @@ def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_dis
     plan = Progressive(mapping, on_disk, tolerance=0.02, **kinds)
     step(plan, problem, stop)
     plan.save(tmp_path / "plan")
-    with pytest.raises(ParameterError, match=r"Got tolerance=0\.1 for a plan that has one"):
+    with pytest.raises(ParameterError, match=r"Got tolerance=0\.1, which the saved plan sets"):
         Progressive.load(tmp_path / "plan", mapping, on_disk, tolerance=0.1, **kinds)
     again = Progressive.load(tmp_path / "plan", mapping, on_disk, **kinds)
     np.testing.assert_allclose(again.mapped(), plan.mapped(), atol=1e-6)
@@ -186,7 +186,7 @@ def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monk
         for stream in (False, True):
             plan = Progressive(mapping, on_disk, tolerance=tolerance, stream=stream, **given(problem))
             result.append(step(plan, problem, 6, 20))
-            assert len(plan._written.maps) <= most
+            assert len(plan.written.maps) <= most
         assert result[0] == result[1]
         if most == 1:
             assert [len(remap) for _, remap in result[0]] == [380, 360, 340, 320, 300, 280]
@@ -212,7 +212,9 @@ def test_only_what_is_new_is_written(problem, mapping, on_disk, tmp_path, stream
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert sum(len(np.load(path)) for path in pieces) == 120
     again = Progressive.load(tmp_path / "plan", mapping, on_disk, stream=stream, **given(problem))
-    np.testing.assert_array_equal(again._new.take(again._new.rows), plan._new.take(plan._new.rows))
+    np.testing.assert_array_equal(
+        again.new_vectors.take(again.new_vectors.rows), plan.new_vectors.take(plan.new_vectors.rows)
+    )
     # Saved elsewhere, the plan is whole there, too, and goes on without its first folder.
     plan.save(tmp_path / "copy")
     assert files(tmp_path / "copy") == files(tmp_path / "plan")
@@ -226,7 +228,7 @@ def test_a_stream_lets_go_of_vectors_that_are_saved(problem, mapping, on_disk, t
     plan = Progressive(mapping, on_disk, **given(problem))
     step(plan, problem, 2)
     plan.save(tmp_path / "plan")
-    assert all(_lazy.is_on_disk(part.vectors) for part in plan._new._parts)
+    assert all(_lazy.is_on_disk(part.vectors) for part in plan.new_vectors._parts)
 
 
 @pytest.mark.parametrize("nth", range(4))
@@ -271,7 +273,7 @@ def test_killed_while_it_saves_the_last_stage_stands(problem, mapping, on_disk, 
     plan.save(tmp_path / "plan", force=True)
     whole = Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
     assert whole.meter().n_embedded == 120
-    assert len(files(tmp_path / "plan")) == len(whole._written.maps) + 2
+    assert len(files(tmp_path / "plan")) == len(whole.written.maps) + 2
 
 
 def test_damaged_or_missing_pieces_are_refused_in_one_line(problem, mapping, on_disk, tmp_path):

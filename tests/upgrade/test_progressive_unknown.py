@@ -10,7 +10,7 @@ import pytest
 from congruence import OrthogonalMap
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.progressive import Progressive, _lazy
-from congruence.upgrade.progressive._given import read_texts
+from congruence.upgrade.progressive._inputs import read_texts
 from congruence.upgrade.progressive._row_states import LEARN
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Refit
 from congruence.upgrade.progressive.texts import Gate
@@ -71,21 +71,21 @@ def test_rows_of_unknown_texts_are_not_drawn_to_known_ones(photos):
 def test_what_is_learned_of_rows_of_unknown_texts_does_not_depend_on_mixtures(photos):
     """Far from all texts, the refitted map is the one of a plan without texts, from the same rows."""
     plan = go(photos.plan(KNOWN), photos, 0.15)
-    rows, native = np.vstack([photos.old, -photos.texts]), plan._new.rows[plan._shown()]
+    rows, native = np.vstack([photos.old, -photos.texts]), plan.new_vectors.rows[plan._shown()]
     rows = rows[plan.correction_.gate(plan.texts.scores(normalize_rows(rows)))[:, 0] < 1e-4]
     assert len(rows) >= 5
     states = plan._row_states
     random = states.role[native] == LEARN
     weights = np.where(random, min(3.0, (len(plan) - states.due.sum()) / random.sum()), 1.0)
-    refit = Refit(plan._refit.mapping, None, plan._refit.size)
+    refit = Refit(plan.refit.mapping, None, plan.refit.size)
     last = replace(refit.first(), ridge=plan.correction_.ridge)
-    one = refit.fit(plan._old[native], plan._new.take(native).astype(float), weights, random, last, choose=False)
+    one = refit.fit(plan._old[native], plan.new_vectors.take(native).astype(float), weights, random, last, choose=False)
     np.testing.assert_allclose(plan.transform(rows), refit.transform(rows, one), atol=1e-3)
 
 
 def test_with_all_texts_known_the_gate_is_open(photos):
     every = photos.plan(np.ones(CLASSES, bool))
-    refit = every._refit
+    refit = every.refit
     texts_only = Refit(refit.mapping, every.texts, refit.size)
     before = texts_only.transform(photos.old, texts_only.first())
     rows = np.ones(len(photos.old), bool)
@@ -98,7 +98,7 @@ def test_texts_that_cannot_be_told_apart_have_no_gate(photos):
     rng = np.random.default_rng(1)
     synonyms = np.repeat(photos.texts, 4, axis=0)
     synonyms = normalize_rows(synonyms + 0.3 * rng.standard_normal(synonyms.shape) / np.sqrt(D))
-    texts = read_texts(synonyms, synonyms @ np.eye(D), photos.plan(KNOWN)._refit.mapping, photos.old.astype(np.float32))
+    texts = read_texts(synonyms, synonyms @ np.eye(D), photos.plan(KNOWN).refit.mapping, photos.old.astype(np.float32))
     assert Gate.fit(photos.old, texts) is None
     assert Gate.fit(np.repeat(photos.old[:1], 9, axis=0), texts) is None
 
@@ -128,7 +128,7 @@ def test_a_gated_plan_is_the_same_as_a_stream_and_after_a_pause(photos, tmp_path
     np.testing.assert_allclose(stream.store(), memory.store(), atol=1e-5)
     memory.save(tmp_path / "plan")
     again = Progressive.load(
-        tmp_path / "plan", memory._refit.mapping, photos.old, modality="image", texts=photos.texts[KNOWN], new_texts=photos.new_texts[KNOWN]
+        tmp_path / "plan", memory.refit.mapping, photos.old, modality="image", texts=photos.texts[KNOWN], new_texts=photos.new_texts[KNOWN]
     )  # fmt: skip
     assert again.correction_.facts() == memory.correction_.facts()
     np.testing.assert_array_equal(again.transform(photos.old), memory.transform(photos.old))

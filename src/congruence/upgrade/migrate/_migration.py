@@ -58,6 +58,8 @@ class Migration(OpenMigration):
         do not fit the element type.
     SpaceMismatchError
         If the map is not the one stored in the journal.
+    MigrationError
+        If the journal belongs to another database.
     CorruptFileError, FileError
         If the journal's folder is damaged or cannot be read.
 
@@ -68,8 +70,6 @@ class Migration(OpenMigration):
     ...     migration.verify()
     ...     migration.switch()
     """
-
-    # ------------------------------------------------------------------ the steps
 
     def plan(
         self,
@@ -208,10 +208,16 @@ class Migration(OpenMigration):
         ------
         MigrationError
             If the run is not complete.
+        ShapeError
+            If the table has no rows, or the held-out vectors are not as wide as the new ones.
+        IdError
+            If the held-out vectors have no ids.
+        CorruptFileError
+            If the ids that the journal keeps are not of the table's type.
         """
         with self._at_work() as journal:
             journal.require_state("filled", "verified", "switched", "rolled back", to="verify")
-            found = verify(
+            result = verify(
                 self.database,
                 self.mapper,
                 journal.sample,
@@ -221,12 +227,12 @@ class Migration(OpenMigration):
                 least_recall=least_recall,
                 callback=callback,
             )
-            journal.verification = found.to_dict()
+            journal.verification = result.to_dict()
             if journal.state in ("filled", "verified", "rolled back"):
-                journal.state = "verified" if found.passed else "filled"
-            journal.log("verified" if found.passed else "not verified: " + "; ".join(found.problems))
+                journal.state = "verified" if result.passed else "filled"
+            journal.log("verified" if result.passed else "not verified: " + "; ".join(result.problems))
             journal.write(self.folder)
-        return found
+        return result
 
     def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
         """Make readers see the new vectors, after updating rows that others have changed since the run.
@@ -239,7 +245,7 @@ class Migration(OpenMigration):
         Raises
         ------
         MigrationError
-            If the migration was not verified.
+            If the migration was not verified, or others keep changing the table.
         """
         with self._at_work() as journal:
             if journal.state != "switched":
@@ -261,8 +267,8 @@ class Migration(OpenMigration):
         Returns
         -------
         dict
-            ``rows``; ``identical``: whether the checksum of the old vectors equals that of the last pass before the switch (it differs if others
-            wrote rows since then); ``rows_without``: number of rows without an old vector, written since the switch.
+            ``rows``; ``checksum`` of the old vectors; ``identical``: whether it equals that of the last pass before the switch (it differs if others
+            wrote rows since then), None if there was no such pass; ``rows_without``: number of rows without an old vector, written since the switch.
 
         Raises
         ------

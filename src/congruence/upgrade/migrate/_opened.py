@@ -86,12 +86,12 @@ class OpenMigration:
         if kept is not None and (self.folder / PROGRESSIVE).is_dir():
             from congruence.upgrade.migrate.native import read_native
 
-            found = read_native(self.folder, mapping)
-            self.mapper.native = None if found is None else found[0]
+            saved = read_native(self.folder, mapping)
+            self.mapper.native = None if saved is None else saved[0]
 
     def _default_type(self) -> str:
-        known = self.database.capabilities.element_types
-        return self.info.element_type if self.info.element_type in known else known[0]
+        supported = self.database.capabilities.element_types
+        return self.info.element_type if self.info.element_type in supported else supported[0]
 
     def __enter__(self) -> Self:
         return self

@@ -41,7 +41,7 @@ def fit_cutoffs(
             raise ModalityError(
                 f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
             )
-        kept &= np.array([one == among for one in old.modalities.to_pylist()], bool)
+        kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
     names = old.ids.filter(pa.array(kept))
     if len(names) < 2:
         raise TooFewAnchorsError(
@@ -51,14 +51,18 @@ def fit_cutoffs(
     after = mapper.new.decode(new.vectors[place[kept]])
     if queries is None and queries_old is None:
         order = np.random.default_rng(random_state).permutation(len(names))
-        asked, rest = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
+        asked, searched = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
         return fit_thresholds(
-            (after[asked], after[rest]), (before[asked], before[rest]), None, folds=folds, random_state=random_state
+            (after[asked], after[searched]),
+            (before[asked], before[searched]),
+            None,
+            folds=folds,
+            random_state=random_state,
         )
     if queries is None or queries_old is None:
-        missing, given = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
+        missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
         raise ParameterError(
-            f"Got {given} without {missing}; expected the same queries in both models, or none of either. Pass {missing}=… too."
+            f"Got {passed} without {missing}; expected the same queries in both models, or none in either. Pass {missing}=… too."
         )
     ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
     for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):

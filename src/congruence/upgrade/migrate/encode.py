@@ -59,24 +59,24 @@ class CommandEncoder:
         ParameterError
             If an id contains a line break.
         """
-        if any("\n" in one or "\r" in one for one in ids):
+        if any("\n" in name or "\r" in name for name in ids):
             raise ParameterError(
                 "Got an id with a line break; expected ids of one line for a command. Pass a function in Python instead."
             )
         with tempfile.TemporaryDirectory(prefix="congruence-encode-") as folder:
-            given, out = Path(folder) / "ids.txt", Path(folder) / "vectors.npy"
-            given.write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
-            words = [word.replace("{ids}", str(given)).replace("{out}", str(out)) for word in self.words]
+            ids_path, out = Path(folder) / "ids.txt", Path(folder) / "vectors.npy"
+            ids_path.write_text("".join(f"{name}\n" for name in ids), encoding="utf-8")
+            words = [word.replace("{ids}", str(ids_path)).replace("{out}", str(out)) for word in self.words]
             try:
-                done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                process = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             except OSError as error:
                 raise FileError(
                     f"Got {self.words[0]}, which cannot be run ({error.strerror}); expected a command. Check the path."
                 ) from error
-            if done.returncode:
-                said = done.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
+            if process.returncode:
+                output = process.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
                 raise FileError(
-                    f"Got exit status {done.returncode} from {self.words[0]} ({said}); expected 0. Make the command succeed for these ids."
+                    f"Got exit status {process.returncode} from {self.words[0]} ({output}); expected 0. Make the command succeed for these ids."
                 )
             try:
                 return np.asarray(np.load(out, allow_pickle=False))

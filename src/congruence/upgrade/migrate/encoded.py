@@ -30,7 +30,8 @@ class EncodedRows:
 
     Attributes
     ----------
-    rows : dict of str to ndarray
+    rows : dict of str to ndarray, shape (dim,)
+        Vectors by id.
     """
 
     def __init__(self, folder: Path, dim: int) -> None:
@@ -54,16 +55,16 @@ class EncodedRows:
 
     def forget(self, ids: list[str]) -> None:
         """Remove rows that are now in the plan; the files are deleted with the last of them."""
-        for one in ids:
-            self.rows.pop(one, None)
+        for name in ids:
+            self.rows.pop(name, None)
         if not self.rows:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def keep_encoded(folder: Path, native: NativeRows) -> None:
     """Remove a plan, but keep the vectors that were encoded for it. Raises StorageError."""
-    kept = EncodedRows(folder, native.new.width)
+    encoded = EncodedRows(folder, native.new.width)
     for part in blocks(len(native.ids), 4 * native.new.width):
-        names = [str(one) for one in native.ids[part].tolist()]
-        kept.add(names, native.take(np.arange(len(native.ids))[part]))
+        names = [str(name) for name in native.ids[part].tolist()]
+        encoded.add(names, native.take(np.arange(len(native.ids))[part]))
     shutil.rmtree(folder / PROGRESSIVE, ignore_errors=True)

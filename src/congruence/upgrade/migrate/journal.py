@@ -86,7 +86,7 @@ class Journal:
     sample : list of int or str
         Ids drawn uniformly from the rows of the first pass, for :meth:`~congruence.upgrade.migrate.Migration.verify`.
     passes : list of dict
-        Results of each later pass: rows, rows written, rows removed, and checksums of both sides.
+        Results of the latest repair passes: numbers of rows, of rows written and removed, and checksum of the old vectors.
     verification, summary : dict
         Latest verification and summary; empty before the first.
     events : list of dict
@@ -151,8 +151,8 @@ class Journal:
             if len(raw) > _MOST_BYTES:
                 raise ValueError("too long")
             content = json.loads(raw.decode("utf-8"))
-            given = content.pop("digest")
-            if given != digest_of(content) or set(content) != set(cls.__dataclass_fields__):
+            digest = content.pop("digest")
+            if digest != digest_of(content) or set(content) != set(cls.__dataclass_fields__):
                 raise ValueError("wrong digest")
             journal = cls(**content)
             journal._check()
@@ -178,13 +178,12 @@ class Journal:
         check_ranges(self.old_ranges)
         if max(self.dim, self.rows, self.resumed) >= 2**63 or self.resumed < 0 or len(self.place) > _MOST_PLACE:
             raise ValueError("invalid values")
-        texts = {"at": str, "what": str}
-        if not all(_has(one, texts) for one in self.events):
+        if not all(_has(event, {"at": str, "what": str}) for event in self.events):
             raise ValueError("invalid events")
-        if not all(_has(one, {"rows": int, "written": int, "removed": int, "old": str}) for one in self.passes):
+        if not all(_has(counts, {"rows": int, "written": int, "removed": int, "old": str}) for counts in self.passes):
             raise ValueError("invalid passes")
         cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
-        if not all(_is_id(one) for one in (*self.sample, *cursor)):
+        if not all(_is_id(name) for name in (*self.sample, *cursor)):
             raise ValueError("invalid ids")
 
     def require_state(self, *states: str, to: str) -> None:

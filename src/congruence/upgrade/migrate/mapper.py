@@ -63,21 +63,25 @@ class RowMapper:
     """
 
     @classmethod
-    def of_journal(cls, mapping: Map, info: DatabaseInfo, kept: Journal, *, allow_zero_rows: bool = False) -> RowMapper:
+    def of_journal(
+        cls, mapping: Map, info: DatabaseInfo, journal: Journal, *, allow_zero_rows: bool = False
+    ) -> RowMapper:
         """Return the mapper with which a migration was started."""
-        ranges = kept.old_ranges
-        if info.element_type != "int8" or any(isinstance(one, list) and len(one) != info.dim for one in ranges or ()):
+        ranges = journal.old_ranges
+        if info.element_type != "int8" or any(
+            isinstance(bound, list) and len(bound) != info.dim for bound in ranges or ()
+        ):
             ranges = None  # the old vectors were dropped, and the ranges do not belong to the current ones
-        found = cls(
+        mapper = cls(
             mapping,
-            modality=kept.modality,
-            normalize=kept.normalize,
+            modality=journal.modality,
+            normalize=journal.normalize,
             allow_zero_rows=allow_zero_rows,
             old=Quantizer.from_ranges(info.element_type, info.dim, ranges),
-            new=Quantizer.from_ranges(kept.element_type, kept.dim, kept.ranges),
+            new=Quantizer.from_ranges(journal.element_type, journal.dim, journal.ranges),
         )
-        found.scale = kept.scale
-        return found
+        mapper.scale = journal.scale
+        return mapper
 
     def __init__(
         self,
@@ -130,12 +134,13 @@ class RowMapper:
         Raises
         ------
         SpaceMismatchError, DirectionError
-            If the vectors belong to another space, or to the map's target space.
+            If the vectors belong to another space, or to the map's target space; if their norms differ from those at the fit; or if they are binary and the
+            map was not fitted on unit rows.
         ParameterError
             If the vectors are int8, their ranges are unknown, and the map was not fitted on unit rows.
         """
-        given = replace(info.space, dim=info.dim, normalized=None)
-        check_space(given, self.map.source_space_, self.map.target_space_, modality=False)
+        space = replace(info.space, dim=info.dim, normalized=None)
+        check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
         if len(sample):
             if self.old.coded:
                 self._check_coded()

@@ -64,10 +64,10 @@ class NativeRows:
     @classmethod
     def of(cls, plan: Progressive, among: str | None) -> NativeRows:
         """Return the current state of a plan."""
-        written = plan._written
-        other = np.flatnonzero(written.slot != written.now)
-        ids, slots = plan.ids[other], written.slot[other]
-        return cls(plan.ids[plan._new.rows], plan._new, plan._refit, dict(written.maps), ids, slots, among)
+        written, new = plan.written, plan.new_vectors
+        earlier = np.flatnonzero(written.slot != written.current)
+        ids, slots = plan.ids[earlier], written.slot[earlier]
+        return cls(plan.ids[new.rows], new, plan.refit, dict(written.maps), ids, slots, among)
 
     def take(self, places: np.ndarray) -> np.ndarray:
         """Return the vectors at the given positions of ``ids``, shape (b, d_new)."""
@@ -90,10 +90,10 @@ class NativeRows:
         """
         which = np.arange(len(rows))
         if self.among is not None and modalities is not None:
-            which = np.flatnonzero([one == self.among for one in modalities.to_pylist()])
-        names, now = id_texts(ids.to_pylist()), next(reversed(self.maps))
+            which = np.flatnonzero([name == self.among for name in modalities.to_pylist()])
+        names, current = id_texts(ids.to_pylist()), next(reversed(self.maps))
         place = id_rows(self.earlier, names[which])
-        slots = np.where(place >= 0, self.slots[place] if len(self.slots) else now, now)
+        slots = np.where(place >= 0, self.slots[place] if len(self.slots) else current, current)
         for slot in np.unique(slots).tolist():
             here = which[slots == slot]
             out[here] = self.refit.transform(np.ascontiguousarray(rows[here]), self.maps[slot])
@@ -109,27 +109,48 @@ def save_plan(
     modality: str | None,
     texts: tuple[np.ndarray, np.ndarray] | None,
     *,
+    files: dict[str, str] | None = None,
     forecast: bool = False,
 ) -> None:
-    """Save what has changed in a plan: everything that :func:`read_native` needs, including ids and texts, and the plot data. Raises StorageError."""
-    # A forecast evaluates rows as a batch does, so compute it before saving the state, which counts these evaluations.
+    """Save what has changed in a plan: everything that :func:`read_native` needs, including ids and texts, and the plot data.
+
+    Parameters
+    ----------
+    plan : Progressive
+    folder : Path
+        Folder of the journal.
+    among, modality : str or None
+        Modality of the rows to re-embed, if the table has several, and modality whose means the map uses.
+    texts : (ndarray, ndarray) or None
+        The texts of both models as they were passed.
+    files : dict of str to str, optional
+        Names of the files of ids and texts, which are written once; names of new files are added.
+    forecast : bool, default=False
+        Include the forecast in the plot data, for which all rows are scored.
+
+    Raises
+    ------
+    StorageError, FileError
+        If the folder cannot be written, or a file cannot be read.
+    """
+    files = {} if files is None else files
     picture = plan.picture(forecast=forecast) if plan.history_ else None
     path = folder / PROGRESSIVE
     make_folder(path)
-    arrays = {"size": np.array([plan._refit.size])}
+    arrays = {"size": np.array([plan.refit.size])}
     if plan.texts is not None and texts is not None:
         arrays |= {"texts.mean": plan.texts.scale.mean, "texts.spread": np.array([plan.texts.scale.spread])}
-        if not _is_there(plan, path, "texts"):
+        if not _is_saved(files, path, "texts"):
             both = {"old": np.ascontiguousarray(texts[0]), "new": np.ascontiguousarray(texts[1])}
-            plan._pieces["texts"] = write_piece(path, safetensors.numpy.save(both), ".safetensors")
-    if not _is_there(plan, path, "ids"):
-        plan._pieces["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
+            files["texts"] = write_piece(path, safetensors.numpy.save(both), ".safetensors")
+    if not _is_saved(files, path, "ids"):
+        files["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
     config = {"kind": KIND, "among": among, "modality": modality, "picture": picture}
-    saving.write(plan, path, config, arrays, plan._pieces)
+    saving.write(plan, path, config, arrays, files)
 
 
-def _is_there(plan: Progressive, path: Path, what: str) -> bool:
-    return what in plan._pieces and (path / plan._pieces[what]).exists()
+def _is_saved(files: dict[str, str], path: Path, name: str) -> bool:
+    return name in files and (path / files[name]).exists()
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
@@ -177,9 +198,9 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
             raise ValueError("rows of maps that do not exist")
         if not (among is None or isinstance(among, str)):
             raise ValueError("a modality that is not a string")
-        other = np.flatnonzero(slot != next(reversed(maps)))
+        earlier = np.flatnonzero(slot != next(reversed(maps)))
         refit = Refit(mapping.for_modality(modality), texts, size)
-        native = NativeRows(names[new.rows], new, refit, maps, names[other], slot[other], among)
+        native = NativeRows(names[new.rows], new, refit, maps, names[earlier], slot[earlier], among)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
             f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. "
@@ -220,14 +241,15 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
         if config["kind"] != KIND:
             raise ValueError("another kind of folder")
         stages = config["facts"]["history"]
-        for one in stages:
-            Reading.from_dict(one)  # raises if it is not valid
+        for stage in stages:
+            Reading.from_dict(stage)  # raises if it is not valid
         picture = config.get("picture")
         if picture is not None:
             # Unknown values are NaN, stored as null in JSON.
             points = {
                 part: [
-                    {name: np.nan if one[name] is None else float(one[name]) for name in POINT} for one in picture[part]
+                    {name: np.nan if point[name] is None else float(point[name]) for name in POINT}
+                    for point in picture[part]
                 ]
                 for part in ("stages", "forecast")
             }

@@ -59,10 +59,10 @@ def migrate(
     database = open_database(where, **options)
     with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:
         migration.run(resume=resume, callback=callback)
-        found = migration.verify(callback=callback)
-        if not found.passed:
+        verification = migration.verify(callback=callback)
+        if not verification.passed:
             raise MigrationError(
-                f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected them to. Pass resume=True, or discard them."
+                f"Got new vectors that do not pass verification ({'; '.join(verification.problems)}); expected them to pass. Pass resume=True, or discard them."
             )
         if switch:
             migration.switch(callback=callback)

@@ -51,7 +51,7 @@ _BLOCK_BYTES = 8 * 2**20
 _T = TypeVar("_T")
 
 
-def _passing(database: Database) -> tuple[type[Exception], ...]:
+def _transient_errors(database: Database) -> tuple[type[Exception], ...]:
     """Return the errors after which a retry may succeed."""
     return (DatabaseUnavailableError, *database.transient)
 
@@ -82,7 +82,7 @@ class Retry:
         for attempt in range(1, self.attempts):
             try:
                 return step()
-            except _passing(database) as error:
+            except _transient_errors(database) as error:
                 self.wait(attempt, error)
         return step()
 
@@ -113,8 +113,8 @@ class Checksum:
         size = vectors.shape[1] * 4
         digests = b"".join(
             # Hashed in one call: a second update would take as long as a row of 512 numbers.
-            blake2b(b"%b\0%b" % (str(one).encode(), flat[k : k + size]), digest_size=16).digest()
-            for one, k in zip(ids.to_pylist(), range(0, len(ids) * size, size), strict=True)
+            blake2b(b"%b\0%b" % (str(name).encode(), flat[k : k + size]), digest_size=16).digest()
+            for name, k in zip(ids.to_pylist(), range(0, len(ids) * size, size), strict=True)
         )
         words = np.frombuffer(digests, "<u4").reshape(-1, 4).sum(axis=0, dtype=np.uint64).tolist()
         self._sum = (self._sum + sum(word << 32 * k for k, word in enumerate(words))) % 2**128
@@ -139,16 +139,16 @@ class Reservoir:
 
     def add(self, ids: pa.Array) -> None:
         """Add the next ids of the stream."""
-        for one in ids.to_pylist():
+        for name in ids.to_pylist():
             self.seen += 1
             if len(self.kept) < SAMPLE_IDS:
-                self.kept.append(one)
+                self.kept.append(name)
             elif (place := int(self.rng.integers(self.seen))) < SAMPLE_IDS:
-                self.kept[place] = one
+                self.kept[place] = name
 
 
 def rows_per_block(dim: int) -> int:
-    """Return the number of rows per block for vectors of a width."""
+    """Return the number of rows per block for vectors of this width."""
     return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
 
 
@@ -161,7 +161,7 @@ def scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batc
                 yield block
                 after, attempt = block.cursor, 0
             return
-        except _passing(database) as error:
+        except _transient_errors(database) as error:
             attempt += 1
             if attempt >= retry.attempts:
                 raise
@@ -188,26 +188,26 @@ def fill(
         for block in run_ahead(scan_with_retry(reader, retry, journal.cursor, batch)):
             yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
 
-    def note(block: Block) -> None:
+    def save(block: Block) -> None:
         retry(database, database.flush)
         journal.cursor, journal.rows = block.cursor, reservoir.seen
         journal.write(folder)
 
     try:
-        last, written = None, time.monotonic()
+        unsaved, saved_at = None, time.monotonic()
         try:
             for block, vectors in run_ahead(mapped()):
                 retry(database, lambda block=block, vectors=vectors: database.write(block.ids, vectors))  # type: ignore[misc]
                 reservoir.add(block.ids)
-                last = block
+                unsaved = block
                 if callback is not None:
                     callback(len(block.ids))
-                if time.monotonic() - written > CHECKPOINT_SECONDS:
-                    note(block)
-                    last, written = None, time.monotonic()
+                if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                    save(block)
+                    unsaved, saved_at = None, time.monotonic()
         finally:
-            if last is not None:  # also when interrupted, so that these rows are not written again
-                note(last)
+            if unsaved is not None:  # also when interrupted, so that these rows are not written again
+                save(unsaved)
     finally:
         if reader is not database:
             reader.close()
@@ -270,12 +270,12 @@ def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tup
 
 def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, write: bool = True) -> int:
     """Write the new vectors of a block that are missing or differ from the mapped ones; return how many."""
-    found = wrong_rows(database, mapper, block)
-    if found is None:
+    differences = wrong_rows(database, mapper, block)
+    if differences is None:
         return 0
-    which, vectors = found
+    wrong, vectors = differences
     if write:
-        database.write(block.ids.filter(pa.array(which)), vectors)
+        database.write(block.ids.filter(pa.array(wrong)), vectors)
     return len(vectors)
 
 
@@ -301,13 +301,13 @@ def repair_until_equal(
     """
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
-        found = pass_over()
-        journal.passes = [*journal.passes[-9:], found]
+        counts = pass_over()
+        journal.passes = [*journal.passes[-9:], counts]
         journal.write(folder)
-        if not found["written"] and not found["removed"]:
+        if not counts["written"] and not counts["removed"]:
             return
     raise MigrationError(
-        f"Got a table that still changed in pass {PASSES} ({found['written']:,} rows written, {found['removed']:,} removed); expected no more changes. "
+        f"Got a table that still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} removed); expected no more changes. "
         "Stop writers for the time of the switch, and pass resume=True."
     )
 

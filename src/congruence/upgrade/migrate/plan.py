@@ -100,7 +100,7 @@ class Plan:
     @property
     def refused(self) -> list[str]:
         """Details of the failed checks."""
-        return [one["detail"] for one in self.checks if one["outcome"] == "bad"]
+        return [check["detail"] for check in self.checks if check["outcome"] == "bad"]
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan as plain data."""
@@ -124,7 +124,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
         verdict, facts = certificate["verdict"], certificate["facts"]
         content = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
         content |= {side: facts.get(side, "") for side in ("source", "target")}
-        if not all(isinstance(one, str) for one in content.values()):
+        if not all(isinstance(value, str) for value in content.values()):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise ParameterError(
@@ -143,12 +143,30 @@ def make_plan(
     price: float | None = None,
     measure: bool = True,
 ) -> Plan:
-    """Read a sample, check it, and report what the migration would do; nothing is changed.
+    """Read a sample, check it, and report what the migration would do; the database is not changed.
+
+    If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample.
 
     Parameters
     ----------
+    database : Database
+    mapper : RowMapper
+    info : DatabaseInfo
+    certificate, encode_rate, price
+        See :meth:`Migration.plan`.
     measure : bool, default=True
         Also write the sample to a scratch table, and measure search in the type in which the vectors will be stored.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ShapeError
+        If no row has a vector.
+    ParameterError
+        If ``certificate`` is not a certificate.
     """
     element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
@@ -181,12 +199,12 @@ def make_plan(
     except CongruenceError as error:
         note("rows", "bad", str(error))
     seconds = time.perf_counter() - started
-    writing = recall = None
+    write_seconds = recall = None
     if mapped is not None:
         mapper.new = mapper.new.calibrated(mapped)
         if measure:
-            writing, recall = _measure(database, mapper, mapped, info.distance)
-    _look(mapper, sample, note)
+            write_seconds, recall = _measure(database, mapper, mapped, info.distance)
+    _check_origin(mapper, sample, note)
     repeated = database.repeated_ids()
     note(
         "ids",
@@ -205,21 +223,21 @@ def make_plan(
         note("certificate", "unknown", "none given: congruence certify measures whether mapping is worth it")
     else:
         verdict = read_verdict(certificate)
-        speaks = verdict["action"] in FOR_MAPPING
-        words = f"{verdict['headline']}: {verdict['reason']}"
+        supports = verdict["action"] in FOR_MAPPING
+        detail = f"{verdict['headline']}: {verdict['reason']}"
         if verdict["action"] == "progressive":
-            words += " Mapping alone does not reach the required quality: run congruence migrate --progressive, or reembed afterward."
-        note("certificate", "good" if speaks else "bad", words)
-        of_map = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
-        other = [
+            detail += " Mapping alone does not reach the required quality: run congruence migrate --progressive, or reembed afterward."
+        note("certificate", "good" if supports else "bad", detail)
+        models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
+        differing = [
             f"{verdict[side]} (the map has {model})"
-            for side, model in of_map.items()
+            for side, model in models.items()
             if model and verdict[side] not in ("", model)
         ]
-        if other:
-            note("certificate's models", "unknown", f"the certificate names {' and '.join(other)}")
+        if differing:
+            note("certificate's models", "unknown", f"the certificate names {' and '.join(differing)}")
     rate = len(sample.ids) / max(seconds, 1e-9)
-    written = None if writing is None else len(sample.ids) / max(writing, 1e-9)
+    written = None if write_seconds is None else len(sample.ids) / max(write_seconds, 1e-9)
     return Plan(
         place=info.place,
         kind=database.kind,
@@ -270,7 +288,7 @@ def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
     return f"{info.dim}-d, as the map expects; the database does not record which model they come from"
 
 
-def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
+def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
     """Check from the vectors alone whether they come from the map's source model."""
     detector = OriginDetector().fit(maps={"the map": mapper.map})
     vectors = mapper.rows(sample.vectors) if mapper.old.coded else sample.vectors
@@ -285,7 +303,7 @@ def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None
         report = detector.examine(rows)
         means = report.by_means
         if modality is not None:
-            means = [one for one in means if one["name"].endswith(f", {modality}")] or means
+            means = [mean for mean in means if mean["name"].endswith(f", {modality}")] or means
         if 2 * report.mapped.get("the map", 0) > len(rows):
             note("origin", "bad", f"these rows{words} look as if this map had already mapped them")
         elif len(means) == 1 and mapper.dim != rows.shape[1]:  # the new model's rows have another width
@@ -304,7 +322,7 @@ def _look(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None
             )
         else:
             target = mapper.map.target_space_.model or "target of the map"
-            towards = sum(one["nearest"] for one in means if one["name"].startswith(target))
+            towards = sum(mean["nearest"] for mean in means if mean["name"].startswith(target))
             if towards > 0.5:
                 note(
                     "origin",

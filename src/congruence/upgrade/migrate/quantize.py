@@ -55,15 +55,15 @@ class Quantizer:
                 f"Got {name} for {self.element_type} vectors; expected them for int8. Leave out {name}=…."
             )
         try:
-            found = np.asarray(ranges, np.float64)
+            bounds = np.asarray(ranges, np.float64)
         except (TypeError, ValueError):
-            found = np.empty(0)
-        if found.shape != (2, self.dim) or not np.isfinite(found).all() or not (found[0] < found[1]).all():
+            bounds = np.empty(0)
+        if bounds.shape != (2, self.dim) or not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
             raise ParameterError(
-                f"Got {name} of shape {found.shape}; expected (2, {self.dim}): the smallest and the largest value of each component. "
+                f"Got {name} of shape {bounds.shape}; expected (2, {self.dim}): the smallest and the largest value of each component. "
                 f"Pass {name}=… as they were computed for quantize_embeddings."
             )
-        return found
+        return bounds
 
     @property
     def coded(self) -> bool:
@@ -137,12 +137,12 @@ class Quantizer:
         margin = (self.ranges[1] - self.ranges[0]) / 510  # half a step, within which values are only rounded
         return float(np.mean((vectors < self.ranges[0] - margin) | (vectors > self.ranges[1] + margin)))
 
-    def differs(self, found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    def differs(self, stored: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """Return for each stored vector whether it differs from the mapped one by more than rounding.
 
         Parameters
         ----------
-        found : ndarray of float32, shape (b, dim)
+        stored : ndarray of float32, shape (b, dim)
             Stored vectors, as returned by the database.
         wanted : ndarray of float32, shape (b, dim)
             Mapped vectors, not encoded.
@@ -153,13 +153,13 @@ class Quantizer:
         """
         size = np.abs(wanted).max(axis=1, keepdims=True)
         if self.element_type == "binary":
-            same = (found > 0) == (wanted > 0)
+            same = (stored > 0) == (wanted > 0)
             return np.asarray(~(same | (np.abs(wanted) <= _ROUNDING["float32"] * size)).all(axis=1))
         if self.element_type == "int8":
             step, zero = self._steps()
             exact = np.clip(wanted / step + zero, -128, 127)
-            return np.asarray(~(np.abs(found - exact) <= 0.5 + _NEAR_HALF).all(axis=1))
-        near = np.abs(found - wanted) <= _ROUNDING[self.element_type] * np.maximum(size, 2.0**-14)
+            return np.asarray(~(np.abs(stored - exact) <= 0.5 + _NEAR_HALF).all(axis=1))
+        near = np.abs(stored - wanted) <= _ROUNDING[self.element_type] * np.maximum(size, 2.0**-14)
         return np.asarray(~near.all(axis=1))
 
     def words(self) -> str:
@@ -181,7 +181,9 @@ class Quantizer:
     @classmethod
     def from_ranges(cls, element_type: str, dim: int, ranges: list[float | list[float]] | None) -> Quantizer:
         """Create a quantizer from the result of :meth:`plain_ranges`. Raises ParameterError."""
-        return cls(element_type, dim, ranges and [one if isinstance(one, list) else [one] * dim for one in ranges])
+        return cls(
+            element_type, dim, ranges and [bound if isinstance(bound, list) else [bound] * dim for bound in ranges]
+        )
 
 
 def check_ranges(ranges: object, dim: int | None = None) -> None:
@@ -190,10 +192,10 @@ def check_ranges(ranges: object, dim: int | None = None) -> None:
         return
     if type(ranges) is not list or len(ranges) != 2:
         raise ValueError("ranges of another form")
-    rows = [one if type(one) is list else [one] for one in ranges]
-    if not all(type(one) in (int, float) and -1e30 < one < 1e30 for row in rows for one in row):
+    rows = [bound if type(bound) is list else [bound] for bound in ranges]
+    if not all(type(value) in (int, float) and -1e30 < value < 1e30 for row in rows for value in row):
         raise ValueError("ranges of another type")
-    widths = {len(row) for row, one in zip(rows, ranges, strict=True) if type(one) is list}
+    widths = {len(bound) for bound in ranges if type(bound) is list}
     if len(widths) > 1 or 0 in widths or (dim is not None and not widths <= {dim}):
         raise ValueError("ranges of another width")
     low, high = (np.asarray(row, np.float64) for row in rows)
@@ -230,4 +232,4 @@ def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: in
         if distance == "l2":
             similar -= np.einsum("ij,ij->i", rows[~chosen], rows[~chosen])[None, :] / 2
         near.append(top_k(similar, k))
-    return float(np.mean([len(np.intersect1d(one, other)) / k for one, other in zip(*near, strict=True)]))
+    return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(*near, strict=True)]))

@@ -29,24 +29,26 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
     SpaceMismatchError
         If the rows look like the new model's, or like rows that are already mapped.
     """
-    for one in plan.checks:
-        if one["outcome"] != "bad":
+    for check in plan.checks:
+        if check["outcome"] != "bad":
             continue
-        if one["check"] == "stage":
+        if check["check"] == "stage":
             raise MigrationError(
-                f"Got {plan.place}, where {one['detail']}, without the journal of that migration; expected only old vectors. "
+                f"Got {plan.place}, where {check['detail']}, without the journal of that migration; expected only old vectors. "
                 "Pass journal=… with its folder, or remove the new vectors with the database's own client."
             )
-        if one["check"] == "ids":
-            raise IdError(f"Got {plan.place}, where {one['detail']}; expected each id once. Make the ids unique first.")
-        if one["check"] == "certificate":
+        if check["check"] == "ids":
+            raise IdError(
+                f"Got {plan.place}, where {check['detail']}; expected each id once. Make the ids unique first."
+            )
+        if check["check"] == "certificate":
             if not anyway:
                 raise MigrationError(
-                    f"Got a certificate that advises against mapping ({one['detail']}); expected one that supports it. Follow its advice, or pass anyway=True."
+                    f"Got a certificate that advises against mapping ({check['detail']}); expected one that supports it. Follow its advice, or pass anyway=True."
                 )
-        elif one["check"] == "disk":
+        elif check["check"] == "disk":
             check_room(plan.free_bytes, plan.bytes_new)
-        elif one["check"] == "origin":
+        elif check["check"] == "origin":
             raise SpaceMismatchError(
-                f"Got {plan.place}, where {one['detail']}; expected the old model's rows. Use a map from the model of these rows."
+                f"Got {plan.place}, where {check['detail']}; expected the old model's rows. Use a map from the model of these rows."
             )

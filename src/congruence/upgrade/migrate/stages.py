@@ -45,7 +45,7 @@ IN_MEMORY = 64 * 2**20
 SCRATCH = "old-vectors.tmp"
 
 #: Number of re-embedded rows passed to a new plan at a time.
-TOLD = 65_536
+ROWS_PER_UPDATE = 65_536
 
 #: Number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
 CHUNK = 256
@@ -84,10 +84,11 @@ def reembed(
     among : str, optional
         Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not changed.
     order : str, callable, or "auto", default="auto"
+        As for :class:`congruence.upgrade.progressive.Progressive`.
     size : int, default=1000
         Rows per batch. After each batch the map is refitted, and rows that moved noticeably are written again.
     budget, share, until : optional
-        When to stop: total number of rows, share of the rows, or quality; see :meth:`Progressive.batches`.
+        When to stop: total number of rows, share of the rows, or quality; see :meth:`Progressive.batches`. By default all rows are re-embedded.
     random_state : int, default=0
     callback : callable, optional
         Called with the number of rows encoded.
@@ -129,25 +130,25 @@ def reembed(
             )
         tell("reading the old vectors")
         table = _Table(migration, texts, new_texts, among, order, random_state)
-        table.keep()
+        table.save()
         tell("updating all rows to match the plan")
-        table.write_differences()
+        table.repair()
         plan, changed = table.plan, False
         for batch in plan.batches(size, budget=budget, share=share, until=until):
-            vectors = _encode(encode, batch, table.paid, migration.mapper.dim, callback)
+            vectors = _encode(encode, batch, table.encoded, migration.mapper.dim, callback)
             update = plan.update(batch, vectors)
-            table.keep()
-            table.put(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
+            table.save()
+            table.write(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
             changed = True
             reading = plan.meter()
             journal.log(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             journal.write(migration.folder)
             tell(f"{reading}; {len(update.remap):,} rows mapped again")
-        if changed or len(plan._written.maps) > 1:  # also if the process was killed earlier
-            plan._written.mark_written(plan._mapped)
-            table.keep(forecast=True)
+        if changed or len(plan.written.maps) > 1:  # also if the process was killed earlier
+            plan.mark_written()
+            table.save(forecast=True)
             tell("updating rows that moved little, with the latest map")
-            table.write_differences()
+            table.repair()
             migration.retry(migration.database, migration.database.build_index)
             if journal.state in ("verified", "rolled back"):
                 journal.state = "filled"
@@ -156,7 +157,7 @@ def reembed(
 
 
 class _Table:
-    """The rows of a migration and the plan for them, on disk and in the database."""
+    """The rows of a migration and the plan that re-embeds them, kept equal in memory, in the journal's folder and in the database."""
 
     def __init__(
         self,
@@ -168,47 +169,50 @@ class _Table:
         random_state: int,
     ) -> None:
         self.migration = migration
-        known = read_native(migration.folder, migration.mapper.map)
-        found = known[1] if known else {}
-        self.among = found["among"] if found and among is None else among
+        saved = read_native(migration.folder, migration.mapper.map)
+        facts = saved[1] if saved else {}
+        self.among = facts["among"] if facts and among is None else among
         self.modality = self.among or migration.mapper.modality
         self.ids, old = _read_side(migration, self.among)
-        if found:
-            self.ids, old = _in_order(migration, self.ids, old, found["ids"])
+        if facts:
+            self.ids, old = _in_order(migration, self.ids, old, facts["ids"])
         inputs: dict[str, Any] = {"texts": texts, "new_texts": new_texts}
         if texts is None and new_texts is None:
-            inputs = {name: found.get(name) for name in inputs}
+            inputs = {name: facts.get(name) for name in inputs}
         store = Embeddings(old, ids=id_texts(self.ids.to_pylist()), allow_zero_rows=True)
-        self.plan = _open(migration, known, store, order, self.modality, inputs, random_state)
+        self.plan = _open_plan(migration, saved, store, order, self.modality, inputs, random_state)
         self.texts: tuple[np.ndarray, np.ndarray] | None = None
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
             self.texts = ours, theirs
-        self.paid = EncodedRows(migration.folder, migration.mapper.dim)
-        if not found:  # left over from a migration that was discarded
-            names = np.array([one for one in self.plan.ids.tolist() if one in self.paid.rows], object)
-            for start in range(0, len(names), TOLD):
-                part = names[start : start + TOLD]
-                self.plan.update(part, np.stack([self.paid.rows[one] for one in part.tolist()]))
+        self.files: dict[str, str] = {}
+        self.encoded = EncodedRows(migration.folder, migration.mapper.dim)
+        if not facts:  # left over from a migration that was discarded
+            names = np.array([name for name in self.plan.ids.tolist() if name in self.encoded.rows], object)
+            for start in range(0, len(names), ROWS_PER_UPDATE):
+                part = names[start : start + ROWS_PER_UPDATE]
+                self.plan.update(part, np.stack([self.encoded.rows[name] for name in part.tolist()]))
 
-    def keep(self, *, forecast: bool = False) -> None:
-        """Write the plan to disk, and pass its vectors and maps to the migration."""
+    def save(self, *, forecast: bool = False) -> None:
+        """Save the plan in the journal's folder, and pass its vectors and maps to the migration."""
         self.migration.mapper.native = NativeRows.of(self.plan, self.among)
-        save_plan(self.plan, self.migration.folder, self.among, self.modality, self.texts, forecast=forecast)
-        self.paid.forget(self.plan.ids[self.plan.embedded].tolist())
+        save_plan(
+            self.plan, self.migration.folder, self.among, self.modality, self.texts, files=self.files, forecast=forecast
+        )
+        self.encoded.forget(self.plan.ids[self.plan.embedded].tolist())
 
-    def put(self, rows: np.ndarray) -> None:
-        """Write the given rows to the database as the plan now has them, one block at a time."""
+    def write(self, rows: np.ndarray) -> None:
+        """Write the plan's current vectors of these rows to the database, one block at a time."""
         migration, plan = self.migration, self.plan
         database, step = migration.database, rows_per_block(migration.mapper.dim)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            names, vectors = self.ids.take(pa.array(part)), plan._stored(part)
+            names, vectors = self.ids.take(pa.array(part)), plan.stored(part)
             codes = migration.mapper.new.encode(vectors)
             migration.retry(database, lambda names=names, codes=codes: database.write(names, codes))  # type: ignore[misc]
         migration.retry(database, database.flush)
 
-    def write_differences(self) -> None:
+    def repair(self) -> None:
         """Write all rows that differ from the plan: after a kill, after the plan's first map, and rows that moved only a little."""
         migration = self.migration
         repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
@@ -238,7 +242,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                     f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
                 )
             else:
-                kept = np.array([one == among for one in block.modalities.to_pylist()], bool)
+                kept = np.array([name == among for name in block.modalities.to_pylist()], bool)
                 names, vectors = names.filter(pa.array(kept)), vectors[kept]
             ids.append(names)
             vectors = np.ascontiguousarray(migration.mapper.rows(vectors), np.float32)
@@ -248,7 +252,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                 out.write(vectors.tobytes())
 
     if large:
-        with _writing(path), open(path, "wb") as out:
+        with _removed_on_error(path), open(path, "wb") as out:
             migration.retry(migration.database, lambda: pass_over(out))
     else:
         migration.retry(migration.database, lambda: pass_over(None))
@@ -261,12 +265,13 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
         raise ParameterError(
             f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
         )
-    return pa.concat_arrays(ids), _opened(path, n, info.dim) if large else np.concatenate(rows)
+    return pa.concat_arrays(ids), _memory_map(path, n, info.dim) if large else np.concatenate(rows)
 
 
-def _opened(path: Path, n: int, dim: int) -> np.ndarray:
+def _memory_map(path: Path, n: int, dim: int) -> np.ndarray:
+    """Return the rows of a file, which is removed when they are no longer used."""
     rows = np.memmap(path, np.float32, "r", shape=(n, dim))
-    with suppress(OSError):  # some systems cannot remove a file that is open
+    with suppress(OSError):  # some systems cannot remove an open file
         path.unlink()
     return rows
 
@@ -280,14 +285,14 @@ def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.nd
     if not is_on_disk(old):
         return ids.take(pa.array(place)), old[place]
     path = migration.folder / f"ordered-{SCRATCH}"
-    with _writing(path), open(path, "wb") as out:
+    with _removed_on_error(path), open(path, "wb") as out:
         for part in blocks(len(place), 4 * old.shape[1]):
             out.write(old[place[part]].tobytes())
-    return ids.take(pa.array(place)), _opened(path, *old.shape)
+    return ids.take(pa.array(place)), _memory_map(path, *old.shape)
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _removed_on_error(path: Path) -> Iterator[None]:
     """Translate write errors of the disk, and remove the file after an error. Raises StorageError."""
     try:
         yield
@@ -298,9 +303,9 @@ def _writing(path: Path) -> Iterator[None]:
         raise
 
 
-def _open(
+def _open_plan(
     migration: Migration,
-    known: tuple[NativeRows, dict[str, Any]] | None,
+    saved: tuple[NativeRows, dict[str, Any]] | None,
     store: Embeddings,
     order: str | Order,
     modality: str | None,
@@ -309,26 +314,26 @@ def _open(
 ) -> Progressive:
     """Resume the existing plan, or start a new one; if the rows have changed since, start a new plan from the rows re-embedded so far."""
     mapping = migration.mapper.map.for_modality(modality)
-    if known is None:
+    if saved is None:
         return Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-    native, found = known
-    if same_ids(store.ids, found["ids"]):
+    native, facts = saved
+    if same_ids(store.ids, facts["ids"]):
         with suppress(CorruptFileError):  # the vectors or texts have changed since then
-            return restore(Progressive, found["state"], mapping, store, {"order": order, **inputs}, found["folder"])
+            return restore(Progressive, facts["state"], mapping, store, {"order": order, **inputs}, facts["folder"])
     plan = Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-    still = np.flatnonzero(id_rows(plan.ids, native.ids) >= 0)
-    for start in range(0, len(still), TOLD):
-        part = still[start : start + TOLD]
+    remaining = np.flatnonzero(id_rows(plan.ids, native.ids) >= 0)
+    for start in range(0, len(remaining), ROWS_PER_UPDATE):
+        part = remaining[start : start + ROWS_PER_UPDATE]
         plan.update(native.ids[part], native.take(part))
     return plan
 
 
 def _encode(
-    encode: Encode, ids: np.ndarray, paid: EncodedRows, dim: int, callback: Callable[[int], object] | None
+    encode: Encode, ids: np.ndarray, encoded: EncodedRows, dim: int, callback: Callable[[int], object] | None
 ) -> np.ndarray:
     """Return the new model's vectors of a batch; vectors saved by an interrupted call are not encoded again."""
-    wanted = [str(one) for one in ids.tolist()]
-    missing = [one for one in wanted if one not in paid.rows]
+    batch = [str(name) for name in ids.tolist()]
+    missing = [name for name in batch if name not in encoded.rows]
     for start in range(0, len(missing), CHUNK):
         names = missing[start : start + CHUNK]
         vectors = as_matrix(encode(names), "encode", ids=id_texts(names))
@@ -336,7 +341,7 @@ def _encode(
             raise ShapeError(
                 f"Got vectors of shape {vectors.shape} from encode for {len(names)} ids; expected ({len(names)}, {dim}). Return one vector of the new model per id, in the same order."
             )
-        paid.add(names, vectors.astype(np.float32))
+        encoded.add(names, vectors.astype(np.float32))
         if callback is not None:
             callback(len(names))
-    return np.stack([paid.rows[one] for one in wanted])
+    return np.stack([encoded.rows[name] for name in batch])

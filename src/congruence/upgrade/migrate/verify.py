@@ -111,20 +111,20 @@ def verify(
         ) from error
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
     rows = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
-    there = rows >= 0
+    has_new = rows >= 0
     wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
-    found = new.vectors[rows[there]]
-    wrong = int((~there).sum()) + int(mapper.new.differs(found, wanted[there]).sum())
+    stored = new.vectors[rows[has_new]]
+    wrong = int((~has_new).sum()) + int(mapper.new.differs(stored, wanted[has_new]).sum())
     if wrong:
         problems.append(
             f"{wrong:,} of {len(old.ids):,} sampled rows have a vector that differs from the output of the map"
         )
-    largest = float(np.abs(found - mapper.new.encode(wanted[there])).max()) if len(found) else 0.0
-    asked = QUERIES if database.info().index else QUERIES_UNINDEXED
+    largest = float(np.abs(stored - mapper.new.encode(wanted[has_new])).max()) if len(stored) else 0.0
+    n_queries = QUERIES if database.info().index else QUERIES_UNINDEXED
     unit = distance == "cosine" and not mapper.new.coded  # quantized vectors are compared as stored
-    queries = normalize_rows(found[:asked]) if unit else found[:asked]
-    asked_old = old.vectors[there][:asked]
-    extra = None
+    queries = normalize_rows(stored[:n_queries]) if unit else stored[:n_queries]
+    queries_old = old.vectors[has_new][:n_queries]
+    own = None
     if heldout is not None:
         if not heldout.has_ids:
             raise IdError("Got held-out vectors without ids; expected the ids of their rows. Pass a file with ids.")
@@ -132,10 +132,10 @@ def verify(
             raise ShapeError(
                 f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d, of the new model. Pass vectors of the new model, with the ids of their rows."
             )
-        extra = mapper.new.encode(np.asarray(heldout.vectors, np.float32))
-    stacked = queries if extra is None else np.concatenate([queries, extra])
+        own = mapper.new.encode(np.asarray(heldout.vectors, np.float32))
+    all_queries = queries if own is None else np.concatenate([queries, own])
     checksum = Checksum()
-    best, least = _exact(database, "new", stacked, k, distance, callback, checksum)
+    best, least = _exact(database, "new", all_queries, k, distance, callback, checksum)
     total = checksum.rows
     recall = recall_old = None
     if database.capabilities.searches and len(queries):
@@ -145,10 +145,10 @@ def verify(
             if mapper.new.coded
             else _agreement(best[: len(queries)], answers)
         )
-        exact_old, least = _exact(database, "old", asked_old, k, distance, callback)
-        answers = database.search(asked_old, k, "old")
+        exact_old, least = _exact(database, "old", queries_old, k, distance, callback)
+        answers = database.search(queries_old, k, "old")
         recall_old = (
-            _as_near(database, "old", asked_old, answers, least, min(k, total), distance)
+            _as_near(database, "old", queries_old, answers, least, min(k, total), distance)
             if mapper.old.coded
             else _agreement(exact_old, answers)
         )
@@ -171,7 +171,7 @@ def verify(
         index_recall_old=recall_old,
         heldout=scores,
         checksum_new=str(checksum),
-        stored_recall=None if mapper.new.element_type == "float32" else recall_of(wanted[there], found, distance),
+        stored_recall=None if mapper.new.element_type == "float32" else recall_of(wanted[has_new], stored, distance),
         clipped=mapper.new.clipped(wanted),
         problems=problems,
     )
@@ -209,6 +209,7 @@ def _exact(
 
 
 def _similar(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> np.ndarray:
+    """Return similarities that rank the rows as the database's distance does, shape (queries, rows)."""
     rows = normalize_rows(vectors) if distance == "cosine" else vectors
     similar = queries @ rows.T
     if distance == "l2":
@@ -220,32 +221,34 @@ def _as_near(
     database: Database,
     side: Side,
     queries: np.ndarray,
-    found: list[pa.Array],
+    results: list[pa.Array],
     least: np.ndarray,
     k: int,
     distance: str | None,
 ) -> float:
     """Return the share of results that are as similar as the ``k`` nearest: quantized vectors often tie, and any of the tied rows is correct."""
-    names = [id_texts(one.to_pylist()) for one in found]
-    block = database.fetch(pa.concat_arrays(found).unique(), side)
+    names = [id_texts(ids.to_pylist()) for ids in results]
+    block = database.fetch(pa.concat_arrays(results).unique(), side)
     known = id_texts(block.ids.to_pylist())
     similar = _similar(queries, block.vectors, distance)
     shares = []
-    for row, some, needed in zip(similar, names, least[: len(queries)], strict=True):
-        rows = id_rows(known, some)
+    for row, found, needed in zip(similar, names, least[: len(queries)], strict=True):
+        rows = id_rows(known, found)
         near = row[rows[rows >= 0]] >= needed - 1e-5 * abs(needed)
         shares.append(float(near.sum()) / k)
     return float(np.mean(shares))
 
 
-def _agreement(exact: list[list[str]], found: list[pa.Array]) -> float:
+def _agreement(exact: list[list[str]], results: list[pa.Array]) -> float:
+    """Return the mean share of each query's exact nearest rows that are among the results."""
     shares = []
-    for one, other in zip(exact, found, strict=True):
-        shares.append(len(set(one) & set(id_texts(other.to_pylist()).tolist())) / max(len(one), 1))
+    for names, ids in zip(exact, results, strict=True):
+        shares.append(len(set(names) & set(id_texts(ids.to_pylist()).tolist())) / max(len(names), 1))
     return float(np.mean(shares))
 
 
 def _own_rows(best: list[list[str]], heldout: Embeddings, total: int) -> dict[str, float]:
+    """Return how often held-out vectors find the row with their id, and chance."""
     names = id_texts(heldout.ids).tolist()
     first = np.mean([bool(found) and found[0] == name for found, name in zip(best, names, strict=True)])
     ten = np.mean([name in found[:10] for found, name in zip(best, names, strict=True)])

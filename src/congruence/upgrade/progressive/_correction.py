@@ -50,8 +50,8 @@ class Correction:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays by name, for saving; empty before a fit."""
-        found = {name: getattr(self, name) for name in _ARRAYS}
-        return {name: array for name, array in found.items() if array is not None}
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def facts(self) -> dict[str, Any]:
         """Return all other fields as plain data, for saving."""
@@ -62,13 +62,13 @@ class Correction:
         """Return the fitted regressions by kind; empty before a fit."""
         if self.feature_mean is None or self.residual_mean is None or self.coef is None:
             return {}
-        found = {PLAIN if self.kind == PLAIN else TEXTS: Solved(self.feature_mean, self.residual_mean, self.coef)}
+        regressions = {PLAIN if self.kind == PLAIN else TEXTS: Solved(self.feature_mean, self.residual_mean, self.coef)}
         if self.plain_coef is not None:
             # Residuals without texts are y − f(x); their mean is the mean of y − f(x) − t(x) plus that of t(x).
             d = len(self.plain_coef)
             offset = self.residual_mean + self.feature_mean[d:]
-            found[PLAIN] = Solved(self.feature_mean[:d], offset, self.plain_coef)
-        return found
+            regressions[PLAIN] = Solved(self.feature_mean[:d], offset, self.plain_coef)
+        return regressions
 
     @classmethod
     def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
@@ -76,14 +76,14 @@ class Correction:
         kind, gate = facts["kind"], facts["gate"]
         if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
             raise ValueError(f"a map of kind {kind!r}")
-        wanted = _ARRAYS if kind == GATED else _ARRAYS[:3]
-        if arrays and set(arrays) != set(wanted):
+        expected = _ARRAYS if kind == GATED else _ARRAYS[:3]
+        if arrays and set(arrays) != set(expected):
             raise ValueError(f"a map of kind {kind!r} with {sorted(arrays)}")
         return cls(
             kind,
             float(facts["ridge"]),
-            None if gate is None else Gate(*(float(one) for one in gate)),
-            **{name: arrays[name] for name in arrays},
+            None if gate is None else Gate(*map(float, gate)),
+            **arrays,
             evidence=str(facts["evidence"]),
         )
 
@@ -122,7 +122,7 @@ class Parts(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Parts:
         """Return the terms for some of the rows."""
-        mixed, known = (None if one is None else one[rows] for one in (self.mixed, self.known))
+        mixed, known = (None if term is None else term[rows] for term in (self.mixed, self.known))
         return Parts(self.rows[rows], mixed, known, self.base[rows])
 
 

@@ -25,7 +25,7 @@ class RowsOnDisk(Protocol):
 class Lazy:
     """A float32 matrix that is computed block by block, so that it never is in memory as a whole.
 
-    Supports what is needed of an array: rows by slice or index, the product with a vector or a few columns, and the mean row.
+    Supports the array operations that plans use: rows by slice or index, the product with a vector or a few columns, and the mean row.
 
     Parameters
     ----------
@@ -105,14 +105,14 @@ def _reader(source: Source) -> Callable[[slice | np.ndarray], np.ndarray]:
     def read(key: slice | np.ndarray) -> np.ndarray:
         if not isinstance(key, slice):
             return source.take(key)[1]
-        found, wanted = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
-        if wanted:
-            for _, block in source.scan(key.start, min(wanted, 65_536)):
-                found.append(block[:wanted])
-                wanted -= len(found[-1])
-                if not wanted:
+        blocks_read, missing = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
+        if missing:
+            for _, block in source.scan(key.start, min(missing, 65_536)):
+                blocks_read.append(block[:missing])
+                missing -= len(blocks_read[-1])
+                if not missing:
                     break
-        return np.concatenate(found)
+        return np.concatenate(blocks_read)
 
     return read
 

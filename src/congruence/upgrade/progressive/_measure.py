@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from congruence.plotting.data import ProgressPicture, ProgressPoint
     from congruence.upgrade.progressive.forecast import Forecast
 
-__all__ = ["Rows", "losses", "picture", "read"]
+__all__ = ["ScoredRows", "losses", "picture", "read"]
 
 #: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages are comparable.
 REFERENCES = 5
@@ -27,8 +27,8 @@ REFERENCES = 5
 FEWEST = 20
 
 
-class Rows:
-    """The rows of a plan, with what is needed to score them.
+class ScoredRows:
+    """The rows of a plan, with the vectors and texts by which they are scored.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Rows:
         return self.new.take(rows)
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return by metric what mapping preserves of each row of the meter's sample, 1 if nothing is lost."""
+        """Return by metric how much of each row of the meter's sample mapping preserves, shape (m,); 1 if nothing is lost."""
         theirs, ours = self.native(self.sample), self.mapped[self.sample]
         out = {}
         against = None
@@ -89,8 +89,8 @@ class Rows:
     def references(self) -> np.ndarray:
         """Return the random rows, without the meter's, among which neighbors are searched if there are no texts: the first 5 k in random order; none if there are fewer."""
         states, wanted = self.states, REFERENCES * self.k
-        found = states.permutation[(states.role == LEARN)[states.permutation] & states.embedded[states.permutation]]
-        return np.asarray(found[:wanted] if len(found) >= wanted else found[:0])
+        random = states.permutation[(states.role == LEARN)[states.permutation] & states.embedded[states.permutation]]
+        return np.asarray(random[:wanted] if len(random) >= wanted else random[:0])
 
     def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
         """Return the minimum and maximum value that a row can have of a metric.
@@ -120,24 +120,24 @@ class Rows:
         return out
 
 
-def read(rows: Rows) -> Reading:
+def read(rows: ScoredRows) -> Reading:
     """Return the quality of the store at this stage."""
     n, rest = len(rows.old), rows.states.rest
-    known = n - rest
-    reading = Reading(n, known, len(rows.sample))
+    n_embedded = n - rest
+    reading = Reading(n, n_embedded, len(rows.sample))
     waits = ~rows.states.embedded
     for name, kept in rows.kept().items():
         support = rows.support(name, kept)
-        reading.store[name], reading.mapped[name] = estimate_mean(float(known), known, kept, rest, support)
+        reading.store[name], reading.mapped[name] = estimate_mean(float(n_embedded), n_embedded, kept, rest, support)
         if rows.weights is not None:
-            parts = estimate_weighted_mean(kept, rows.sample, rows.weights, waits, support)
-            reading.store[f"weighted {name}"], reading.mapped[f"weighted {name}"] = parts
+            weighted = estimate_weighted_mean(kept, rows.sample, rows.weights, waits, support)
+            reading.store[f"weighted {name}"], reading.mapped[f"weighted {name}"] = weighted
     if rows.labels is not None and rows.texts is not None:
         _add_hits(rows, reading)
     return reading
 
 
-def _add_hits(rows: Rows, reading: Reading) -> None:
+def _add_hits(rows: ScoredRows, reading: Reading) -> None:
     """Add accuracy and recall, from rows' own texts: exact for the old model and the present store, estimated for the new model."""
     assert rows.texts is not None
     assert rows.labels is not None
@@ -158,12 +158,18 @@ def _add_hits(rows: Rows, reading: Reading) -> None:
 
 
 def losses(
-    rows: Rows,
+    rows: ScoredRows,
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]], tuple[float, float] | None]:
-    """Return losses and bounds for the forecast.
+    """Return what mapping loses, for the forecast.
 
-    They are, by metric, what mapping loses of each of the meter's rows, and the minimum and maximum of what it can preserve; and, if it can be measured, the old model's
-    accuracy with the upper bound of the new model's. The loss of accuracy is relative to the new model's accuracy.
+    Returns
+    -------
+    losses : dict of str to ndarray, shape (m,)
+        By metric, the loss of each of the meter's rows; for accuracy, relative to the new model's accuracy.
+    support : dict of str to (float, float)
+        By metric, the minimum and maximum of 1 − loss.
+    better : (float, float) or None
+        Accuracy of the old model, and upper bound of the new model's; None without labels.
     """
     kept = rows.kept()
     out = {name: 1 - values for name, values in kept.items()}
@@ -183,7 +189,7 @@ def losses(
 
 def picture(history: list[Reading], name: str, forecast: Forecast | None) -> ProgressPicture:
     """Return the data that :func:`congruence.plotting.draw_progress` plots."""
-    stages = [_point(one.share, one.store[name]) for one in history]
+    stages = [_point(reading.share, reading.store[name]) for reading in history]
     last = history[-1]
     lines = {"new model": last.new[name].value if name in last.new else 1.0}
     if name in last.old:
@@ -201,5 +207,5 @@ def picture(history: list[Reading], name: str, forecast: Forecast | None) -> Pro
     return {"metric": name, "stages": stages, "forecast": ahead, "lines": lines}
 
 
-def _point(share: float, one: Estimate) -> ProgressPoint:
-    return {"share": share, "value": one.value, "low": one.low, "high": one.high}
+def _point(share: float, estimate: Estimate) -> ProgressPoint:
+    return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}

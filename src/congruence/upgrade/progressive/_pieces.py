@@ -55,11 +55,11 @@ def _read(folder: Path, name: str, *, keep: bool) -> bytes:
         raise CorruptFileError(
             f"Got a state in {folder} that refers to a file {name!r}; expected a digest as its name. Restore the folder of the plan from a backup."
         )
-    path, found, blocks = folder / name, hashlib.sha256(), []
+    path, digest, blocks = folder / name, hashlib.sha256(), []
     try:
         with open(path, "rb") as stream:
             while block := stream.read(2**22):
-                found.update(block)
+                digest.update(block)
                 if keep:
                     blocks.append(block)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def _read(folder: Path, name: str, *, keep: bool) -> bytes:
         ) from None
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {path}")) from error
-    if found.hexdigest()[:40] != Path(name).stem:
+    if digest.hexdigest()[:40] != Path(name).stem:
         raise CorruptFileError(
             f"Got {path}, which is truncated or was edited; expected the bytes it was saved with. Restore the folder of the plan from a backup."
         )
@@ -78,10 +78,10 @@ def _read(folder: Path, name: str, *, keep: bool) -> bytes:
 def sweep(folder: Path, kept: Iterable[str]) -> None:
     """Remove files that the state no longer refers to, and temporary files of killed writers."""
     keep = set(kept)
-    gone = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.name not in keep]
+    unused = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.name not in keep]
     for path in folder.glob(".*.tmp"):  # left by a writer that was killed
-        gone += find_left_over(folder / path.name.removeprefix(".").rsplit(".", 2)[0])
-    for path in gone:
+        unused += find_left_over(folder / path.name.removeprefix(".").rsplit(".", 2)[0])
+    for path in unused:
         with suppress(OSError):
             path.unlink()
 

@@ -87,17 +87,17 @@ class Received(Mapping[int, np.ndarray]):
         return np.asarray(self.take(np.array([row]))[0])
 
     def known(self, rows: np.ndarray) -> np.ndarray:
-        """Return which rows have been received, shape (b,)."""
+        """Return a mask of the rows that have been received, shape (b,)."""
         return np.asarray(self._at[rows] >= 0)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return the latest vectors of received rows, shape (b, width)."""
         at = self._at[rows]
         out = np.empty((len(at), self.width), np.float32)
-        part = np.searchsorted([one.start for one in self._parts], at, "right") - 1
-        for number in np.unique(part).tolist():
-            here = np.flatnonzero(part == number)
-            out[here] = self._parts[number].vectors[at[here] - self._parts[number].start]
+        part_of = np.searchsorted([part.start for part in self._parts], at, "right") - 1
+        for number in np.unique(part_of).tolist():
+            here, part = np.flatnonzero(part_of == number), self._parts[number]
+            out[here] = part.vectors[at[here] - part.start]
         return out
 
     def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray) -> None:
@@ -116,14 +116,14 @@ class Received(Mapping[int, np.ndarray]):
 
     def save(self, folder: Path) -> list[str]:
         """Write rows that are not in a file of this folder yet, and return the names of all files in order. Raises StorageError."""
-        fresh = [one for one in self._parts if one.name is None]
+        fresh = [part for part in self._parts if part.name is None]
         if fresh:
-            self._parts = [one for one in self._parts if one.name is not None]
+            self._parts = [part for part in self._parts if part.name is not None]
             self._parts.append(
                 _Part(
-                    np.concatenate([one.rows for one in fresh]),
-                    np.concatenate([one.vectors for one in fresh]),
-                    np.concatenate([one.surprise for one in fresh]),
+                    np.concatenate([part.rows for part in fresh]),
+                    np.concatenate([part.vectors for part in fresh]),
+                    np.concatenate([part.surprise for part in fresh]),
                     fresh[0].start,
                 )
             )
@@ -150,7 +150,7 @@ class Received(Mapping[int, np.ndarray]):
             if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._at):
                 raise ValueError("rows that the store does not have")
             if len(np.unique(rows)) < len(rows):
-                raise ValueError("a row that came twice at a time")
+                raise ValueError("a file that has a row twice")
             part = _Part(rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), self._count, name)  # fmt: skip
             self._append(part)
 

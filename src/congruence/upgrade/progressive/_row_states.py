@@ -1,4 +1,4 @@
-"""Which rows were asked for and re-embedded, why, and in which order: kept so that the meter stays a random sample."""
+"""Which rows were requested and re-embedded, and why; the meter's rows remain a random sample."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 
 __all__ = ["LEARN", "METER", "SELECTED", "WAITING", "RowStates"]
 
-#: Why a row was asked for.
+#: Roles of a row: not requested; chosen by the order; random, for the fit; random, for the meter.
 WAITING, SELECTED, LEARN, METER = range(4)
 
 
 class RowStates:
-    """Rows of the store and what became of them.
+    """State of each row of the store.
 
     Parameters
     ----------
@@ -20,15 +20,15 @@ class RowStates:
 
     Notes
     -----
-    Random rows come from the front of one permutation of the store that was drawn at the start. Every second one is the meter's: neither fit nor order
-    sees its new vector, so the order treats it like any row that waits. When its turn comes there, it is *due*: from then on it is a chosen
-    row, which costs nothing more. Chosen rows therefore do not depend on which rows the meter has, and those of its rows that are not due are a simple
-    random sample of all rows that are not due and not LEARN.
+    Random rows come from the front of one permutation of the store that was drawn at the start. Every second one is the meter's: neither the fit nor the
+    order uses its new vector, so the order treats it like any row that was not requested. When the order reaches it, it is *due*: from then on it counts as
+    a chosen row, and its vector, which is already known, is used. Chosen rows therefore do not depend on which rows the meter has, and the meter's rows that
+    are not due are a simple random sample of all rows that are neither due nor LEARN.
     """
 
     def __init__(self, n: int, random_state: int) -> None:
         self.role = np.zeros(n, np.uint8)
-        #: Rows whose turn has come in the order, whatever their role.
+        #: Rows that the order has reached, whatever their role.
         self.due = np.zeros(n, bool)
         self.embedded = np.zeros(n, bool)
         self.permutation = (
@@ -38,28 +38,28 @@ class RowStates:
         self.drawn = 0
 
     def draw(self, count: int) -> np.ndarray:
-        """Ask for the next random rows that were not asked for, every second one for the meter."""
-        found: list[int] = []
-        while len(found) < count and self.place < len(self.permutation):
+        """Return the next random rows that were not requested yet, and mark them as requested: every second one for the meter."""
+        drawn: list[int] = []
+        while len(drawn) < count and self.place < len(self.permutation):
             row = int(self.permutation[self.place])
             self.place += 1
             if self.role[row] == WAITING and not self.due[row]:
                 self.role[row] = METER if self.drawn % 2 == 0 else LEARN
                 self.drawn += 1
-                found.append(row)
-        return np.array(found, np.intp)
+                drawn.append(row)
+        return np.array(drawn, np.intp)
 
     @property
     def measured(self) -> np.ndarray:
-        """Rows of the meter that stand for those that are mapped still."""
+        """The meter's rows that represent the rows that are still mapped."""
         return np.flatnonzero((self.role == METER) & self.embedded & ~self.due)
 
     @property
     def shown(self) -> np.ndarray:
-        """Re-embedded rows that fit and order may see, ndarray of bool."""
+        """Mask of the re-embedded rows that the fit and the order may use, shape (n,)."""
         return np.asarray(self.embedded & ((self.role != METER) | self.due))
 
     @property
     def rest(self) -> int:
-        """Rows that are still mapped vectors."""
+        """Number of rows that are still mapped vectors."""
         return int(np.count_nonzero(~self.embedded))

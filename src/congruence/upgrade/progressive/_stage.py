@@ -12,8 +12,7 @@ from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_width
 from congruence.errors import IdError, InputError, ShapeError
 from congruence.upgrade.progressive._lazy import Rows, by_block, row_blocks
-from congruence.upgrade.progressive._measure import Rows as Measured
-from congruence.upgrade.progressive._measure import losses, picture, read
+from congruence.upgrade.progressive._measure import ScoredRows, losses, picture, read
 from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive._row_states import LEARN, WAITING, RowStates
 from congruence.upgrade.progressive._written import Written
@@ -40,7 +39,17 @@ SEEN = 16_384
 
 
 class Stage:
-    """State of a plan between two updates; set by :class:`Progressive`."""
+    """State of a plan between two updates; set by :class:`Progressive`.
+
+    Attributes
+    ----------
+    new_vectors : Received
+        The new model's vectors of the rows re-embedded so far.
+    refit : Refit
+        Applies a correction to rows of the old model, and fits one.
+    written : Written
+        The map with which each mapped row was written to the store.
+    """
 
     ids: np.ndarray
     texts: Texts | None
@@ -56,22 +65,21 @@ class Stage:
     _old: Rows
     _unit: Rows
     _mapped: Rows
-    _written: Written
-    _new: Received
+    written: Written
+    new_vectors: Received
     _row_states: RowStates
-    _refit: Refit
+    refit: Refit
     _selection: OrderSelection
     _views: int
     _chosen_at: int
     _resumed: bool
     _has_ids: bool
     _inputs: str | None = None
-    _pieces: dict[str, str]
 
     def _map(self) -> None:
-        """Map all rows now, or lazily when they are needed."""
-        correction, width = self.correction_, self._refit.mapping.d_target
-        self._mapped = by_block(self._old, lambda rows: self._refit.transform(rows, correction), width)
+        """Map all rows with the current map: now, or for a stream whenever they are read."""
+        correction, width = self.correction_, self.refit.mapping.d_target
+        self._mapped = by_block(self._old, lambda rows: self.refit.transform(rows, correction), width)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,16 +100,16 @@ class Stage:
         """
         X = as_matrix(rows, "rows")
         check_width(X.shape[1], self._old.shape[1], "Progressive.transform", self._mapped.shape[1])
-        return self._refit.transform(X, self.correction_)
+        return self.refit.transform(X, self.correction_)
 
     def mapped(self, ids: Ids | None = None) -> np.ndarray:
         """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new). Raises IdError."""
         if ids is None:
-            return self._written.take(slice(0, len(self)))
+            return self.written.take(slice(0, len(self)))
         rows = id_rows(self.ids, as_ids(ids))
         if (rows < 0).any():
             raise IdError("Got ids that the store does not have; expected ids of the store. Pass ids=… of its rows.")
-        return self._written.take(rows)
+        return self.written.take(rows)
 
     def store(self) -> np.ndarray:
         """Return the current store: new vectors for re-embedded rows, mapped vectors for the others, shape (n, d_new)."""
@@ -115,19 +123,23 @@ class Stage:
     def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the current store one block at a time: ids, and new vectors for re-embedded rows or mapped vectors for the others."""
         for part in row_blocks(self._old):
-            yield self.ids[part], self._stored(np.arange(len(self))[part])
+            yield self.ids[part], self.stored(np.arange(len(self))[part])
 
-    def _stored(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows of the current store, by row number."""
+    def stored(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of :meth:`store` with these numbers, shape (b, d_new)."""
         native = self._row_states.embedded[rows]
         out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
-        out[native] = self._new.take(rows[native])
-        out[~native] = self._written.take(rows[~native])
+        out[native] = self.new_vectors.take(rows[native])
+        out[~native] = self.written.take(rows[~native])
         return out
+
+    def mark_written(self) -> None:
+        """Record that all mapped rows are now stored as the current map maps them, including those that moved little."""
+        self.written.mark_written(self._mapped)
 
     @property
     def embedded(self) -> np.ndarray:
-        """Mask of the rows that were re-embedded, shape (n,), bool."""
+        """Mask of the rows that were re-embedded, ndarray of bool, shape (n,)."""
         return self._row_states.embedded.copy()
 
     @property
@@ -146,17 +158,17 @@ class Stage:
         """Return the current quality of the store, estimated from random rows that neither the fit nor the order has used."""
         return self.history_[-1] if self.history_ else self._read()
 
-    def _rows(self) -> Measured:
-        return Measured(
+    def _rows(self) -> ScoredRows:
+        return ScoredRows(
             self._row_states,
-            self._new,
+            self.new_vectors,
             self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations used here
             self._mapped,  # type: ignore[arg-type]
             self.texts,
             self.labels,
             self.n_neighbors,
             self.weights,
-            self._new.surprise[self._shown()],
+            self.new_vectors.surprise[self._shown()],
         )
 
     def _read(self) -> Reading:
@@ -199,26 +211,26 @@ class Stage:
         states = self._row_states
         measured = states.measured
         values, supports, old_new = losses(self._rows())
-        known = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
-        check_choice(known, values, "metric")
+        metric = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
+        check_choice(metric, values, "metric")
         waits = ~states.due & (states.role != LEARN)
         scores = self._score(self._view(1))
         ahead = 1 - ranks(scores[waits], scores[measured])
-        loss = values[known]
+        loss = values[metric]
         return make_forecast(
             1 - loss[np.isfinite(loss)],
             ahead[np.isfinite(loss)],
             len(self),
             int(np.count_nonzero(states.embedded)),
             states.rest,
-            metric=known,
+            metric=metric,
             meter_share=self.meter_share,
             target=target,
             further=further,
-            support=supports[known],
+            support=supports[metric],
             rate=rate,
             price=price,
-            better=old_new if known == "accuracy" else None,
+            better=old_new if metric == "accuracy" else None,
         )
 
     def origin_scale(self, kind: str = "query") -> OriginScale:
@@ -238,7 +250,7 @@ class Stage:
         rows = self._row_states.measured
         if len(rows) < FEWEST:
             raise InputError(
-                f"Got {len(rows)} random rows that are measured; expected {FEWEST} or more. Pass more batches to update, or a larger meter_share=…."
+                f"Got {len(rows)} measured random rows; expected {FEWEST} or more. Pass more batches to update, or a larger meter_share=…."
             )
         return fit_origin_scale(self.texts.new, self._mapped[rows], self._rows().native(rows), kind)
 
@@ -251,18 +263,18 @@ class Stage:
     def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
         """Return the content of :meth:`plot` as plain data; the forecast, which scores all rows, is optional. Raises InputError before the first update."""
         if not self.history_:
-            raise InputError("Got a plan without any update; expected a stage to draw. Call update first.")
-        name = metric or next(one for one in ("accuracy", "agreement", "cosine") if one in self.history_[-1].store)
+            raise InputError("Got a plan without any update; expected a measured stage to plot. Call update first.")
+        name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in self.history_[-1].store)
         check_choice(name, self.history_[-1].store, "metric")
         ahead = self.forecast(metric=name) if forecast and name in ("accuracy", "agreement") else None
         return picture(self.history_, name, ahead)
 
     def _view(self, size: int) -> View:
-        place = self._shown()
-        if len(place) > SEEN:
-            some = np.random.default_rng([self.random_state, 9]).permutation(len(place))[:SEEN]
-            place = place[np.sort(some)]
-        native = self._new.rows[place]
+        positions = self._shown()
+        if len(positions) > SEEN:
+            sample = np.random.default_rng([self.random_state, 9]).permutation(len(positions))[:SEEN]
+            positions = positions[np.sort(sample)]
+        native = self.new_vectors.rows[positions]
         facts: tuple[Any, Any] = (None, None)
         if self.texts is not None:
             scale = Scale.of(self._mapped, self.texts.new)
@@ -274,7 +286,7 @@ class Stage:
             self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations that orders use
             self._mapped,  # type: ignore[arg-type]
             native,
-            self._new.surprise[place],
+            self.new_vectors.surprise[positions],
             size,
             self.random_state + self._views,
             *facts,
@@ -287,10 +299,10 @@ class Stage:
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(self),) or not np.isfinite(scores).all():
             raise ShapeError(
-                f"Got scores of shape {scores.shape} from the order, or some that are not finite; expected {len(self)} numbers. Pass order=… that returns one score a row."
+                f"Got scores of shape {scores.shape} from the order, or some that are not finite; expected {len(self)} numbers. Pass order=… that returns one score per row."
             )
         return scores if self.weights is None else quantiles(scores) * self.weights
 
     def _shown(self) -> np.ndarray:
         """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
-        return np.flatnonzero(self._row_states.shown[self._new.rows])
+        return np.flatnonzero(self._row_states.shown[self.new_vectors.rows])

@@ -73,7 +73,7 @@ class Sums:
         self._p = self._d + (self._q if refit.texts is not None else 0)
         self._sums = [_Moments(self._p, self._q) for _ in (CHOSEN, RANDOM)]
         #: Group to whose sums each row of the store was added, −1 for none.
-        self._in = np.full(len(old), -1, np.int8)
+        self._group = np.full(len(old), -1, np.int8)
 
     def _parts(self, rows: np.ndarray) -> Parts:
         refit = self._refit
@@ -90,15 +90,15 @@ class Sums:
     def remove(self, rows: np.ndarray) -> None:
         """Remove rows from the sums, before they get other vectors."""
         for group, sums in enumerate(self._sums):
-            self._add(sums, rows[self._in[rows] == group], -1.0)
-        self._in[rows] = -1
+            self._add(sums, rows[self._group[rows] == group], -1.0)
+        self._group[rows] = -1
 
     def add_new(self, rows: np.ndarray, random: np.ndarray) -> None:
         """Add those of the rows, shape (e,), that were not added yet; ``random``, shape (e,), marks those drawn at random."""
         for group, which in ((CHOSEN, ~random), (RANDOM, random)):
-            fresh = rows[which & (self._in[rows] < 0)]
+            fresh = rows[which & (self._group[rows] < 0)]
             self._add(self._sums[group], fresh)
-            self._in[fresh] = group
+            self._group[fresh] = group
 
     def fit(self, learn: np.ndarray, weight: float, last: Correction, *, choose: bool) -> Correction:
         """Fit the correction on the rows that were added.
@@ -117,22 +117,22 @@ class Sums:
         -------
         Correction
         """
-        rows = sum(one.n for one in self._sums)
+        rows = sum(sums.n for sums in self._sums)
         if rows < FEWEST:
             return last
         kind = self._choose(learn, weight) if choose and len(learn) >= FEWEST_CHOOSING else last
         whole = self._sums[CHOSEN].plus(self._sums[RANDOM], weight)
-        wanted = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
-        return self._refit.correction(kind, self._solve(whole, rows, wanted, [kind.ridge * self._refit.size])[0])
+        regressions = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
+        return self._refit.correction(kind, self._solve(whole, rows, regressions, [kind.ridge * self._refit.size])[0])
 
     def _solve(
         self, sums: _Moments, rows: float, regressions: tuple[str, ...], ridges: list[float]
     ) -> list[dict[str, Solved]]:
         """Return the regressions by kind, for each penalty."""
-        found = [self._kind(sums, one).solve(rows, ridges) for one in regressions]
-        return [dict(zip(regressions, one, strict=True)) for one in zip(*found, strict=True)]
+        by_kind = [self._for_kind(sums, kind).solve(rows, ridges) for kind in regressions]
+        return [dict(zip(regressions, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
 
-    def _kind(self, sums: _Moments, kind: str) -> _Moments:
+    def _for_kind(self, sums: _Moments, kind: str) -> _Moments:
         """Return the sums for one kind of regression."""
         if kind == TEXTS or self._refit.texts is None:
             return sums
@@ -147,7 +147,7 @@ class Sums:
         kinds = self._refit.kinds
         kept = np.empty((len(kinds), len(RIDGES), len(learn), 2))
         ridges = [ridge * self._refit.size for ridge in RIDGES]
-        rows = sum(one.n for one in self._sums)
+        rows = sum(sums.n for sums in self._sums)
         for fold in range(FOLDS):
             places = np.arange(fold, len(learn), FOLDS)
             test = _Moments(self._p, self._q)

@@ -17,7 +17,7 @@ MOST = 16
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What an update changed.
+    """Rows to write again after an update.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Update:
     moved : ndarray, shape (len(remap),)
         1 − cosine between the vector that was written and that of the current map.
     n_waiting : int
-        Rows that are still mapped vectors.
+        Number of rows that are still mapped vectors.
     """
 
     remap: np.ndarray
@@ -63,14 +63,14 @@ class Written:
         self.maps = {0: first}
 
     @property
-    def now(self) -> int:
-        """Key of the current map."""
+    def current(self) -> int:
+        """Key in ``maps`` of the current map."""
         return next(reversed(self.maps))
 
     def restore(self, slot: np.ndarray, maps: dict[int, Correction]) -> None:
         """Restore a saved state. Raises ValueError if it does not fit."""
         if slot.shape != self.slot.shape or not set(np.unique(slot).tolist()) <= set(maps):
-            raise ValueError(f"maps of {slot.shape} rows, {sorted(maps)}")
+            raise ValueError(f"slots of shape {slot.shape} for the maps {sorted(maps)}")
         self.slot, self.maps = np.array(slot, np.uint8), maps
         if self._rows is not None:
             for part in row_blocks(self._old):
@@ -78,9 +78,9 @@ class Written:
                 self._rows[part] = self._map(rows, self._old[part])
 
     def mark_written(self, mapped: Rows) -> None:
-        """Mark all rows as written with the current map, by which they are in ``mapped``."""
-        self.maps = {self.now: self.maps[self.now]}
-        self.slot[:] = self.now
+        """Mark all rows as written with the current map; ``mapped``, shape (n, d_new), holds them as it maps them."""
+        self.maps = {self.current: self.maps[self.current]}
+        self.slot[:] = self.current
         if self._rows is not None:
             self._rows[:] = mapped[:]
 
@@ -122,27 +122,27 @@ class Written:
         moved : ndarray, shape (b,)
             1 − cosine between their written and their new vectors.
         """
-        if correction is not self.maps[self.now]:
+        if correction is not self.maps[self.current]:
             self.maps[next(slot for slot in range(256) if slot not in self.maps)] = correction
         oldest = next(iter(self.maps)) if len(self.maps) > MOST else None
-        found, far = [np.empty(0, np.intp)], [np.empty(0)]
+        moved_rows, distances = [np.empty(0, np.intp)], [np.empty(0)]
         for part in row_blocks(self._old):
             rows = part.start + np.flatnonzero(waits[part])
             if not len(rows):
                 continue
-            before = None if self._rows is not None else self._old[rows]
-            now = mapped[rows] if before is None else self._refit.transform(before, correction)
-            then = self._rows[rows] if before is None else self._map(rows, before)  # type: ignore[index]
-            moved = 1 - np.einsum("ij,ij->i", now, then)
+            old = None if self._rows is not None else self._old[rows]
+            current = mapped[rows] if old is None else self._refit.transform(old, correction)
+            written = self._rows[rows] if old is None else self._map(rows, old)  # type: ignore[index]
+            moved = 1 - np.einsum("ij,ij->i", current, written)
             noticed = (moved > tolerance) | (self.slot[rows] == (256 if oldest is None else oldest))
-            found.append(rows[noticed])
-            far.append(moved[noticed])
-        rows = np.concatenate(found)
-        again = ~waits
-        again[rows] = True  # re-embedded rows are assigned to the current map, so that they keep no older map in use
-        self.slot[again] = self.now
+            moved_rows.append(rows[noticed])
+            distances.append(moved[noticed])
+        rows = np.concatenate(moved_rows)
+        updated = ~waits  # re-embedded rows are assigned to the current map, so that they keep no older map in use
+        updated[rows] = True
+        self.slot[updated] = self.current
         if self._rows is not None:
-            self._rows[again] = mapped[again]
-        used = {*np.unique(self.slot).tolist(), self.now}
-        self.maps = {slot: one for slot, one in self.maps.items() if slot in used}
-        return rows, np.concatenate(far)
+            self._rows[updated] = mapped[updated]
+        used = {*np.unique(self.slot).tolist(), self.current}
+        self.maps = {slot: kept for slot, kept in self.maps.items() if slot in used}
+        return rows, np.concatenate(distances)

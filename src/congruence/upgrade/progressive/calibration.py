@@ -15,16 +15,16 @@ from congruence.upgrade.progressive.texts import unit
 
 __all__ = ["KINDS", "OriginScale", "fit_origin_scale"]
 
-#: How scores of mapped rows are changed.
+#: Kinds of conversion.
 KINDS = ("query", "affine", "monotone", "factor")
 
-#: Fewest rows known in both ways.
+#: Minimum number of rows for which both vectors are known.
 FEWEST = 20
 
-#: Scores from this quantile on set the factor: a search compares the highest.
+#: The factor is fitted on the scores from this quantile on, since a search compares the highest scores.
 _TOP = 0.99
 
-#: Quantiles that a monotone change runs through, and how many.
+#: Number of quantiles between which a monotone conversion interpolates.
 _STEPS = 201
 
 
@@ -87,10 +87,10 @@ class OriginScale:
         which = np.asarray(mapped, dtype=bool)
         if out.ndim != 2 or which.shape != (out.shape[1],):
             raise ShapeError(
-                f"Got scores of shape {out.shape} and flags of shape {which.shape}; expected one flag a column. Pass mapped=… with one entry a row of the store."
+                f"Got scores of shape {out.shape} and flags of shape {which.shape}; expected one flag per column. Pass mapped=… with one entry per row of the store."
             )
-        theirs = out[:, which]
-        out[:, which] = self._by_query(theirs, queries) if self.kind == "query" else self._by_knots(theirs)
+        of_mapped = out[:, which]
+        out[:, which] = self._by_query(of_mapped, queries) if self.kind == "query" else self._by_knots(of_mapped)
         return out
 
     def _by_query(self, scores: np.ndarray, queries: RowsLike | None) -> np.ndarray:
@@ -111,9 +111,8 @@ class OriginScale:
 
     def state(self) -> dict[str, Any]:
         """Return all fields as plain data."""
-        rows = {
-            name: one.tolist() for name, one in (("mapped", self.mapped), ("native", self.native)) if one is not None
-        }
+        sides = {"mapped": self.mapped, "native": self.native}
+        rows = {name: side.tolist() for name, side in sides.items() if side is not None}
         return {"kind": self.kind, "knots": self.knots.tolist(), "values": self.values.tolist(), **rows}
 
     @classmethod
@@ -173,7 +172,7 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
         )
     if len(Z) < FEWEST:
         raise InputError(
-            f"Got {len(Z)} rows known in both ways; expected {FEWEST} or more. Pass mapped=… and native=… with more random rows."
+            f"Got {len(Z)} rows in mapped=… and native=…; expected {FEWEST} or more. Pass mapped=… and native=… with more random rows."
         )
     Q = unit(Q)
     ours, theirs = (Q @ unit(Z).T).ravel(), (Q @ unit(Y).T).ravel()

@@ -12,13 +12,13 @@ from congruence.upgrade.progressive._interval import rest_interval
 
 __all__ = ["Forecast", "make_forecast"]
 
-#: Fewest random rows that an advice is given by.
+#: Minimum number of random rows for a verdict.
 FEWEST = 20
 
-#: Fewest of them that a point of the forecast is measured on.
+#: Minimum number of them on which each point of the forecast is measured.
 LAST = 10
 
-#: Beyond this share of the store re-embedding all of it is simpler, and costs at most twice as much.
+#: Beyond this share of the store, re-embedding all of it is simpler, and costs at most twice as much.
 MOST = 0.5
 
 
@@ -69,13 +69,13 @@ class Forecast:
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.reason}"]
-        # Where too few rows are measured for a verdict, the points ahead are as uncertain as that.
+        # With too few measured rows for a verdict, the forecast is too uncertain to print.
         for k in range(1, len(self.share) if self.verdict != "measure first" else 1):
             gain = 100 * (self.value[k] - self.value[0])
             half = 50 * (self.high[k] - self.low[k])
             cost = [
                 f"{self.minutes[k]:.0f} minutes" if self.minutes[k] is not None else "",
-                f"{self.price[k]:.2f} of money" if self.price[k] is not None else "",
+                f"price {self.price[k]:.2f}" if self.price[k] is not None else "",
             ]
             more = 100 * (self.share[k] - self.share[0])
             lines.append(", ".join([f"{more:.1f} % more: {gain:+.1f} ± {half:.1f} points", *filter(None, cost)]))
@@ -108,19 +108,18 @@ def make_forecast(
         Share of the rows not yet chosen that the order takes before each.
     n_rows, n_embedded, rest : int
         Numbers of rows in the store, re-embedded, and still mapped.
-        Of the store; re-embedded; still mapped.
     metric : str
     meter_share : float
-        For further batches.
+        Share of random rows in further batches.
     target : float
     further : sequence of float
         Shares of the store to forecast for.
     support : (float, float), default=(0, 1)
-        Least and greatest value of a row.
+        Minimum and maximum value that a row can have.
     rate, price : float, optional
         Rows per minute, and price per row.
     better : (float, float), optional
-        Accuracy of the old model, and upper end of the new model's.
+        Accuracy of the old model, and upper bound of the new model's.
 
     Returns
     -------
@@ -131,28 +130,28 @@ def make_forecast(
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
 
     def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
-        """Return the quality of rows that would still be mapped after re-embedding this many more, and their number."""
+        """Return the quality of rows that would still be mapped after re-embedding this further share, and their number."""
         rows = min(more * n_rows, rest)
-        # Of a batch the random share comes from all rows alike, the rest from the front of the order.
+        # The random share of a batch comes from all rows alike, the rest of it from the front of the order.
         cut = (1 - meter_share) * rows / max(rest - meter_share * rows, 1.0) if ordered else 0.0
-        # The last few rows stand for all that the order takes after them, or one row would decide.
+        # The last few rows represent all that the order takes after them; otherwise a single row could decide.
         return values[ahead >= min(cut, last)], rest - rows
 
     def at(more: float) -> tuple[float, float, float]:
-        some, left = kept(more)
+        sample, left = kept(more)
         if left < 1:
             return 1.0, 1.0, 1.0
-        value, low, high = ((n_rows - left + left * one) / n_rows for one in rest_interval(some, int(left), support))
+        value, low, high = ((n_rows - left + left * end) / n_rows for end in rest_interval(sample, int(left), support))
         return value, low, high
 
     def reached(ordered: bool) -> float | None:
         for more in np.linspace(0.0, rest / n_rows, 201):
-            some, left = kept(float(more), ordered)
-            if left < 1 or (len(some) and (n_rows - left + left * some.mean()) / n_rows >= target):
+            sample, left = kept(float(more), ordered)
+            if left < 1 or (len(sample) and (n_rows - left + left * sample.mean()) / n_rows >= target):
                 return float(n_embedded / n_rows + more)
         return None
 
-    grid = [0.0, *sorted({float(one) for one in further if one * n_rows <= rest})]
+    grid = [0.0, *sorted({float(share) for share in further if share * n_rows <= rest})]
     points = np.array([at(more) for more in grid])
     rows = [round(more * n_rows) for more in grid]
     needed, needed_at_random = reached(True), reached(False)
@@ -189,17 +188,17 @@ def _judge(
     """Return the verdict of a forecast and its reason."""
     if better is not None and better[0] >= better[1]:
         return "keep the old model", (
-            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f} by the random rows"
+            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on the random rows"
         )
     if len(values) < FEWEST and share < 1:
-        return "measure first", f"{len(values)} random rows say too little, {FEWEST} are needed"
+        return "measure first", f"{len(values)} measured random rows are too few, {FEWEST} are needed"
     if now >= target:
         return "done", f"{metric} is {now:.3f}, the target {target:.3f}"
     if needed is None or needed > MOST:
         when = "never" if needed is None else f"at {100 * needed:.0f} %"
         return "re-embed everything", (
-            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the store, the old vectors say too little of what the "
-            "new model tells apart"
+            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the store, so the old vectors contain too little of what the "
+            "new model distinguishes"
         )
     other = "never" if at_random is None else f"at {100 * at_random:.0f} %"
     return (

@@ -14,9 +14,9 @@ __all__ = ["OrderSelection"]
 
 #: Orders that are compared.
 WITH_TEXTS = ("entropy", "disagreement", "overlap", "margin", "residual", "coverage", "random")
-WITHOUT = ("random", "residual", "coverage", "distance")
+WITHOUT_TEXTS = ("random", "residual", "coverage", "distance")
 
-#: Fewest random rows that decide, and by how many standard errors an order must lead.
+#: Minimum number of random rows for a choice, and number of standard errors by which another order must lead.
 FEWEST, LEAD = 20, 2.5
 
 
@@ -36,8 +36,8 @@ class OrderSelection:
 
     def __init__(self, default: str, has_texts: bool) -> None:
         self.default = default
-        self.names = WITH_TEXTS if has_texts else WITHOUT
-        #: By row, its rank under each candidate; and its harm once it was re-embedded.
+        self.names = WITH_TEXTS if has_texts else WITHOUT_TEXTS
+        #: Rank of each recorded row under each candidate, and its harm once it was re-embedded.
         self.ranks: dict[int, list[float]] = {}
         self.harm: dict[int, float] = {}
 
@@ -45,12 +45,12 @@ class OrderSelection:
         """Record how the candidates rank random rows that were just requested."""
         if not len(rows):
             return
-        found = (ORDERS[name](view) for name in self.names)
-        table = np.stack([ranks(scores, scores[rows]) for scores in found], axis=1)
+        by_order = (ORDERS[name](view) for name in self.names)
+        table = np.stack([ranks(scores, scores[rows]) for scores in by_order], axis=1)
         self.ranks.update(zip(rows.tolist(), table.tolist(), strict=True))
 
     def finish(self, new: Mapping[int, np.ndarray], mapped: np.ndarray, texts: Texts | None, k: int) -> None:
-        """Record the harm to re-embedded rows that were entered; ``mapped`` is from before the refit."""
+        """Record the harm to recorded rows that were re-embedded now; ``mapped`` is from before the refit."""
         rows = [row for row in new if row in self.ranks and row not in self.harm]
         if not rows:
             return

@@ -51,7 +51,7 @@ class Reading:
     def to_dict(self) -> dict[str, object]:
         """Return all fields as plain data."""
         parts = {
-            name: {k: one.to_dict() for k, one in getattr(self, name).items()}
+            name: {key: estimate.to_dict() for key, estimate in getattr(self, name).items()}
             for name in ("store", "mapped", "old", "new")
         }
         return {"n_rows": self.n_rows, "n_embedded": self.n_embedded, "n_meter": self.n_meter, **parts}
@@ -60,12 +60,13 @@ class Reading:
     def from_dict(cls, facts: Mapping[str, Any]) -> Reading:
         """Rebuild a reading from :meth:`to_dict`."""
         parts = {
-            name: {k: _estimate(one) for k, one in facts[name].items()} for name in ("store", "mapped", "old", "new")
+            name: {key: _estimate(estimate) for key, estimate in facts[name].items()}
+            for name in ("store", "mapped", "old", "new")
         }
         return cls(facts["n_rows"], facts["n_embedded"], facts["n_meter"], **parts)
 
     def __str__(self) -> str:
-        cells = [f"{name} {one.value:.3f} ({one.low:.3f} … {one.high:.3f})" for name, one in self.store.items()]
+        cells = [f"{name} {part.value:.3f} ({part.low:.3f} … {part.high:.3f})" for name, part in self.store.items()]
         return f"{100 * self.share:.1f} % re-embedded: " + ", ".join(cells)
 
 
@@ -100,8 +101,8 @@ def estimate_mean(
     store, mapped : Estimate
         Means of all rows, and of the rest.
     """
-    found = rest_interval(values, rest, support) if rest else None
-    return _whole(known, float(n_known), float(rest), found, len(values), n_known + rest)
+    interval = rest_interval(values, rest, support) if rest else None
+    return _combine(known, float(n_known), float(rest), interval, len(values), n_known + rest)
 
 
 def estimate_weighted_mean(
@@ -128,18 +129,18 @@ def estimate_weighted_mean(
         Weighted means of all rows, and of those that are not known.
     """
     known, left = float(weights[~waits].sum()), weights[waits]
-    found = None
+    interval = None
     if left.any():
-        found = rest_interval(values, len(left), support, weights=weights[sample], rest_weights=left)
-    return _whole(known, known, float(left.sum()), found, len(values), len(weights))
+        interval = rest_interval(values, len(left), support, weights=weights[sample], rest_weights=left)
+    return _combine(known, known, float(left.sum()), interval, len(values), len(weights))
 
 
-def _whole(
-    known: float, n_known: float, rest: float, found: tuple[float, float, float] | None, m: int, n: int
+def _combine(
+    known: float, n_known: float, rest: float, interval: tuple[float, float, float] | None, m: int, n: int
 ) -> tuple[Estimate, Estimate]:
-    """Combine the known part and the estimated one."""
-    if found is None:
+    """Return the means of all rows and of the rest, from the known sum and the estimated mean of the rest with its interval."""
+    if interval is None:
         value = known / n_known
         return Estimate(value, value, value, n), Estimate(value, value, value, 0)
-    value, low, high = ((known + rest * one) / (n_known + rest) for one in found)
-    return Estimate(value, low, high, m), Estimate(*found, m)
+    value, low, high = ((known + rest * mean) / (n_known + rest) for mean in interval)
+    return Estimate(value, low, high, m), Estimate(*interval, m)

@@ -120,7 +120,7 @@ def _by_k_center(view: View) -> np.ndarray:
     apart = _by_distance(view)
     score = apart.copy()
     top = float(apart.max() - apart.min()) + 2.0
-    # Some of the chosen rows may be the meter's, which do not count towards the batch: choose more than needed.
+    # Some of the chosen rows may be the meter's, which do not count toward the batch: choose more than needed.
     for place in range(min(2 * view.size, len(apart))):
         chosen = int(np.argmax(apart))
         score[chosen] = top + 1.0 - place / len(apart)
@@ -236,10 +236,10 @@ def take_in_order(
     rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(-scores[rows], kind="stable")]
     if near <= 1 and n < len(rows):
-        kept, copies, seen = _apart(rows[: 4 * n], free, n, old, native, near)
-        rows = np.concatenate([kept, copies, rows[seen:]])
-    paid = np.cumsum(~free[rows])
-    return rows[: int(np.searchsorted(paid, n)) + 1] if n else rows[:0]
+        kept, copies, examined = _apart(rows[: 4 * n], free, n, old, native, near)
+        rows = np.concatenate([kept, copies, rows[examined:]])
+    count = np.cumsum(~free[rows])
+    return rows[: int(np.searchsorted(count, n)) + 1] if n else rows[:0]
 
 
 def _apart(
@@ -249,22 +249,22 @@ def _apart(
 
     Each block is compared with the rows kept so far in one matrix product. Returns the rows kept, the near-duplicates, and the number of rows examined.
     """
-    kept, copies, paid, seen = [np.empty(0, np.intp)], [np.empty(0, np.intp)], 0, 0
+    kept, copies, count, examined = [np.empty(0, np.intp)], [np.empty(0, np.intp)], 0, 0
     for part in blocks(len(ahead), 1, budget=_BLOCK):
-        if paid >= n:
+        if count >= n:
             break
-        some = ahead[part]
-        rows = old[some]
-        copy = np.zeros(len(some), bool)
+        candidates = ahead[part]
+        rows = old[candidates]
+        copy = np.zeros(len(candidates), bool)
         for earlier in (native, np.concatenate(kept)):
-            for piece in blocks(len(earlier), 4 * (len(some) + old.shape[1])):
+            for piece in blocks(len(earlier), 4 * (len(candidates) + old.shape[1])):
                 copy |= (rows @ old[earlier[piece]].T >= near).any(axis=1)
         alike = rows @ rows.T >= near
-        for place in range(len(some)):
+        for place in range(len(candidates)):
             if not copy[place]:
                 copy[place + 1 :] |= alike[place, place + 1 :]
-        kept.append(some[~copy])
-        copies.append(some[copy])
-        paid += int(np.count_nonzero(~free[some[~copy]]))
-        seen += len(some)
-    return np.concatenate(kept), np.concatenate(copies), seen
+        kept.append(candidates[~copy])
+        copies.append(candidates[copy])
+        count += int(np.count_nonzero(~free[candidates[~copy]]))
+        examined += len(candidates)
+    return np.concatenate(kept), np.concatenate(copies), examined

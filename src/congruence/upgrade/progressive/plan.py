@@ -24,13 +24,13 @@ from congruence.maps import Map, TwoSidedMap
 from congruence.stores import Source
 from congruence.upgrade.progressive import saving
 from congruence.upgrade.progressive._front import take_front
-from congruence.upgrade.progressive._given import (
-    most_rows,
-    near_cosine,
+from congruence.upgrade.progressive._inputs import (
+    near_duplicate_cosine,
     open_store,
     read_labels,
     read_texts,
     read_weights,
+    row_limit,
     squared_norm,
 )
 from congruence.upgrade.progressive._lazy import RowsOnDisk, by_block
@@ -166,9 +166,9 @@ class Progressive(Stage):
         self._old, self._unit = store.rows, by_block(store.rows, unit, store.rows.shape[1])
         self.texts = read_texts(texts, new_texts, mapping, self._unit)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
-            what = "labels" if labels is not None else f"order={order!r}"
+            argument = "labels" if labels is not None else f"order={order!r}"
             raise InputError(
-                f"Got {what} without texts; expected the texts of both models. Pass texts=… and new_texts=…."
+                f"Got {argument} without texts; expected the texts of both models. Pass texts=… and new_texts=…."
             )
         self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
         self.weights = None if weights is None else read_weights(weights, n)
@@ -176,21 +176,21 @@ class Progressive(Stage):
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
         gate = None if self.texts is None else Gate.fit(self._unit, self.texts)
-        self._refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
+        self.refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
         self._row_states = RowStates(n, random_state)
-        self._new = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
-        self._sums = None if isinstance(self._old, np.ndarray) else Sums(self._refit, self._old, self._new)
-        self._near = near_cosine(self._unit, random_state)
-        self._selection = OrderSelection("entropy" if self._refit.most_are_known else "random", self.texts is not None)
+        self.new_vectors = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
+        self._sums = None if isinstance(self._old, np.ndarray) else Sums(self.refit, self._old, self.new_vectors)
+        self._near = near_duplicate_cosine(self._unit, random_state)
+        self._selection = OrderSelection("entropy" if self.refit.most_are_known else "random", self.texts is not None)
         self._chosen_at, self._views, self._resumed = 0, 0, False
-        self.correction_ = self._refit.first()
+        self.correction_ = self.refit.first()
         self._map()
-        kept = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
-        self._written = Written(self._refit, self._old, self.correction_, kept)
+        in_memory = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
+        self.written = Written(self.refit, self._old, self.correction_, in_memory)
         self.order_ = (
             self._selection.current_order() if order == "auto" else order if isinstance(order, str) else "given"
         )
-        self.history_, self._pieces = [], {}
+        self.history_ = []
 
     def __repr__(self) -> str:
         done = int(np.count_nonzero(self._row_states.embedded))
@@ -218,7 +218,6 @@ class Progressive(Stage):
             Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not the estimate) reaches this value.
         metric : str, default="agreement"
             A key of :attr:`Reading.store`; without texts, ``"cosine"`` replaces the default.
-            A key of :attr:`Reading.store`; without texts ``"cosine"`` is taken in place of the default.
 
         Yields
         ------
@@ -231,7 +230,7 @@ class Progressive(Stage):
             If a size, budget, share or target is not positive, both a budget and a share are given, or the metric is unknown.
         """
         check_positive(size, "size", integer=True)
-        most = most_rows(len(self), budget, share)
+        limit = row_limit(len(self), budget, share)
         if until is not None:
             check_positive(until, "until")
         if self.texts is None and metric == "agreement":
@@ -240,7 +239,7 @@ class Progressive(Stage):
             yield self.missing
         self._resumed = False
         while True:
-            room = most - int(np.count_nonzero(self._row_states.role))
+            room = limit - int(np.count_nonzero(self._row_states.role))
             if until is not None and self.history_:
                 check_choice(metric, self.history_[-1].store, "metric")
                 if self.history_[-1].store[metric].low >= until:
@@ -311,10 +310,10 @@ class Progressive(Stage):
         Y = unit(Y).astype(np.float32)
         states = self._row_states
         if self._sums is not None:
-            self._sums.remove(rows[self._new.known(rows)])
-        self._new.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
-        other = rows[states.role[rows] == WAITING]
-        states.role[other], states.due[other] = SELECTED, True
+            self._sums.remove(rows[self.new_vectors.known(rows)])
+        self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
+        unrequested = rows[states.role[rows] == WAITING]
+        states.role[unrequested], states.due[unrequested] = SELECTED, True
         states.embedded[rows] = True
         if self.order == "auto":
             self._selection.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
@@ -326,7 +325,7 @@ class Progressive(Stage):
         return self._changed()
 
     def _fit(self) -> None:
-        native = self._new.rows[self._shown()]
+        native = self.new_vectors.rows[self._shown()]
         if not len(native):
             return
         states = self._row_states
@@ -340,15 +339,15 @@ class Progressive(Stage):
             self._sums.add_new(native, random)
             self.correction_ = self._sums.fit(native[random], weight, self.correction_, choose=choose)
         else:
-            new, weights = self._new.take(native).astype(np.float64), np.where(random, weight, 1.0)
-            self.correction_ = self._refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
+            new, weights = self.new_vectors.take(native).astype(np.float64), np.where(random, weight, 1.0)
+            self.correction_ = self.refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
             self._chosen_at = len(native)
         self._map()
 
     def _changed(self) -> Update:
         waits = ~self._row_states.embedded
-        rows, moved = self._written.advance(self.correction_, self._mapped, waits, self.tolerance)
+        rows, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
         return Update(self.ids[rows], moved, int(np.count_nonzero(waits)))
 
     # ------------------------------------------------------------------ saving

@@ -126,7 +126,7 @@ class Refit:
         random : ndarray of bool, shape (n,)
             Rows drawn at random, on which the kind of map and its penalty are chosen.
         last : Correction
-            The previous correction. Its kind and penalty are kept unless ``choose`` is set; it is returned as it is if there are too few rows.
+            The previous correction. Its kind and penalty are kept unless ``choose`` is set; it is returned unchanged if there are too few rows.
         choose : bool
             Choose the kind of map and its penalty again, if there are enough random rows.
         mapped : ndarray, shape (n, d_new), optional
@@ -142,8 +142,8 @@ class Refit:
         kind = last
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
             kind = self._choose(parts, Y, weights, random)
-        wanted = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
-        return self.correction(kind, self._solve(parts, Y, weights, wanted, [kind.ridge * self.size])[0])
+        regressions = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
+        return self.correction(kind, self._solve(parts, Y, weights, regressions, [kind.ridge * self.size])[0])
 
     def correction(self, chosen: Correction, solved: Mapping[str, Solved]) -> Correction:
         """Return the chosen map, fitted."""
@@ -165,11 +165,11 @@ class Refit:
     ) -> list[dict[str, Solved]]:
         """Return the fitted regressions by kind, for each penalty."""
         out: list[dict[str, Solved]] = [{} for _ in ridges]
-        for one in regressions:
-            features, residuals = parts.features(one), Y - parts.start(one)
+        for kind in regressions:
+            features, residuals = parts.features(kind), Y - parts.start(kind)
             mean, offset, coefs = _ridge(features, residuals, weights, ridges)
-            for found, coef in zip(out, coefs, strict=True):
-                found[one] = Solved(mean, offset, coef)
+            for solved, coef in zip(out, coefs, strict=True):
+                solved[kind] = Solved(mean, offset, coef)
         return out
 
     def _choose(self, parts: Parts, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
@@ -184,21 +184,21 @@ class Refit:
         return self.decide(kept[:, :, random])
 
     def compare(self, parts: Parts, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
-        """Return what each kind of map preserves of rows at each penalty, and the cosines, shape (kinds, penalties, rows, 2)."""
+        """Return by kind of map, penalty and row the share of nearest texts preserved and the cosine, shape (kinds, penalties, rows, 2)."""
         out = np.empty((len(self.kinds), len(solved), len(Y), 2))
         for a, kind in enumerate(self.kinds):
-            for r, one in enumerate(solved):
-                moved = normalize_rows(apply(parts, kind, one))
-                out[a, r, :, 1] = np.einsum("ij,ij->i", moved, Y)
-                out[a, r, :, 0] = out[a, r, :, 1] if self.texts is None else self._kept(moved, Y)
+            for r, regressions in enumerate(solved):
+                mapped = normalize_rows(apply(parts, kind, regressions))
+                out[a, r, :, 1] = np.einsum("ij,ij->i", mapped, Y)
+                out[a, r, :, 0] = out[a, r, :, 1] if self.texts is None else self._kept(mapped, Y)
         return out
 
     def decide(self, table: np.ndarray) -> Correction:
         """Return the best kind of map and penalty, not fitted yet, from the results of :meth:`compare`, shape (kinds, penalties, rows, 2)."""
-        by = 0 if self.gate is None else 1
-        penalty = [_leader(one, 1.0) for one in table[..., 0]]
+        criterion = 0 if self.gate is None else 1
+        penalty = [_leader(scores, 1.0) for scores in table[..., 0]]
         # Another kind must be clearly better than the first one, because a few random rows can mislead.
-        a = _leader(np.stack([one[r, :, by] for one, r in zip(table, penalty, strict=True)]), 3.0)
+        a = _leader(np.stack([scores[r, :, criterion] for scores, r in zip(table, penalty, strict=True)]), 3.0)
         words = "overlap of nearest texts" if self.texts is not None else "cosine"
         return Correction(
             self.kinds[a],
@@ -207,11 +207,11 @@ class Refit:
             evidence=f"{words} of {table.shape[2]} random rows, {FOLDS} folds",
         )
 
-    def _kept(self, moved: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    def _kept(self, mapped: np.ndarray, Y: np.ndarray) -> np.ndarray:
         """Return for each row the share of its nearest texts that mapping preserves."""
         assert self.texts is not None
         k = min(NEIGHBORS, len(self.texts))
-        return overlap(*(nearest_texts(rows @ self.texts.new.T, k) for rows in (moved, Y)))
+        return overlap(*(nearest_texts(rows @ self.texts.new.T, k) for rows in (mapped, Y)))
 
 
 def _leader(table: np.ndarray, errors: float) -> int:
@@ -234,4 +234,4 @@ def _ridge(
     values = np.maximum(values, 0.0)
     rotated = vectors.T @ (E if n < p else A.T @ E)
     solved = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
-    return mean, offset, [A.T @ one for one in solved] if n < p else solved
+    return mean, offset, [A.T @ coef for coef in solved] if n < p else solved

@@ -1,4 +1,4 @@
-"""A plan between two runs: arrays and plain data, and a folder that holds them."""
+"""Save and restore a plan: as arrays and plain data, or in a folder."""
 
 from __future__ import annotations
 
@@ -24,31 +24,28 @@ __all__ = ["KIND", "load", "read_map", "restore", "save", "state", "write"]
 
 PlanT = TypeVar("PlanT", bound=Stage)
 
-#: What ``config.json`` calls a plan, where a map names its method.
+#: ``kind`` of a plan in ``config.json``; that of a map is its method.
 KIND = "progressive"
 
-#: Parameters that the state holds.
+#: Parameters that are part of the state.
 PARAMETERS = ("meter_share", "clip", "tolerance", "n_neighbors", "random_state")
-
-#: From nothing to the new vectors, surprises and maps of a plan that is being restored.
-Fill = Callable[[Stage], None]
 
 
 def state(plan: Stage) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return arrays and plain data; see :meth:`Progressive.state`."""
     arrays, facts = _state(plan)
-    rows = plan._new.rows
-    arrays |= {"rows": rows, "vectors": plan._new.take(rows), "surprise": plan._new.surprise}
-    for slot, one in plan._written.maps.items():
-        arrays |= {f"map.{slot}.{name}": array for name, array in one.arrays().items()}
-    facts["maps"] = [[slot, one.facts()] for slot, one in plan._written.maps.items()]
+    rows = plan.new_vectors.rows
+    arrays |= {"rows": rows, "vectors": plan.new_vectors.take(rows), "surprise": plan.new_vectors.surprise}
+    for slot, correction in plan.written.maps.items():
+        arrays |= {f"map.{slot}.{name}": array for name, array in correction.arrays().items()}
+    facts["maps"] = [[slot, correction.facts()] for slot, correction in plan.written.maps.items()]
     return {name: array.copy() for name, array in arrays.items()}, facts
 
 
 def _state(plan: Stage) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return what is small, or changes with each update."""
+    """Return the part of the state that every save writes again: all but new vectors and maps."""
     states = plan._row_states
-    arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": plan._written.slot}
+    arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": plan.written.slot}
     facts = {
         "order": plan.order if isinstance(plan.order, str) else None,
         "inputs": _digest(plan),
@@ -57,7 +54,7 @@ def _state(plan: Stage) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         "views": plan._views,
         "chosen_at": plan._chosen_at,
         "race": plan._selection.state(),
-        "history": [one.to_dict() for one in plan.history_],
+        "history": [reading.to_dict() for reading in plan.history_],
         **{name: getattr(plan, name) for name in PARAMETERS},
     }
     return arrays, facts
@@ -71,11 +68,11 @@ def restore(
     inputs: Mapping[str, Any],
     folder: Path | None = None,
 ) -> PlanT:
-    """Continue a plan; see :meth:`Progressive.from_state`. Vectors and maps are in the files of a folder, or in the state."""
+    """Resume a plan; see :meth:`Progressive.from_state`. Vectors and maps are read from ``folder``, or from the state if it is None."""
     arrays, facts = state
-    if known := [name for name in PARAMETERS if name in inputs]:
+    if saved := [name for name in PARAMETERS if name in inputs]:
         raise ParameterError(
-            f"Got {known[0]}={inputs[known[0]]!r} for a plan that has one; expected the inputs alone. Leave out {known[0]}=…."
+            f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets; expected inputs only. Leave out {saved[0]}=…."
         )
     try:
         parameters = {name: facts[name] for name in PARAMETERS}
@@ -83,22 +80,23 @@ def restore(
         plan = cls(mapping, old, **{**inputs, "order": order}, **parameters)
         if _digest(plan) != facts["inputs"]:
             raise CorruptFileError(
-                "Got the state of a plan for another store, map or texts; expected that of these. Pass mapping, old=…, texts=… and new_texts=… as they were then."
+                "Got the state of a plan for another store, map or texts; expected the same ones. Pass the mapping, old=…, texts=… and new_texts=… of the saved plan."
             )
         if folder is None:
             _check_vectors(arrays, plan)
-            plan._new.add(arrays["rows"], np.array(arrays["vectors"], np.float32), arrays["surprise"])
+            plan.new_vectors.add(arrays["rows"], np.array(arrays["vectors"], np.float32), arrays["surprise"])
             maps = {
-                int(slot): Correction.restore(_fitted(arrays, f"map.{slot}."), record) for slot, record in facts["maps"]
+                int(slot): Correction.restore(_with_prefix(arrays, f"map.{slot}."), record)
+                for slot, record in facts["maps"]
             }
         else:
-            plan._new.load(folder, facts["vectors"])
+            plan.new_vectors.load(folder, facts["vectors"])
             maps = {int(slot): read_map(folder, name, record) for slot, name, record in facts["maps"]}
         _fill(plan, arrays, facts, maps)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         raise CorruptFileError(
-            f"Got the state of a plan that is damaged ({type(error).__name__}: {error}); expected what state() returned. Start a new plan, and pass what was "
-            "re-embedded to update."
+            f"Got a damaged state of a plan ({type(error).__name__}: {error}); expected the result of state(). Start a new plan, and pass the re-embedded rows "
+            "to update."
         ) from error
     return plan
 
@@ -117,19 +115,19 @@ def _fill(plan: Stage, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
         if arrays[name].shape != (n,):
             raise ValueError(f"{name} has shape {arrays[name].shape}")
         setattr(states, name, np.array(arrays[name], kind))
-    rows = plan._new.rows
+    rows = plan.new_vectors.rows
     if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
         raise ValueError("vectors are not those of the re-embedded rows")
     for part in row_blocks(plan._mapped):
-        if not np.isfinite(plan._new.take(rows[part])).all():
+        if not np.isfinite(plan.new_vectors.take(rows[part])).all():
             raise ValueError("vectors are not finite")
     states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
     plan._views, plan._chosen_at = int(facts["views"]), int(facts["chosen_at"])
     plan._resumed = True
     plan._selection.restore(facts["race"])
-    plan.history_ = [Reading.from_dict(one) for one in facts["history"]]
-    plan._written.restore(arrays["slot"], maps)
-    plan.correction_ = plan._written.maps[plan._written.now]
+    plan.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
+    plan.written.restore(arrays["slot"], maps)
+    plan.correction_ = plan.written.maps[plan.written.current]
     plan._map()
     if plan.order == "auto":
         plan.order_ = plan._selection.current_order()
@@ -144,7 +142,7 @@ def save(plan: Stage, path: str | Path, *, force: bool) -> Path:
     else:
         with atomic_path(path, directory=True) as folder:
             write(plan, folder, {"kind": KIND}, release=False)
-        plan._new.release(path)
+        plan.new_vectors.release(path)
     return path
 
 
@@ -157,37 +155,36 @@ def write(
     *,
     release: bool = True,
 ) -> None:
-    """Write a plan into a folder that is there: first what is new as files of their own, then the state that names them.
+    """Write a plan to an existing folder: first new vectors and maps in files of their own, then the state, which names these files.
 
     Parameters
     ----------
     plan : Progressive
     folder : Path
     config : mapping
-        What else is kept as plain data.
+        Further plain data for ``config.json``.
     arrays : mapping of str to ndarray, optional
-        And as arrays.
+        Further arrays for the state.
     pieces : mapping of str to str, optional
-        Names of further files of this folder, kept as ``facts``.
+        Names of further files in this folder, added to ``facts``.
     release : bool, default=True
-        Vectors of a stream are read from these files from now on.
+        Free the vectors of a stream, and read them from these files from now on.
 
     Raises
     ------
     StorageError, FileError
         If the output cannot be written, or a file cannot be read.
     """
-    # A look ahead counts as a look at the rows, so what is in config comes before the state.
-    mine, facts = _state(plan)
-    mine = {name: array.astype(np.uint8) for name, array in mine.items()}
-    facts["vectors"] = plan._new.save(folder)
-    facts["maps"] = [[slot, _write_map(folder, one), one.facts()] for slot, one in plan._written.maps.items()]
+    states, facts = _state(plan)
+    states = {name: array.astype(np.uint8) for name, array in states.items()}
+    facts["vectors"] = plan.new_vectors.save(folder)
+    facts["maps"] = [[slot, _write_map(folder, fitted), fitted.facts()] for slot, fitted in plan.written.maps.items()]
     facts |= pieces or {}
     card = f"# A progressive migration\n\n{plan.meter()}\n\nContinue it with `congruence.upgrade.progressive.Progressive.load`.\n"
-    persist.write_folder(folder / STATE, {**mine, **(arrays or {})}, {**config, "facts": facts}, card, force=True)
-    sweep(folder, {*facts["vectors"], *(one[1] for one in facts["maps"]), *(pieces or {}).values()})
+    persist.write_folder(folder / STATE, {**states, **(arrays or {})}, {**config, "facts": facts}, card, force=True)
+    sweep(folder, {*facts["vectors"], *(name for _, name, _ in facts["maps"]), *(pieces or {}).values()})
     if release:
-        plan._new.release(folder)
+        plan.new_vectors.release(folder)
 
 
 def load(cls: Callable[..., PlanT], path: str | Path, mapping: Map, old: Any, inputs: Mapping[str, Any]) -> PlanT:
@@ -207,16 +204,16 @@ def load(cls: Callable[..., PlanT], path: str | Path, mapping: Map, old: Any, in
     return restore(cls, (arrays, config["facts"]), mapping, old, inputs, path)
 
 
-def _write_map(folder: Path, one: Correction) -> str:
+def _write_map(folder: Path, correction: Correction) -> str:
     import safetensors.numpy
 
-    # An empty file stands for the map before any row was re-embedded.
-    raw = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in one.arrays().items()})
+    # The map before any row was re-embedded is a file without arrays.
+    raw = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in correction.arrays().items()})
     return write_piece(folder, raw, ".safetensors")
 
 
 def read_map(folder: Path, name: str, record: Mapping[str, Any]) -> Correction:
-    """Read one of the maps that rows were written by. Raises CorruptFileError."""
+    """Read a map by which rows were written. Raises CorruptFileError, FileError."""
     import safetensors.numpy
 
     raw = read_piece(folder, name)
@@ -228,26 +225,26 @@ def read_map(folder: Path, name: str, record: Mapping[str, Any]) -> Correction:
         ) from error
 
 
-def _fitted(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def _with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _digest(plan: Stage) -> str:
-    """Return a digest of what a state is of: store, first map and texts. Computed once."""
+    """Return a digest of a plan's inputs (store, first map and texts), which is computed once."""
     if plan._inputs is not None:
         return plan._inputs
-    found = hashlib.sha256()
-    some = plan._old[:: -(-len(plan._old) // 1000)]
+    digest = hashlib.sha256()
+    sample = plan._old[:: -(-len(plan._old) // 1000)]
     total = np.zeros(plan._old.shape[1])
     for part in row_blocks(plan._old):
         total += plan._old[part].sum(axis=0, dtype=np.float64)
-    parts = [np.array(plan._old.shape), some, np.asarray(plan._refit.mapping.transform(some)).round(5) + 0.0, total]
+    parts = [np.array(plan._old.shape), sample, np.asarray(plan.refit.mapping.transform(sample)).round(5) + 0.0, total]
     if plan.texts is not None:
         parts += [plan.texts.old, plan.texts.new]
-    for one in parts:
-        found.update(np.ascontiguousarray(one).tobytes())
+    for array in parts:
+        digest.update(np.ascontiguousarray(array).tobytes())
     if plan._has_ids:
         for part in blocks(len(plan.ids), 256):
-            found.update("".join(f"{name}\n" for name in plan.ids[part].tolist()).encode())
-    plan._inputs = found.hexdigest()
+            digest.update("".join(f"{name}\n" for name in plan.ids[part].tolist()).encode())
+    plan._inputs = digest.hexdigest()
     return plan._inputs

@@ -19,12 +19,12 @@ from congruence.upgrade.progressive.texts import Scale, Texts, unit
 
 __all__ = [
     "Store",
-    "most_rows",
-    "near_cosine",
+    "near_duplicate_cosine",
     "open_store",
     "read_labels",
     "read_texts",
     "read_weights",
+    "row_limit",
     "squared_norm",
 ]
 
@@ -37,7 +37,7 @@ class Store(NamedTuple):
 
     Attributes
     ----------
-    rows : ndarray of float32 or Lazy, shape (n, d)
+    rows : ndarray of float32 or Lazy, shape (n, d_old)
         Vectors of the old model.
     ids : ndarray, shape (n,)
     has_ids : bool
@@ -61,11 +61,11 @@ def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Stor
     """
     if isinstance(old, Source) or (stream and _is_data_set(old)):
         return _read_through(old)  # type: ignore[arg-type]  # supports what RowsOnDisk requires
-    found = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
-    space, vectors = found.space, found.vectors
+    store = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
+    space, vectors = store.space, store.vectors
     if stream or (stream is None and is_on_disk(vectors)):
-        return Store(as_rows(vectors), found.ids, found.has_ids, space.modality)
-    return Store(np.asarray(vectors, np.float32), found.ids, found.has_ids, space.modality)
+        return Store(as_rows(vectors), store.ids, store.has_ids, space.modality)
+    return Store(np.asarray(vectors, np.float32), store.ids, store.has_ids, space.modality)
 
 
 def _is_data_set(old: object) -> bool:
@@ -74,23 +74,23 @@ def _is_data_set(old: object) -> bool:
     return (
         len(getattr(old, "shape", ())) == 2
         and hasattr(old, "__getitem__")
-        and not any(hasattr(old, one) for one in known)
+        and not any(hasattr(old, name) for name in known)
     )
 
 
 def _read_through(old: Source | RowsOnDisk) -> Store:
     """Check all rows of a file or data set in one pass, and read its ids."""
-    rows, names = as_rows(old), []
+    rows, id_parts = as_rows(old), []
     if isinstance(old, Source):
-        for ids, block in old.scan():
-            check_rows(block, "old", ids=None if ids is None else RowNames(ids, 0))
-            names.append(ids)
+        for part_ids, block in old.scan():
+            check_rows(block, "old", ids=None if part_ids is None else RowNames(part_ids, 0))
+            id_parts.append(part_ids)
     else:
         for part in row_blocks(rows):
             check_rows(rows[part], "old")
     has_ids = isinstance(old, Source) and old.has_ids
-    found = as_ids(pa.concat_arrays(names)) if has_ids else np.arange(len(rows))
-    return Store(rows, found, has_ids, old.space.modality if isinstance(old, Source) else None)
+    ids = as_ids(pa.concat_arrays(id_parts)) if has_ids else np.arange(len(rows))
+    return Store(rows, ids, has_ids, old.space.modality if isinstance(old, Source) else None)
 
 
 def squared_norm(rows: Rows) -> float:
@@ -144,17 +144,17 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     return out
 
 
-def near_cosine(rows: Rows, random_state: int) -> float:
-    """Return the least cosine of near-duplicates: that at half the median distance to the nearest other row, measured on 1,000 random rows."""
-    some = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
-    found = rows[some]
-    near = found @ found.T
+def near_duplicate_cosine(rows: Rows, random_state: int) -> float:
+    """Return the cosine from which rows are near-duplicates: that of half the median distance to the nearest other row, over 1,000 random rows."""
+    chosen = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
+    sample = rows[chosen]
+    near = sample @ sample.T
     np.fill_diagonal(near, -1.0)
-    usual = np.sqrt(np.median(np.maximum(2 - 2 * near.max(axis=1), 0.0))) if len(some) > 1 else 0.0
-    return float(min(1 - (NEAR * usual) ** 2 / 2, 1 - 1e-6))
+    distance = np.sqrt(np.median(np.maximum(2 - 2 * near.max(axis=1), 0.0))) if len(sample) > 1 else 0.0
+    return float(min(1 - (NEAR * distance) ** 2 / 2, 1 - 1e-6))
 
 
-def most_rows(n: int, budget: int | None, share: float | None) -> int:
+def row_limit(n: int, budget: int | None, share: float | None) -> int:
     """Return the total number of rows to re-embed, out of n. Raises ParameterError."""
     if budget is not None and share is not None:
         raise ParameterError(
