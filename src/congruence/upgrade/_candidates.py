@@ -15,11 +15,11 @@ from congruence.maps import make_map
 
 __all__ = ["LINEAR", "OFFSET", "ROTATIONS", "Candidate", "FittedPairs", "Moves", "Pairs", "moves"]
 
-#: Share of the anchors' offset μ_B − μ_A @ rotation that a modality is given whose target mean is unknown: docs/means.md says why, and on what
-#: it was chosen.
+#: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown; docs/means.md gives the reason and the
+#: data on which it was chosen.
 OFFSET = 0.5
 
-#: Rows to mapped rows: of the anchors' modality, and of another one whose source mean, and target mean if it is known, are given.
+#: Functions from rows to mapped rows: for the anchors' modality, and for another one, whose source mean and target mean (or None) are passed.
 Moves = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]]
 
 
@@ -32,7 +32,7 @@ class Candidate:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The one to prefer first.
+#: In order of preference.
 ROTATIONS = (
     Candidate("rotation about the means", "orthogonal"),
     Candidate("rotation about the means, no direction faded", "orthogonal", {"shrinkage": "covered"}),
@@ -108,18 +108,18 @@ class FittedPairs:
         return np.asarray(self._pairs.Y[self._which])
 
     def solved(self, center: bool) -> tuple[CrossSVD, float]:
-        """Return the singular system of the mean cross-covariance, its leading ``rank`` directions, and its alignment.
+        """Return the SVD of the mean cross-covariance, with its leading ``rank`` singular vectors, and its alignment.
 
-        The singular values are padded with zeros to min(d_source, d_target), as filters expect them.
+        The singular values are padded with zeros to min(d_source, d_target), as the shrinkage expects them.
         """
         if center not in self._solved:
             self._solved[center] = self._thin(center) if self.moments is None else self._whole(center)
         return self._solved[center]
 
     def span(self) -> np.ndarray | None:
-        """Return an orthonormal basis of the source rows, shape (d_source, n), where it is smaller than their space.
+        """Return an orthonormal basis of the span of the source rows, shape (d_source, n), or None if there are at least d_source rows.
 
-        Ridge regression on coordinates in it is ridge regression on the rows.
+        Ridge regression on the coordinates in this basis equals ridge regression on the rows.
         """
         if np.count_nonzero(self._which) >= self._pairs.X.shape[1]:
             return None
@@ -168,11 +168,11 @@ def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
     """
     if candidate.method != "orthogonal":
         fitted: Any = make_map(candidate.method, **candidate.parameters)
-        inside = kept.span()
-        fitted.solve(kept.X @ inside if inside is not None else kept.X, kept.Y)
+        basis = kept.span()
+        fitted.solve(kept.X @ basis if basis is not None else kept.X, kept.Y)
 
         def own(rows: np.ndarray) -> np.ndarray:
-            return np.asarray(fitted.transform(rows if inside is None else rows @ inside))
+            return np.asarray(fitted.transform(rows if basis is None else rows @ basis))
 
         return own, lambda rows, *means: own(rows)
     center = candidate.parameters.get("center", True)
@@ -188,13 +188,13 @@ def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
             extra = matrix if count else None
     a, b = kept.means if center else tuple(np.zeros_like(mean) for mean in kept.means)
 
-    def turn(rows: np.ndarray) -> np.ndarray:
-        turned = (rows @ svd.U * gains) @ svd.Vt
-        return np.asarray(turned if extra is None else turned + rows @ extra)
+    def rotate(rows: np.ndarray) -> np.ndarray:
+        rotated = (rows @ svd.U * gains) @ svd.Vt
+        return np.asarray(rotated if extra is None else rotated + rows @ extra)
 
     def other(rows: np.ndarray, source_mean: np.ndarray, target_mean: np.ndarray | None) -> np.ndarray:
         if target_mean is not None:
-            return np.asarray(turn(rows - source_mean) + target_mean)
-        return np.asarray(turn(rows) + OFFSET * (b - turn(a[None])[0]))
+            return np.asarray(rotate(rows - source_mean) + target_mean)
+        return np.asarray(rotate(rows) + OFFSET * (b - rotate(a[None])[0]))
 
-    return lambda rows: turn(rows - a) + b, other
+    return lambda rows: rotate(rows - a) + b, other

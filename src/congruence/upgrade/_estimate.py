@@ -1,4 +1,4 @@
-"""A number and how far it can be trusted: of certificates, and of a progressive migration's meter."""
+"""An estimate with its confidence interval, as used by certificates and by the meter of a progressive migration."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Estimate"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and the interval about it.
+    """An estimate and its confidence interval.
 
     Attributes
     ----------
     value, low, high : float
         The estimate and its 95 % interval.
     n : int
-        Items it was measured on.
+        Number of items on which it was measured.
     """
 
     value: float

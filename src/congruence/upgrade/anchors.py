@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from congruence._utils.typing import Labels, RowsLike
-    from congruence.stores import Source
 
 __all__ = ["METHODS", "Anchors", "check_anchors_output", "choose_anchors"]
 
-#: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: the share of the variance that a rotation
-#: leaves unexplained is of this size between models in docs/anchors.md. Between 0.1 and 1 no data set there tells the difference.
+#: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: about the share of the variance that a rotation
+#: leaves unexplained between the models in docs/anchors.md, where values from 0.1 to 1 give the same results.
 _RIDGE = 0.3
 
-#: From rows about their mean, how many of them, and a generator to an order; ``random`` and ``balanced`` keep the order of the draw.
+#: Functions of centered rows, a number of anchors and a generator that return the chosen rows in order; ``random`` and ``balanced`` keep the order
+#: of the draw.
 METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]] = {
     "variance": lambda X, n, rng: selection.greedy_variance(X, n, _RIDGE),
     "facility": lambda X, n, rng: selection.facility_location(X, n),
@@ -69,11 +69,11 @@ class Anchors:
         The same for candidates in random order, for comparison.
     method : str
     n_rows : int
-        Rows of the store.
+        Number of rows of the store.
     n_candidates : int
         Number of candidate rows: distinct rows, sampled at random if the store has more than ``max_rows``.
     n_identical, n_zero : int
-        Sampled rows that were not candidates because their vector repeats another row's or is zero.
+        Numbers of sampled rows that were not candidates because their vector repeats another row's or is zero.
     has_ids : bool
         Whether the ids come from the store.
     """
@@ -150,10 +150,10 @@ class Anchors:
                 sink.write(pa.array(self.ids, kind), vectors)
             return
         lines = [str(name) for name in self.ids.tolist()]
-        odd = next((name for name in lines if "\n" in name or "\r" in name), None)
-        if odd is not None:
+        broken = next((name for name in lines if "\n" in name or "\r" in name), None)
+        if broken is not None:
             raise IdError(
-                f"Got the id {shorten(repr(odd))} with a line break for {path}; expected ids of one line each. Pass a path=… that ends in .parquet."
+                f"Got the id {shorten(repr(broken))} with a line break for {path}; expected ids of one line each. Pass a path=… that ends in .parquet."
             )
         with atomic_path(path, force=force) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -163,7 +163,7 @@ def check_anchors_output(path: str | Path) -> None:
     """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids. Raises ParameterError."""
     if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
         raise ParameterError(
-            f"Got {str(path)!r} for anchors; expected a format with room for ids, which say what to encode. Pass a path that ends in .parquet or .txt."
+            f"Got {str(path)!r} for anchors; expected a format with ids, which identify the items to encode. Pass a path that ends in .parquet or .txt."
         )
 
 
@@ -230,9 +230,9 @@ def choose_anchors(
     check_positive(max_rows, "max_rows", integer=True)
     check_seed(random_state)
     if (labels is None) == (method == "balanced"):
-        got = "no labels" if labels is None else "labels"
+        passed = "no labels" if labels is None else "labels"
         raise ParameterError(
-            f"Got {got} for method={method!r}; expected labels for 'balanced', and for no other. "
+            f"Got {passed} for method={method!r}; expected labels for 'balanced', and for no other. "
             + ("Pass labels=…." if labels is None else "Pass method='balanced', or leave out labels=….")
         )
     if not isinstance(X, Source):
@@ -244,23 +244,23 @@ def choose_anchors(
     drawn = rng.permutation(m) if labels is None else _in_turn(labels, m, rng)
     drawn = drawn[: max(max_rows, 2 * n)]
     pool = _read(X, drawn)
-    kept = pool.vectors.any(axis=1)
+    nonzero = pool.vectors.any(axis=1)
     groups = duplicate_groups(pool.vectors)
     first = np.zeros(len(pool), bool)
     first[np.unique(groups, return_index=True)[1]] = True
-    candidates = np.flatnonzero(kept & first)
+    candidates = np.flatnonzero(nonzero & first)
     if len(candidates) < n:
-        drawing = f" of the {len(drawn):,} drawn from {m:,}" if len(drawn) < m else ""
+        sample = f" of the {len(drawn):,} drawn from {m:,}" if len(drawn) < m else ""
         raise TooFewAnchorsError(
-            f"Got {len(candidates):,} different rows that are not all zeros{drawing}; expected n={n:,}. Pass n={len(candidates)} or less"
-            + (f", or max_rows={m}." if drawing else ".")
+            f"Got {len(candidates):,} different rows that are not all zeros{sample}; expected n={n:,}. Pass n={len(candidates)} or less"
+            + (f", or max_rows={m}." if sample else ".")
         )
     A = pool.vectors[candidates].astype(np.float64)
     check_scale(A, "X")
     A -= A.mean(axis=0)
     order = METHODS[method](A, n, rng) if A.any() else np.arange(n)
     chosen = candidates[order]
-    # What was drawn is in random order, unless by class.
+    # The sample is in random order, unless it was drawn by class.
     random = np.arange(n) if labels is None else rng.permutation(len(A))[:n]
     return Anchors(
         pool.take(chosen),
@@ -270,8 +270,8 @@ def choose_anchors(
         method,
         m,
         len(candidates),
-        int((~first & kept).sum()),
-        int((~kept).sum()),
+        int((~first & nonzero).sum()),
+        int((~nonzero).sum()),
         bool(X.has_ids),
     )
 
@@ -280,7 +280,7 @@ def _in_turn(labels: Labels, m: int, rng: np.random.Generator) -> np.ndarray:
     """Return all rows in an order that takes one row of each class, then the next of each, in random order."""
     labels = np.asarray(labels)
     if labels.ndim != 1:
-        raise ShapeError(f"Got labels of shape {labels.shape}; expected one a row. Pass labels=… with {m} entries.")
+        raise ShapeError(f"Got labels of shape {labels.shape}; expected one per row. Pass labels=… with {m} entries.")
     check_same_rows(m, len(labels), "X", "labels")
     codes = np.unique(labels.astype(str), return_inverse=True)[1].reshape(-1)
     rows = rng.permutation(m)

@@ -19,10 +19,10 @@ from congruence.upgrade._blocks import block_function
 
 __all__ = ["BlockMap"]
 
-#: What the drivers of NVIDIA, of WSL and of AMD put there.
+#: Device files of the drivers of NVIDIA, of WSL and of AMD.
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
-#: Bytes of source vectors in a block: a few of them are under way at a time.
+#: Bytes of source vectors in a block; a few blocks are in memory at a time.
 BLOCK_BYTES = 8 * 2**20
 
 
@@ -52,7 +52,6 @@ class BlockMap:
     allow_zero_rows : bool, default=False
     device : str, optional
         "cpu" or "cuda": compute products of affine maps with torch on that device; "auto" does so if the process sees a GPU. By
-        default NumPy computes them.
         default NumPy computes them.
 
     Attributes
@@ -96,19 +95,19 @@ class BlockMap:
         wanted = modality or space.modality
         self.mapped = mapping.for_modality(wanted)
         # A width that does not fit is caught here too, before any work.
-        given = replace(space, modality=wanted) if check else Space(dim=space.dim)
-        self.expected, arrives, self.head = _sides(self.mapped, given, side)
+        known = replace(space, modality=wanted) if check else Space(dim=space.dim)
+        self.expected, output, self.head = _sides(self.mapped, known, side)
         self.source_dtype = as_dtype(source_dtype)
         self.compute = as_dtype("float64" if self.source_dtype == np.float64 else "float32")
         self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype
         self.unit = self.mapped.gives_unit_rows(normalize)
         self.dim_in, self.dim = space.dim, self.mapped.d_out
-        self.space = replace(arrives, dim=self.dim, modality=wanted, normalized=True if self.unit else None)
+        self.space = replace(output, dim=self.dim, modality=wanted, normalized=True if self.unit else None)
         self.check, self.allow_zero_rows, self.device = check, allow_zero_rows, device
         self._function: Callable[[np.ndarray], np.ndarray] | None = None
 
     def rows_of_block(self, row_bytes: int | None = None) -> int:
-        """Return the number of rows per block, chosen so that every kind of run computes the same products.
+        """Return the number of rows per block, the same for every kind of run so that all compute the same products.
 
         Parameters
         ----------
@@ -124,7 +123,7 @@ class BlockMap:
         Raises
         ------
         NotFiniteError, ZeroRowError, SpaceMismatchError
-            If arrays contain NaN or infinity or have a row of zeros, or vectors belong to another space.
+            If a row contains NaN or infinity, a row is zero, or the norms of the first block differ from those at the fit.
         """
         check_rows(block, name, ids=names, allow_zero_rows=self.allow_zero_rows)
         if first and self.check:
@@ -157,17 +156,17 @@ class BlockMap:
         return {**self.__dict__, "_function": None}
 
 
-def _sides(mapped: Map, given: Space, side: str | None) -> tuple[Space, Space, str | None]:
+def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, str | None]:
     """Return the space the vectors must belong to, the space of the mapped vectors, and the head that maps them if there are two."""
     if isinstance(mapped, TwoSidedMap):
-        if mapped.side_of(given, side) == "source":
+        if mapped.side_of(space, side) == "source":
             return mapped.source_space_, mapped.joint_space(), "source"
         return mapped.target_space_, mapped.joint_space(), "target"
     if side not in (None, "source"):
         raise ParameterError(
             f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it maps. Leave out side=…, or use the inverse map."
         )
-    check_space(given, mapped.source_space_, mapped.target_space_, modality=False)
+    check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
     return mapped.source_space_, mapped.target_space_, None
 
 
@@ -188,7 +187,7 @@ def _sees_gpu() -> bool:
 
 
 def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only if it is told to."""
+    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only if that is enabled."""
     import torch
 
     matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)

@@ -1,4 +1,4 @@
-"""Choose the map that the pairs support, by cross-validated retrieval; only rotations are candidates if nothing is known of other modalities.
+"""Choose a map by cross-validated retrieval of the pairs; only rotations are candidates if nothing is known about other modalities.
 
 A rotation fitted on texts also maps images. A linear map may retrieve texts better but degrade images. Maps other than rotations are therefore
 candidates only if rows of another modality, paired with the anchors by id, show how much they degrade it, or if the caller declares that
@@ -22,10 +22,10 @@ from congruence.upgrade._candidates import LINEAR, ROTATIONS, Candidate, Pairs, 
 
 __all__ = ["FEWEST", "Choice", "Other", "choose_map"]
 
-#: Fewest different pairs for cross-validation; with fewer, the preferred map is taken without comparison.
+#: Minimum number of different pairs for cross-validation; with fewer, the preferred map is taken without comparison.
 FEWEST = 12
 
-#: Numbers of folds and of repeats, by number of pairs: with few pairs, the result depends more on how they are split.
+#: Number of folds, and numbers of repeats below a number of pairs: with few pairs, the result depends more on how they are split.
 FOLDS = 3
 REPEATS = ((60, 8), (150, 4), (400, 2))
 
@@ -168,48 +168,53 @@ def choose_map(
     for side, rows in (("source", X), ("target", Y)):
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
             raise InputError(
-                f"Got {len(rows)} pairs of which all {side} rows are equal; expected anchors that vary. Pass other anchors."
+                f"Got {len(rows)} pairs whose {side} rows are all equal; expected anchors that vary. Pass other anchors."
             )
     free = (single_modality or bool(others)) and not rotations_only
-    candidates = [one for one in ROTATIONS if one.parameters.get("center", True) == fixed.get("center", True)]
+    candidates = [kind for kind in ROTATIONS if kind.parameters.get("center", True) == fixed.get("center", True)]
     if not fixed:
         candidates = list(ROTATIONS)
-        kept = len(X) * (1 - 1 / FOLDS)
-        candidates += [one for one in LINEAR if free and (one.parameters.get("ridge") != 0 or kept > X.shape[1] + 1)]
-    why = "" if free else "linear maps: nothing here says what they would do to rows of another modality"
-    why = "linear maps: a rotation alone is fitted on several modalities together" if rotations_only else why
-    why = "other maps: center was given" if fixed else why
+        n_train = len(X) * (1 - 1 / FOLDS)
+        candidates += [
+            kind for kind in LINEAR if free and (kind.parameters.get("ridge") != 0 or n_train > X.shape[1] + 1)
+        ]
+    not_tried = "" if free else "linear maps: their effect on rows of another modality is unknown"
+    not_tried = (
+        "linear maps: only rotations can be fitted on several modalities together" if rotations_only else not_tried
+    )
+    not_tried = "other maps: center was given" if fixed else not_tried
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     different = int(groups.max()) + 1
     if different < FEWEST or len(candidates) == 1:
         first = candidates[0]
-        words = (
+        evidence = (
             f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
             if different < FEWEST
             else "nothing to compare"
         )
-        return Choice(first.name, first.method, dict(first.parameters), words, not_tried=why)
+        return Choice(first.name, first.method, dict(first.parameters), evidence, not_tried=not_tried)
     others = () if single_modality else others
     repeats = next((times for most, times in REPEATS if different < most), 1)
     pairs = Pairs(X, Y)
-    board = _CandidateScores(len(candidates), 1 + len(others), len(X))
+    scores = _CandidateScores(len(candidates), 1 + len(others), len(X))
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
     for test in _held_out(groups, parts, repeats, random_state):
         without = pairs.without(test)
         fitted = [moves(candidate, without) for candidate in candidates]
         left_out = X[test].astype(np.float64)
-        board.add(0, test, [own(left_out) for own, _ in fitted], Y[test])
-        for column, one in enumerate(others, 1):
-            unseen = ~np.isin(one.anchors, test)
+        scores.add(0, test, [own(left_out) for own, _ in fitted], Y[test])
+        for column, modality in enumerate(others, 1):
+            unseen = ~np.isin(modality.anchors, test)
             rows = np.flatnonzero(~unseen)
             if len(rows) < 2 or not unseen.any():  # nothing to search, or no mean without the fold
                 continue
             rows = rows[:: -(-len(rows) // MOST_SCORED) or 1]
-            left_out, mean = one.vectors[rows].astype(np.float64), one.vectors[unseen].mean(axis=0, dtype=np.float64)
-            moved = [other(left_out, mean, one.target_mean) for _, other in fitted]
-            board.add(column, one.anchors[rows], moved, Y[one.anchors[rows]])
-    words = " and ".join(["pairs", *(f"{one.modality} rows of the same items" for one in others)])
-    return board.decide(candidates, [one.modality for one in others], groups, words, repeats, why)
+            left_out = modality.vectors[rows].astype(np.float64)
+            mean = modality.vectors[unseen].mean(axis=0, dtype=np.float64)
+            mapped = [other(left_out, mean, modality.target_mean) for _, other in fitted]
+            scores.add(column, modality.anchors[rows], mapped, Y[modality.anchors[rows]])
+    evidence = " and ".join(["pairs", *(f"{other.modality} rows of the same items" for other in others)])
+    return scores.decide(candidates, [other.modality for other in others], groups, evidence, repeats, not_tried)
 
 
 def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -> Iterator[np.ndarray]:
@@ -229,15 +234,15 @@ class _CandidateScores:
         self.rank, self.first = np.zeros((2, modalities, n, candidates))
         self.times = np.zeros((modalities, n))
 
-    def add(self, column: int, anchors: np.ndarray, moved: Sequence[np.ndarray], theirs: np.ndarray) -> None:
+    def add(self, column: int, anchors: np.ndarray, mapped: Sequence[np.ndarray], theirs: np.ndarray) -> None:
         """Search each candidate's mapped rows and the target rows among each other, in both directions."""
         k = len(anchors)
         if k < 2:
             return
         theirs = normalize_rows(theirs.astype(np.float64)).T
         # With small folds, processing candidates one by one would spend more time on calls than on arithmetic.
-        for part in blocks(len(moved), 8 * k * k, budget=4 * 2**20, minimum=1):
-            near = normalize_rows(np.concatenate(moved[part])).reshape(-1, k, len(theirs)) @ theirs
+        for part in blocks(len(mapped), 8 * k * k, budget=4 * 2**20, minimum=1):
+            near = normalize_rows(np.concatenate(mapped[part])).reshape(-1, k, len(theirs)) @ theirs
             own = np.diagonal(near, axis1=1, axis2=2)
             for axis, least in ((2, own[:, :, None]), (1, own[:, None, :])):
                 ahead = np.count_nonzero(near > least + 1e-9, axis=axis)
@@ -287,7 +292,7 @@ class _CandidateScores:
             error(value[chosen] - value[0]),
             [
                 {
-                    "name": one.name,
+                    "name": candidate.name,
                     "score": float(each[k, 0].mean()),
                     "retrieval_at_1": float(first[k, 0].mean()),
                     "behind": behind[k][0],
@@ -298,7 +303,7 @@ class _CandidateScores:
                         if np.isfinite(each[k, m]).any()
                     },
                 }
-                for k, one in enumerate(candidates)
+                for k, candidate in enumerate(candidates)
             ],
             not_tried,
         )

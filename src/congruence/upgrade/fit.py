@@ -65,7 +65,7 @@ def fit(
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
     random_state : int, default=0
-        Determines the held-out pairs, and the folds of ``"auto"``.
+        Random seed of the held-out pairs, and of the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
         (:func:`congruence.splits.duplicate_groups`), those whose source rows have equal labels, or (None) each pair on its own.
@@ -124,8 +124,8 @@ def fit(
     # Zero rows get here only if the caller allowed them. They have no direction, so they are left out.
     empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
     pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
-    together, found = _groups(groups, source, pairs) if holdout else (None, None)
-    split = Split.choose(pairs.ids, holdout, random_state, together)
+    group, identical = _groups(groups, source, pairs) if holdout else (None, None)
+    split = Split.choose(pairs.ids, holdout, random_state, group)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
     scores: dict[str, object] = {"n_pairs": len(train)}
@@ -133,8 +133,8 @@ def fit(
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
     if len(empty):
         scores["zero_rows_left_out"] = len(empty)
-    if found:
-        scores["identical_rows"], scores["identical_groups"] = found["rows"], found["groups"]
+    if identical:
+        scores["identical_rows"], scores["identical_groups"] = identical["rows"], identical["groups"]
     if check:
         report = check_pairing(train.source.vectors, train.target.vectors, ids=train.ids)
         warn_pairing(report, strict=strict)
@@ -148,7 +148,7 @@ def fit(
             others=_others(means or {}, train, split),
             fixed=parameters,
             single_modality=single_modality,
-            groups=None if together is None else together[~heldout],
+            groups=None if group is None else group[~heldout],
             random_state=random_state,
         )
         scores["choice"] = choice.to_dict()
@@ -187,13 +187,13 @@ def _outside(unpaired: tuple[RowsLike, RowsLike], heldout: Pairs) -> tuple[np.nd
     sides = heldout.source, heldout.target
     pools = []
     widths = (side.vectors.shape[1] for side in sides)
-    for pool, given, held in zip(read_pools(unpaired, *widths), unpaired, sides, strict=True):
+    for pool, passed, held in zip(read_pools(unpaired, *widths), unpaired, sides, strict=True):
         seen = np.zeros(len(pool), bool)
         if len(held):
             labels = duplicate_groups(np.concatenate([held.vectors, pool]))
             seen = np.isin(labels[len(held) :], labels[: len(held)])
-            if isinstance(given, Embeddings) and given.has_ids and held.has_ids:
-                seen |= is_in(given.ids, held.ids)
+            if isinstance(passed, Embeddings) and passed.has_ids and held.has_ids:
+                seen |= is_in(passed.ids, held.ids)
         pools.append(pool[~seen])
     return pools[0], pools[1]
 
@@ -221,13 +221,13 @@ def _modalities(
         check_choice(modality, MODALITIES, "modality")
     elif isinstance(model, TwoSidedMap):
         return source.space.modality, target.space.modality
-    said = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
-    if len(set(said)) > 1:
+    declared = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
+    if len(set(declared)) > 1:
         raise ModalityError(
-            f"Got anchors of different modalities ({', '.join(said)}); expected one modality in both models. "
+            f"Got anchors of different modalities ({', '.join(declared)}); expected one modality in both models. "
             "Fit on images or on texts, and pass the other as means=…; or use a joint-space method: method='cca' or method='procrustes'."
         )
-    return (said[0], said[0]) if said else (None, None)
+    return (declared[0], declared[0]) if declared else (None, None)
 
 
 def _add_means(
@@ -237,6 +237,7 @@ def _add_means(
     fitted: str | None,
     offset: float,
 ) -> OrthogonalMap:
+    """Return the map with the means of other modalities, without held-out items. Raises ParameterError."""
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
             f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
@@ -247,17 +248,18 @@ def _add_means(
         a = as_embeddings(a, f"means[{name!r}][0]")
         b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
         # Held-out items must stay unseen, so they do not count in the means either.
-        outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
-        if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):
+        ours = a.take(~split.held_out(a.ids))
+        theirs = None if b is None else b.take(~split.held_out(b.ids))
+        if not len(ours) or (theirs is not None and not len(theirs)):
             raise ParameterError(
                 f"Got no {name} rows outside the held-out items; expected some. Pass a smaller holdout=…."
             )
-        model = model.recenter(outside[0], outside[1], modality=name, offset=offset).for_modality(fitted)
+        model = model.recenter(ours, theirs, modality=name, offset=offset).for_modality(fitted)
     return model
 
 
 def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: str | None) -> None:
-    """Refuse means if the anchors' modality is unknown, or is one of them."""
+    """Refuse means if the anchors' modality is unknown, or is among them. Raises ParameterError."""
     if means and fitted is None:
         raise ParameterError(
             "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
@@ -279,7 +281,7 @@ def _others(means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs,
         if rows.dim != train.source.dim or not (rows.has_ids and train.source.has_ids):
             continue
         rows = rows.take(~split.held_out(rows.ids))
-        anchors = np.array([place.get(one, -1) for one in id_texts(rows.ids).tolist()], dtype=np.intp)
+        anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
         if np.count_nonzero(anchors >= 0) >= FEWEST:
             known = None if theirs is None else theirs.take(~split.held_out(theirs.ids)).mean
             out.append(Other(name, anchors, rows.vectors, known))
@@ -287,26 +289,27 @@ def _others(means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs,
 
 
 def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:
+    """Return retrieval and cosine of held-out pairs, with chance and controls."""
     # Imported here: a fit without held-out pairs does not need it, and the import takes a fifth of a second.
     from congruence.evaluation.controls import cosine_controls
     from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
 
     X, Y = heldout
     # Both sides in the space where they are compared: one-sided maps leave the target rows unchanged.
-    moved, theirs = model.transform(X), model.transform_target(Y)
+    mapped, theirs = model.transform(X), model.transform_target(Y)
     own = np.arange(len(heldout))
     controls = cosine_controls(model, X, Y)
     scores: dict[str, object] = {
         "held_out_pairs": len(heldout),
-        "held_out_retrieval_at_1": class_retrieval(moved, theirs, own),
+        "held_out_retrieval_at_1": class_retrieval(mapped, theirs, own),
     }
     if isinstance(model, TwoSidedMap):
-        scores["held_out_retrieval_back_at_1"] = class_retrieval(theirs, moved, own)
+        scores["held_out_retrieval_back_at_1"] = class_retrieval(theirs, mapped, own)
     scores["held_out_retrieval_chance"] = 1 / len(heldout)
     if len(heldout) >= 10:
-        scores["held_out_recall_at_10"] = recall_at_k(moved, theirs, own, k=10)
+        scores["held_out_recall_at_10"] = recall_at_k(mapped, theirs, own, k=10)
         scores["held_out_recall_at_10_chance"] = 10 / len(heldout)
-    scores["held_out_cosine"] = paired_cosine(moved, theirs)
+    scores["held_out_cosine"] = paired_cosine(mapped, theirs)
     if X.shape[1] == Y.shape[1]:
         scores["held_out_cosine_unmapped"] = paired_cosine(X, Y)
     scores["held_out_cosine_constant"] = controls.constant

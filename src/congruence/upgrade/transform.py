@@ -121,14 +121,14 @@ def transform_file(
         If ``side`` is missing although the vectors could belong to either side, or is "target" for a map without a second head; if the output
         is the source; if ``column_out`` already exists, or the output format has no columns.
     NotFiniteError, ZeroRowError, StorageError, CorruptFileError
-        While rows are read, mapped or written; no partial output is left.
+        If a row contains NaN or infinity, a row is zero, the output cannot be written, or the source is damaged. No partial output is left.
 
     Warns
     -----
     ColumnsWarning
         If the output cannot hold some of the table's columns; the warning names them.
     NormWarning
-        ``normalize="auto"``, and the map does not know of its target's rows.
+        If ``normalize="auto"`` and the map does not record whether its target's rows had unit norm.
     """
     started = time.perf_counter()
     check_output_place(source, output)
@@ -158,7 +158,7 @@ def transform_file(
     )
     if sink.left_out:
         warnings.warn(
-            f"Got columns that {output} has no room for; expected room for all. These are left out: {', '.join(sink.left_out)}. "
+            f"Got columns that {output} cannot hold; expected a format that holds all. These are left out: {', '.join(sink.left_out)}. "
             "Write a .parquet to keep them.",
             ColumnsWarning,
             stacklevel=2,

@@ -134,7 +134,7 @@ def test_the_inverse_of_a_map_bridges_the_other_direction(mapping):
         (OLD[0], DirectionError, "12-d queries"),
         (np.ones((2, 5), np.float32), ShapeError, "5-d queries; expected 8-d"),
         (NEW[:3] * 2, SpaceMismatchError, "Divide each query by its norm"),
-        (NEW[0] * 2, SpaceMismatchError, "no unit rows"),
+        (NEW[0] * 2, SpaceMismatchError, "not unit rows"),
         (np.vstack([NEW[:2], 3 * NEW[:1]]), SpaceMismatchError, r"1 of 3 queries.*rows 2"),
         (np.zeros(8, np.float32), ZeroRowError, "Encode these queries again"),
         (np.vstack([NEW[:2], np.zeros((1, 8), np.float32)]), ZeroRowError, "rows 2"),

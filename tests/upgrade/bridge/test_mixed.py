@@ -126,7 +126,7 @@ def test_parts_that_search_by_themselves(world):
     [
         ({"old": np.ones((5, D + 1))}, errors.ShapeError, "rows for old="),
         ({"old": np.eye(D)[:19]}, errors.InputError, "Got 19 rows of the old part"),
-        ({"new": np.ones((30, D))}, errors.InputError, "rows of the new part that are all alike"),
+        ({"new": np.ones((30, D))}, errors.InputError, "rows of the new part that all have the same cosine"),
         ({"merge": "mean"}, errors.ParameterError, "merge='mean'"),
         ({"k": 0}, errors.ParameterError, "k=0"),
         ({"background": (np.eye(D), np.ones((30, 3)))}, errors.ShapeError, "3-d background rows for the new part"),

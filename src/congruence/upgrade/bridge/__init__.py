@@ -1,4 +1,4 @@
-"""A new model's queries over an index of an old model's vectors, none of which is rewritten."""
+"""Search an old model's index with a new model's queries; the index is not rewritten."""
 
 from __future__ import annotations
 

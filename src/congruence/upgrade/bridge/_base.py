@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BridgedQueries:
-    """Base of :class:`congruence.Bridge`: holds the map and maps queries with it."""
+    """Base class of :class:`congruence.Bridge`: checks queries and maps them."""
 
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
@@ -105,9 +105,9 @@ class BridgedQueries:
             quick = self._quick(queries, modality)
             if quick is not None:
                 return quick
-        rows, one = as_rows(queries)
+        rows, single = as_rows(queries)
         out: Array = self._mapped(check_queries(rows, self.map), modality)
-        return out[0] if one else out
+        return out[0] if single else out
 
     def _quick(self, queries: np.ndarray, modality: str | None) -> np.ndarray | None:
         """Map float32 rows with the cached product, or return None for rows that need a full check."""
@@ -126,18 +126,18 @@ class BridgedQueries:
             return out
         if isinstance(out, np.ndarray) and not out.any(axis=1).all():
             raise ZeroRowError(
-                "Got queries that the map sends to zero, which have no direction in the index's space; expected queries like the anchors of "
+                "Got queries that the map maps to zero, which have no direction in the index's space; expected queries like the anchors of "
                 "the fit. Pass normalize=False, or fit with more anchors."
             )
         return normalize_rows(out)
 
     def _transform_embeddings(self, queries: Embeddings, modality: str | None) -> Embeddings:
-        said = queries.space.modality
-        if None not in (modality, said) and modality != said:
+        declared = queries.space.modality
+        if None not in (modality, declared) and modality != declared:
             raise ModalityError(
-                f"Got {said} queries with modality={modality!r}; expected them to agree. Leave modality out."
+                f"Got {declared} queries with modality={modality!r}; expected them to agree. Leave modality out."
             )
-        wanted = modality or said or self.modality
+        wanted = modality or declared or self.modality
         try:
             # Norms are compared row by row below, and each modality has means of its own.
             check_space(replace(queries.space, normalized=None), self.source, self.target, modality=False)
@@ -152,8 +152,8 @@ class BridgedQueries:
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
             raise ModalityError(
-                f"Got queries without a modality for a map with means of {', '.join(known)}; expected one of these, since each has its own offset. "
-                f"Pass modality={known[-1]!r}, to the bridge itself if all queries are of one."
+                f"Got queries without a modality for a map with means of {', '.join(known)}; expected one of these modalities, since each has its own offset. "
+                f"Pass modality={known[-1]!r}; if all queries have one modality, pass it to Bridge."
             )
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:

@@ -27,7 +27,7 @@ class Folded:
     matrix : ndarray of float32, shape (d_source, d_target)
     offset : ndarray of float32, shape (d_target,)
     solved : ndarray
-        The map's own matrix; if the map is fitted again, it has another one.
+        The matrix object of the map, which is replaced when the map is fitted again.
     """
 
     matrix: np.ndarray
@@ -36,20 +36,20 @@ class Folded:
 
     @classmethod
     def of(cls, mapped: AffineMap) -> Folded:
-        """Return the product of a map that stands at its modality."""
+        """Return the matrix and offset of a map that is set to the queries' modality."""
         matrix = mapped.matrix
         return cls(np.ascontiguousarray(matrix, dtype=np.float32), mapped.offset.astype(np.float32), matrix)
 
     def apply(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
-        """Map float32 rows, or one vector, that need no second look.
+        """Map float32 rows, or one vector, unless they need a full check.
 
         Parameters
         ----------
         X : ndarray of float32, shape (m, d_source) or (d_source,)
         unit_in : bool or None
-            Whether the queries' model gives unit rows; None where that is not known.
+            Whether the queries' model gives unit rows; None if unknown.
         unit_out : bool
-            Scale what leaves to unit norm.
+            Scale mapped rows to unit norm.
 
         Returns
         -------
@@ -57,11 +57,11 @@ class Folded:
             None for rows that may be zero or not finite, have another norm than the model's, or are too large: :func:`check_queries` then
             determines what is wrong with them, if anything.
         """
-        one = X.ndim == 1 or len(X) == 1
-        rows = X.reshape(-1) if one else X
+        single = X.ndim == 1 or len(X) == 1
+        rows = X.reshape(-1) if single else X
         # NaN and infinity propagate through a sum of squares, so one pass finds every kind of bad row.
-        squares = rows.dot(rows) if one else np.einsum("ij,ij->i", rows, rows)
-        low, high = (squares, squares) if one else (squares.min(), squares.max())
+        squares = rows.dot(rows) if single else np.einsum("ij,ij->i", rows, rows)
+        low, high = (squares, squares) if single else (squares.min(), squares.max())
         if not (low > _TINY and high < _HUGE):
             return None
         unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
@@ -69,12 +69,12 @@ class Folded:
             return None
         out: np.ndarray = rows @ self.matrix
         out += self.offset
-        squares = out.dot(out) if one else np.einsum("ij,ij->i", out, out)
-        low, high = (squares, squares) if one else (squares.min(), squares.max())
+        squares = out.dot(out) if single else np.einsum("ij,ij->i", out, out)
+        low, high = (squares, squares) if single else (squares.min(), squares.max())
         if not (low > _TINY and high < _HUGE):
             return None
         if unit_out:
-            out /= np.sqrt(squares) if one else np.sqrt(squares)[:, None]
+            out /= np.sqrt(squares) if single else np.sqrt(squares)[:, None]
         return out if X.ndim == out.ndim else out[None]
 
 
@@ -136,13 +136,13 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     norms = _norms(A)
     if len(zero := np.flatnonzero(norms == 0)):
         raise ZeroRowError(
-            f"Got all zeros in {len(zero)} of {len(norms)} queries (rows {name_rows(zero)}); expected encodings, since a zero row is what "
-            "a failed encoding leaves. Encode these queries again."
+            f"Got all zeros in {len(zero)} of {len(norms)} queries (rows {name_rows(zero)}); expected encodings: zeros usually come from "
+            "a failed encoding. Encode these queries again."
         )
     odd = np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
     if source.normalized and len(odd):
         raise SpaceMismatchError(
-            f"Got {len(odd)} of {len(norms)} queries that are no unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g}); expected unit rows, as "
+            f"Got {len(odd)} of {len(norms)} queries that are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g}); expected unit rows, as "
             "the map was fitted on. Divide each query by its norm first."
         )
     if source.normalized is False and not len(odd):

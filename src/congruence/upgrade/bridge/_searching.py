@@ -16,12 +16,12 @@ from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_
 
 __all__ = ["CANDIDATES", "BridgedSearch"]
 
-#: Rows that the first stage of a two-stage search finds, unless ten times k are more.
+#: Number of rows that the first stage of a two-stage search returns, or ten times k if that is more.
 CANDIDATES = 100
 
 
 class BridgedSearch(BridgedQueries):
-    """Base of :class:`congruence.Bridge`: searches with mapped queries."""
+    """Base class of :class:`congruence.Bridge`: searches with mapped queries."""
 
     def search(
         self,
@@ -80,11 +80,11 @@ class BridgedSearch(BridgedQueries):
                     "Pass rerank=… with the new model's vectors and a larger candidates=…, or leave candidates out."
                 )
         if isinstance(queries, Embeddings):
-            rows, one, modality = queries.vectors, False, modality or queries.space.modality
+            rows, single, modality = queries.vectors, False, modality or queries.space.modality
             vectors = self.transform(queries, modality).vectors
         else:
-            given, one = as_rows(queries)
-            rows = to_rows(given, "queries")
+            matrix, single = as_rows(queries)
+            rows = to_rows(matrix, "queries")
             vectors = self.transform(rows, modality)
         scores, ids = find(
             vectors,
@@ -97,7 +97,7 @@ class BridgedSearch(BridgedQueries):
             source_dim=self.map.n_features_in_,
         )
         if rerank is None:
-            found = SearchResult(scores, ids, np.zeros(ids.shape, bool))
+            result = SearchResult(scores, ids, np.zeros(ids.shape, bool))
         else:
-            found = rerank_rows(rows, scores, ids, rerank, k)
-        return found.one() if one else found
+            result = rerank_rows(rows, scores, ids, rerank, k)
+        return result.one() if single else result

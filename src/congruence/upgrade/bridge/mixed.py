@@ -23,7 +23,7 @@ __all__ = ["MERGES", "MixedResult", "search_mixed"]
 #: How scores of the two parts are brought onto one scale.
 MERGES = ("standardize", "none")
 
-#: Rows of each part that a query's scores are standardized by, at most and at least.
+#: Maximum and minimum number of rows of each part by which a query's scores are standardized.
 BACKGROUND, FEWEST = 1000, 20
 
 
@@ -73,7 +73,7 @@ def search_mixed(
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
         Queries in the new model; the old part is searched with bridged queries.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
-        The two parts, in any form that :meth:`Bridge.search` accepts. An item whose id is in both counts as new.
+        The two parts, in any form that :meth:`Bridge.search` accepts. If both have ids, an item that is in both counts as new.
     k : int, default=10
     modality : str, optional
         Modality of the queries, as for :meth:`Bridge.transform`.
@@ -117,32 +117,34 @@ def search_mixed(
     check_choice(merge, MERGES, "merge")
     check_seed(random_state)
     if isinstance(queries, Embeddings):
-        rows, one = queries.vectors, False
+        rows, single = queries.vectors, False
         bridged = bridge.transform(queries, modality).vectors
     else:
-        given, one = as_rows(queries)
-        rows = as_embeddings(given, "queries").vectors
+        matrix, single = as_rows(queries)
+        rows = as_embeddings(matrix, "queries").vectors
         bridged = np.asarray(bridge.transform(rows, modality))
     old_part = _Part(old, bridged, "old", bridge.target, bridge.source)
     new_part = _Part(new, rows, "new", bridge.source, bridge.target)
     n_in_both = old_part.leave_out(new_part)
     rng = np.random.default_rng(random_state)
     found = []
-    for part, some in zip((new_part, old_part), (None, None) if background is None else background[::-1], strict=True):
+    for part, reference in zip(
+        (new_part, old_part), (None, None) if background is None else background[::-1], strict=True
+    ):
         if part.empty:
             continue
-        scores, ids = find(part.asked, part.index, k, source_dim=rows.shape[1])
+        scores, ids = find(part.queries, part.index, k, source_dim=rows.shape[1])
         if merge == "standardize":
-            mean, sd = part.scale(some, rng)
+            mean, sd = part.scale(reference, rng)
             scores = (scores - mean) / sd
         found.append((scores, ids, np.full(ids.shape, part is new_part)))
     if len({ids.dtype.kind for _, ids, _ in found}) > 1:
-        # Ids of one part and row numbers of the other: no number becomes a text.
+        # Ids of one part and row numbers of the other: as objects, numbers stay numbers.
         found = [(scores, ids.astype(object), is_new) for scores, ids, is_new in found]
     scores, ids, is_new = (np.hstack(side) for side in zip(*found, strict=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     scores, ids, is_new = (np.take_along_axis(side, order, axis=1) for side in (scores, ids, is_new))
-    if one:
+    if single:
         scores, ids, is_new = scores[0], ids[0], is_new[0]
     return MixedResult(scores, ids, is_new, n_in_both)
 
@@ -150,12 +152,12 @@ def search_mixed(
 class _Part:
     """One part of the index, and the queries in its space."""
 
-    def __init__(self, index: Any, asked: np.ndarray, name: str, own: Space, other: Space) -> None:
-        self.asked, self.name = asked, name
+    def __init__(self, index: Any, queries: np.ndarray, name: str, own: Space, other: Space) -> None:
+        self.queries, self.name = queries, name
         self.rows = None if callable(getattr(index, "search", None)) or callable(index) else as_embeddings(index, name)
-        if self.rows is not None and self.rows.dim != asked.shape[1]:
+        if self.rows is not None and self.rows.dim != queries.shape[1]:
             raise ShapeError(
-                f"Got {self.rows.dim}-d rows for {name}=…; expected {asked.shape[1]}-d ones, of the {name} model. Pass old=… with the rows of the index's "
+                f"Got {self.rows.dim}-d rows for {name}=…; expected {queries.shape[1]}-d ones, of the {name} model. Pass old=… with the rows of the index's "
                 "former model, and new=… with those of the queries' model."
             )
         if self.rows is not None:
@@ -167,8 +169,8 @@ class _Part:
         """Leave out the rows whose ids are among the other part's, and return their number."""
         if self.rows is None or other.rows is None or not (self.rows.has_ids and other.rows.has_ids):
             return 0
-        there = set(id_texts(other.rows.ids).tolist())
-        keep = np.array([name not in there for name in id_texts(self.rows.ids).tolist()], dtype=bool)
+        known = set(id_texts(other.rows.ids).tolist())
+        keep = np.array([name not in known for name in id_texts(self.rows.ids).tolist()], dtype=bool)
         if not keep.all():
             self.empty = not keep.any()
             self.index = self.rows = self.rows if self.empty else self.rows.take(np.flatnonzero(keep))
@@ -178,9 +180,9 @@ class _Part:
         """Return mean and standard deviation of each query's cosines with rows of this part, shapes (m, 1)."""
         if background is not None:
             rows = as_embeddings(background, "background").vectors
-            if rows.shape[1] != self.asked.shape[1]:
+            if rows.shape[1] != self.queries.shape[1]:
                 raise ShapeError(
-                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected {self.asked.shape[1]}-d ones. Pass background=(rows of the old "
+                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected {self.queries.shape[1]}-d ones. Pass background=(rows of the old "
                     "model, rows of the new model)."
                 )
         elif self.rows is not None:
@@ -198,19 +200,19 @@ class _Part:
                 "the same items in both models, or merge='none'."
             )
         rows = normalize_rows(rows)
-        mean, sd = np.empty((2, len(self.asked), 1))
-        for part in blocks(len(self.asked), 8 * len(rows)):
-            near = normalize_rows(self.asked[part]) @ rows.T
+        mean, sd = np.empty((2, len(self.queries), 1))
+        for part in blocks(len(self.queries), 8 * len(rows)):
+            near = normalize_rows(self.queries[part]) @ rows.T
             mean[part, 0], sd[part, 0] = near.mean(axis=1), near.std(axis=1)
         if not sd.min() > 0:
             raise InputError(
-                f"Got rows of the {self.name} part that are all alike to a query; expected different ones. Pass background=(old rows, new rows), or merge='none'."
+                f"Got rows of the {self.name} part that all have the same cosine with a query; expected different ones. Pass background=(old rows, new rows), or merge='none'."
             )
         return mean, sd
 
 
 def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
-    """Refuse a part that is known to come from another model: if both models have the same width, exchanged parts are not recognized by it."""
+    """Refuse a part that is known to come from another model: exchanged parts of the same width cannot be recognized by their width."""
     if None in (rows.model, own.model) or rows.model == own.model:
         return
     if rows.model == other.model:

@@ -23,7 +23,7 @@ BridgeT = TypeVar("BridgeT", bound=BridgedQueries)
 #: ``kind`` of a bridge in ``config.json``; that of a map is its method.
 KIND = "bridge"
 
-#: Name of the array of thresholds, which maps do not have.
+#: Name of the array of thresholds.
 TABLE = "bridge.thresholds"
 
 #: Entries of a map's configuration that are stored among a bridge's facts, so that the digest of the facts covers them.
@@ -41,7 +41,7 @@ def read_bridge(cls: type[BridgeT], path: str | Path) -> BridgeT:
 def write_bridge(bridge: BridgedQueries, path: str | Path, *, force: bool) -> Path:
     """Write a bridge's folder; see :meth:`congruence.Bridge.save`."""
     config = bridge.map.config()
-    whole = {
+    saved = {
         **config,
         "kind": KIND,
         "parameters": {"normalize": bridge.normalize, "modality": bridge.modality},
@@ -49,20 +49,20 @@ def write_bridge(bridge: BridgedQueries, path: str | Path, *, force: bool) -> Pa
     }
     arrays = bridge.map.state()
     if bridge.thresholds is not None:
-        whole["facts"]["thresholds"] = bridge.thresholds.facts()
+        saved["facts"]["thresholds"] = bridge.thresholds.facts()
         arrays = {**arrays, TABLE: bridge.thresholds.table}
-    return persist.write_folder(path, arrays, whole, _card(bridge), force=force)
+    return persist.write_folder(path, arrays, saved, _card(bridge), force=force)
 
 
 def restore_bridge(
     cls: type[BridgeT], arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path
 ) -> BridgeT:
-    """Build the bridge that was read from a folder, after checking its content. Raises CorruptFileError."""
+    """Return the bridge that was read from a folder, after checking its content. Raises CorruptFileError."""
     try:
-        given, facts = config["parameters"], config["facts"]
-        normalize, modality = given["normalize"], given["modality"]
+        parameters, facts = config["parameters"], config["facts"]
+        normalize, modality = parameters["normalize"], parameters["modality"]
         if (
-            set(given) != {"normalize", "modality"}
+            set(parameters) != {"normalize", "modality"}
             or not {"map"} <= set(facts) <= {"map", "thresholds"}
             or set(facts["map"]) != set(_OF_MAP)
         ):

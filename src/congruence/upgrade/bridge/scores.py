@@ -22,7 +22,7 @@ from congruence.upgrade.bridge.search import find
 
 __all__ = ["BridgeScores", "SystemScores", "evaluate_bridge"]
 
-#: Where nDCG cuts the list.
+#: Cutoff of nDCG.
 NDCG_AT = 10
 
 
@@ -33,7 +33,7 @@ class SystemScores:
     Attributes
     ----------
     system : str
-        ``"old model"``, ``"bridge"``, ``"two-stage"``, ``"re-embedded"``, ``"unmapped"`` (only where widths agree) or ``"chance"``.
+        ``"old model"``, ``"bridge"``, ``"two-stage"``, ``"re-embedded"``, ``"unmapped"`` (only if the widths agree) or ``"chance"``.
     scores : dict of str to float
         ``"recall@1"``, …, ``"ndcg@10"``: means over queries.
     errors : dict of str to float
@@ -77,9 +77,9 @@ class BridgeScores:
     hubness: str | None = None
 
     def __getitem__(self, system: str) -> dict[str, float]:
-        for one in self.systems:
-            if one.system == system:
-                return one.scores
+        for line in self.systems:
+            if line.system == system:
+                return line.scores
         raise KeyError(system)
 
     def to_dict(self) -> dict[str, object]:
@@ -89,7 +89,7 @@ class BridgeScores:
     def __str__(self) -> str:
         names = list(self.systems[0].scores)
         lines = [f"{self.n_queries:,} queries over {self.n_rows:,} rows".ljust(32) + "".join(f"{n:>11}" for n in names)]
-        lines += [f"  {one.system:<30}" + "".join(f"{one.scores[n]:>11.3f}" for n in names) for one in self.systems]
+        lines += [f"  {line.system:<30}" + "".join(f"{line.scores[n]:>11.3f}" for n in names) for line in self.systems]
         return "\n".join(lines)
 
 
@@ -115,7 +115,7 @@ def evaluate_bridge(
         check_positive(k, "at", integer=True)
     at = sorted(set(at))
     if not at:
-        raise ParameterError("Got no place to cut lists at; expected one at least. Pass at=(1, 10).")
+        raise ParameterError("Got no cutoff in at=…; expected at least one. Pass at=(1, 10).")
     asked = as_embeddings(queries, "queries")
     rows = as_embeddings(index, "index")
     judgments = judge(asked, rows, qrels=qrels, labels=labels)
@@ -123,27 +123,27 @@ def evaluate_bridge(
     kept = np.flatnonzero(judgments.judged)
     old = None
     if queries_old is not None:
-        old, there = _matched_rows(asked, queries_old, "queries_old")
+        old, matched = _matched_rows(asked, queries_old, "queries_old")
         check_width(old.shape[1], rows.dim, "Bridge.evaluate (queries_old)")
-        if not there.all():
-            notes.append(f"{int((~there).sum())} queries are not among those of the old model; they were left out.")
-            kept = kept[there[kept]]
+        if not matched.all():
+            notes.append(f"{int((~matched).sum())} queries are not among those of the old model; they were left out.")
+            kept = kept[matched[kept]]
     judgments = judgments.take(kept)
     new = None
     if index_new is not None:
-        new, there = _matched_rows(rows, index_new, "index_new")
-        if not there.all():
+        new, matched = _matched_rows(rows, index_new, "index_new")
+        if not matched.all():
             notes.append(
-                f"{int((~there).sum())} of {len(rows)} rows have no vector of the new model: two-stage search leaves them behind those that have one, and there "
+                f"{int((~matched).sum())} of {len(rows)} rows have no vector of the new model: two-stage search ranks them after those that have one, and there "
                 "is no line for a re-embedded index."
             )
-            new[~there] = np.nan
+            new[~matched] = np.nan
     depth = min(max(*at, NDCG_AT), len(rows))
-    wide = max(candidates, depth)
-    said = {"at": at, "ndcg_at": NDCG_AT, "mode": mode}
+    first_stage = max(candidates, depth)
+    cutoffs = {"at": at, "ndcg_at": NDCG_AT, "mode": mode}
 
     def scored(system: str, found: np.ndarray) -> SystemScores:
-        by_query = ranked_scores(found, judgments, **said)  # type: ignore[arg-type]
+        by_query = ranked_scores(found, judgments, **cutoffs)  # type: ignore[arg-type]
         errors = {k: float(v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else 0.0 for k, v in by_query.items()}
         return SystemScores(system, {k: float(v.mean()) for k, v in by_query.items()}, errors)
 
@@ -154,26 +154,26 @@ def evaluate_bridge(
     systems = []
     if old is not None:
         systems.append(scored("old model", find(old[kept], rows.vectors, depth, **corrected)[1]))
-    by_place = rows.vectors  # without ids, so that results are row numbers
+    unnamed = rows.vectors  # without ids, so that results are row numbers
     ours = {**corrected, "bank": bank, "modality": modality or asked.space.modality}
-    systems.append(scored("bridge", bridge.search(vectors, by_place, depth, **ours).ids))
+    systems.append(scored("bridge", bridge.search(vectors, unnamed, depth, **ours).ids))
     if new is not None:
-        two = bridge.search(vectors, by_place, depth, candidates=wide, rerank=new, **ours)
-        systems.append(scored("two-stage", two.ids))
+        two_stage = bridge.search(vectors, unnamed, depth, candidates=first_stage, rerank=new, **ours)
+        systems.append(scored("two-stage", two_stage.ids))
         if np.isfinite(new).all():
             systems.append(scored("re-embedded", find(vectors, new, depth, **theirs)[1]))
     if asked.dim == rows.dim:
         systems.append(scored("unmapped", find(vectors, rows.vectors, depth, **theirs)[1]))
-    systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **said)))  # type: ignore[arg-type]
+    systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **cutoffs)))  # type: ignore[arg-type]
     if center or correction:
-        notes += _of_correction(bank is not None, old is not None)
-    found_first = min(wide, len(rows)) if new is not None else None
-    named = None if correction is None else correction.name
-    return BridgeScores(systems, len(kept), len(rows), found_first, mode, notes, center, named)
+        notes += _bank_notes(bank is not None, old is not None)
+    n_candidates = min(first_stage, len(rows)) if new is not None else None
+    name = None if correction is None else correction.name
+    return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, center, name)
 
 
-def _of_correction(has_bank: bool, has_old: bool) -> list[str]:
-    """Return a note on the queries from which a correction was computed."""
+def _bank_notes(has_bank: bool, has_old: bool) -> list[str]:
+    """Return notes on the queries from which the correction was computed."""
     if not has_bank:
         return [
             "Centering and the correction of hubs take the measured queries as the bank: scores are those of queries that arrive together (transductive). A "
@@ -184,19 +184,19 @@ def _of_correction(has_bank: bool, has_old: bool) -> list[str]:
     ] * has_old
 
 
-def _matched_rows(given: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return another model's rows for the given ones, with zeros for missing rows, and a mask of those present."""
-    ours, theirs = as_pair(given, other, ("queries" if name == "queries_old" else "index", name))
+def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return another model's rows of the same items, with zeros for missing rows, and a mask of those present."""
+    ours, theirs = as_pair(items, other, ("queries" if name == "queries_old" else "index", name))
     if not (ours.has_ids and theirs.has_ids):
         check_same_rows(len(ours), len(theirs), "queries" if name == "queries_old" else "index", name)
         return np.array(theirs.vectors, dtype=np.result_type(theirs.vectors, np.float32)), np.ones(len(ours), bool)
-    found = id_rows(theirs.ids, ours.ids)
-    there = found >= 0
-    if not there.any():
+    place = id_rows(theirs.ids, ours.ids)
+    matched = place >= 0
+    if not matched.any():
         raise IdError(
-            f"Got no id in common between {name} and the {'queries' if name == 'queries_old' else 'index'}; expected the same items. Pass {name}=… with ids "
-            "that are written alike."
+            f"Got no id in common between {name} and the {'queries' if name == 'queries_old' else 'index'}; expected the same items. Pass {name}=… with the "
+            "same ids."
         )
     out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
-    out[there] = theirs.vectors[found[there]]
-    return out, there
+    out[matched] = theirs.vectors[place[matched]]
+    return out, matched

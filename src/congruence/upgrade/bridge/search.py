@@ -110,12 +110,12 @@ def find(
                 "Got metric=…, center=…, hubness=… or bank=… for an index that searches by itself; expected an array of its vectors, to which these "
                 "options can be applied. Pass the index's vectors, or leave out these options."
             )
-        return _asked(vectors, index, n)
+        return _search_index(vectors, index, n)
     rows = as_embeddings(index, "index")
     if rows.dim != vectors.shape[1]:
-        side = " that of the queries' model," if rows.dim == source_dim else ""
+        whose = ", that of the queries' model," if rows.dim == source_dim else ""
         raise ShapeError(
-            f"Got an index of width {rows.dim},{side} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that "
+            f"Got an index of width {rows.dim}{whose} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that "
             "was built with the old model."
         )
     n = min(n, len(rows))
@@ -123,7 +123,7 @@ def find(
     return scores, rows.ids[place] if rows.has_ids else place
 
 
-def _asked(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Search a FAISS index, or call a search function."""
     width = getattr(index, "d", None)
     if isinstance(width, int) and width != vectors.shape[1]:
@@ -138,14 +138,14 @@ def _asked(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, np.ndar
             )
         n = min(n, index.ntotal)
     if callable(getattr(index, "search", None)):
-        found = index.search(np.ascontiguousarray(vectors, dtype=np.float32), n)
+        result = index.search(np.ascontiguousarray(vectors, dtype=np.float32), n)
     else:
-        found = index(vectors, n)
-    if not (isinstance(found, tuple) and len(found) == 2):
+        result = index(vectors, n)
+    if not (isinstance(result, tuple) and len(result) == 2):
         raise InputError(
-            f"Got {type(found).__name__} from the index; expected a tuple of scores and ids. Return (scores, ids), each of shape (queries, n)."
+            f"Got {type(result).__name__} from the index; expected a tuple of scores and ids. Return (scores, ids), each of shape (queries, n)."
         )
-    scores, ids = np.asarray(found[0], dtype=np.float64), np.asarray(found[1])
+    scores, ids = np.asarray(result[0], dtype=np.float64), np.asarray(result[1])
     if scores.shape != ids.shape or scores.ndim != 2 or len(scores) != len(vectors):
         raise InputError(
             f"Got scores of shape {scores.shape} and ids of shape {ids.shape} from the index; expected ({len(vectors)}, {n}) for both. Return a row for "
@@ -176,15 +176,14 @@ def _nearest(
         raise ParameterError(
             f"Got metric={metric!r} with center or hubness; expected 'cosine', the only metric that these support. Leave out metric=…."
         )
-    known = queries if bank is None else bank
-    of_queries, of_rows = means_of(center, known, rows)
-    rows = normalize_rows(rows if of_rows is None else rows - of_rows.astype(rows.dtype))
-    queries, known = (
-        normalize_rows(side if of_queries is None else side - of_queries.astype(side.dtype))
-        for side in (queries, known)
+    bank = queries if bank is None else bank
+    query_mean, row_mean = means_of(center, bank, rows)
+    rows = normalize_rows(rows if row_mean is None else rows - row_mean.astype(rows.dtype))
+    queries, bank = (
+        normalize_rows(side if query_mean is None else side - query_mean.astype(side.dtype)) for side in (queries, bank)
     )
     if correction is not None:
-        queries, rows = correction.of(known, rows).as_inner_products(queries, rows)
+        queries, rows = correction.of(bank, rows).as_inner_products(queries, rows)
     place = nearest(queries, n, rows, metric="inner")
     return place, _scores(queries, rows, place, "inner")
 
@@ -237,9 +236,9 @@ def rerank_rows(
     Q = normalize_rows(queries)
     for part in blocks(len(ids), ids.shape[1] * queries.shape[1] * 8):
         names, where = np.unique(ids[part], return_inverse=True)
-        vectors, there = lookup(names)
+        vectors, has_vector = lookup(names)
         where = where.reshape(ids[part].shape)
-        known = there[where]
+        known = has_vector[where]
         unit = normalize_rows(vectors)
         near = np.einsum("ij,ikj->ik", Q[part].astype(np.float64), unit[where].astype(np.float64))
         # A stable sort with candidates without a vector last: these keep the order of the first stage.
@@ -256,15 +255,15 @@ def _lookup(
 ) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Return a function of distinct ids that returns their vectors and a mask of those that have one."""
 
-    def known(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        there = ~np.isnan(vectors).all(axis=1)
-        vectors = np.where(there[:, None], vectors, 0)
+    def checked(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        has_vector = ~np.isnan(vectors).all(axis=1)
+        vectors = np.where(has_vector[:, None], vectors, 0)
         if vectors.shape[1] != width:
             raise ShapeError(
                 f"Got {vectors.shape[1]}-d vectors from rerank; expected {width}-d ones, like the queries. Pass rerank=… with vectors of the new model."
             )
         as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
-        return vectors, there & vectors.any(axis=1)
+        return vectors, has_vector & vectors.any(axis=1)
 
     if isinstance(rerank, Embeddings) and rerank.has_ids:
         place = {name: row for row, name in enumerate(id_texts(rerank.ids).tolist())}
@@ -274,7 +273,7 @@ def _lookup(
             vectors = rerank.vectors[rows]
             if (rows < 0).any():
                 vectors = np.where((rows >= 0)[:, None], vectors, np.nan)
-            return known(vectors)
+            return checked(vectors)
 
         return by_id
     if callable(rerank) and not hasattr(rerank, "__array__"):
@@ -282,22 +281,22 @@ def _lookup(
         def by_call(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             # An index that finds fewer rows than requested pads with −1, which is not an id.
             missing = names == -1 if names.dtype.kind in "iu" else np.zeros(len(names), bool)
-            asked = names[~missing]
-            given = list(rerank(asked)) if len(asked) else []
-            if len(given) != len(asked):
+            known_names = names[~missing]
+            found = list(rerank(known_names)) if len(known_names) else []
+            if len(found) != len(known_names):
                 raise InputError(
-                    f"Got {len(given)} vectors from rerank for {len(asked)} ids; expected one for each. Return None for an id without a vector."
+                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids; expected one for each. Return None for an id without a vector."
                 )
             vectors = np.full((len(names), width), np.nan)
-            for row, vector in zip(np.flatnonzero(~missing).tolist(), given, strict=True):
+            for row, vector in zip(np.flatnonzero(~missing).tolist(), found, strict=True):
                 if vector is not None:
-                    one = np.asarray(vector, dtype=np.float64)
-                    if one.shape != (width,):
+                    row_vector = np.asarray(vector, dtype=np.float64)
+                    if row_vector.shape != (width,):
                         raise ShapeError(
-                            f"Got a vector of shape {one.shape} from rerank; expected ({width},), like the queries. Return vectors of the new model."
+                            f"Got a vector of shape {row_vector.shape} from rerank; expected ({width},), like the queries. Return vectors of the new model."
                         )
-                    vectors[row] = one
-            return known(vectors)
+                    vectors[row] = row_vector
+            return checked(vectors)
 
         return by_call
     table = np.asarray(rerank.vectors if isinstance(rerank, Embeddings) else rerank)
@@ -313,6 +312,6 @@ def _lookup(
                 f"Got ids that are not row numbers of rerank, which has {len(table)} rows; expected row numbers of the index. To look up vectors by id, pass "
                 "rerank=… as embeddings with the index's ids."
             )
-        return known(np.where((names >= 0)[:, None], table[names], np.nan))
+        return checked(np.where((names >= 0)[:, None], table[names], np.nan))
 
     return by_row
