@@ -82,7 +82,7 @@ def test_damaged_rows_are_reported(detector):
     assert np.isnan(report.p_value[[4, 7, 9]]).all()
     said = " ".join(report.summary())
     assert "2 rows with NaN or infinity, the first is row 4" in said
-    assert "1 row with nothing but zeros" in said
+    assert "1 row with only zeros" in said
     assert "79.4% of the rows have unit norm" in said
 
 
@@ -91,11 +91,11 @@ def test_other_widths_are_not_compared(detector):
     assert report.names == []
     assert report.other_width == {"old": D, "new": D}
     assert report.looks_like is None
-    assert "The rows are 7-d, and so not of old (24-d), new (24-d)." in report.summary()
+    assert "The rows are 7-d, so they cannot be of old (24-d), new (24-d)." in report.summary()
 
 
 def test_nothing_known_is_said():
-    assert "Nothing is known here" in OriginDetector().fit().examine(cone(0, 5)).summary()[-1]
+    assert "There is nothing to compare the rows with" in OriginDetector().fit().examine(cone(0, 5)).summary()[-1]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_the_means_of_a_map_tell_its_models_apart(mapping):
     assert detector.examine(cone(13, 50, 1)).looks_like == "new, text"
     report = detector.examine(cone(14, 50, 2))
     assert report.looks_like is None
-    assert "no model that is known here" in " ".join(report.summary())
+    assert "do not look like those of any known model" in " ".join(report.summary())
     mixed = detector.examine(np.vstack([cone(12, 30), cone(13, 20, 1)]))
     assert "Rows of several models: 60.0% old, text, 40.0% new, text." in " ".join(mixed.summary())
 

@@ -153,7 +153,7 @@ def test_means_are_those_of_evaluate(maps, found):
         ("zero_shot", "aligned image"), ("zero_shot_centered", "aligned image"), ("cosine", "aligned text"),
     ]  # fmt: skip
     assert comparison.notes == [
-        "B was fitted without held-out pairs: whether its own are among these rows is not known."
+        "B was fitted without held-out pairs: whether its anchors are among these rows is not known."
     ]
 
 

@@ -1,3 +1,3 @@
-"""Are two embedding spaces alike, and by more than chance? Spaces, layers, matching pairs, and the pairing itself."""
+"""Compare embedding spaces with chance: similarity of spaces and layers, matching pairs, the pairing itself, drift, and the origin of rows."""
 
 __all__ = ["layers", "matching", "pairing", "spaces"]

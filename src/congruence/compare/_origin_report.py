@@ -1,4 +1,4 @@
-"""The result of examining the rows of a store, as data and in sentences."""
+"""The result of examining the rows of a store, with a summary in sentences."""
 
 from __future__ import annotations
 
@@ -88,44 +88,46 @@ class OriginReport:
 
     def summary(self) -> list[str]:
         """Return the conclusions as sentences."""
-        said = []
-        for rows, what in (
+        sentences = []
+        for rows, content in (
             (self.not_finite, "NaN or infinity"),
-            (self.zero, "nothing but zeros, as a failed encoding leaves"),
+            (self.zero, "only zeros, as after a failed encoding"),
         ):
             if rows:
-                said.append(f"{_rows(len(rows))} with {what}, the first is row {rows[0]:,}: re-encode or remove.")
+                sentences.append(
+                    f"{_rows(len(rows))} with {content}, the first is row {rows[0]:,}: re-encode or remove."
+                )
         if 0 < self.unit < 1:
-            said.append(
-                f"{self.unit:.1%} of the rows have unit norm, the others have not: they were written in two ways, or by two models."
+            sentences.append(
+                f"{self.unit:.1%} of the rows have unit norm, the others do not: they were written in two ways, or by two models."
             )
         if self.other_width:
             widths = ", ".join(f"{name} ({width}-d)" for name, width in self.other_width.items())
-            said.append(f"The rows are {self.width}-d, and so not of {widths}.")
+            sentences.append(f"The rows are {self.width}-d, so they cannot be of {widths}.")
         shares = [(count / self.n, name) for name, count in zip(self.names, self.counts, strict=True) if count]
         if not self.names:
             shares = [
-                (one["nearest"], one["name"])
-                for one in self.by_means
-                if one["nearest"] >= 0.01 and one["distance"] <= NEAR
+                (mean["nearest"], mean["name"])
+                for mean in self.by_means
+                if mean["nearest"] >= 0.01 and mean["distance"] <= NEAR
             ]
         if len(shares) > 1:
             parts = ", ".join(f"{share:.1%} {name}" for share, name in sorted(shares, reverse=True))
-            said.append(f"Rows of several models: {parts}. Scores of one query against them are not comparable.")
+            sentences.append(f"Rows of several models: {parts}. Scores of one query against them are not comparable.")
         elif self.looks_like:
-            said.append(f"The rows look like those of {self.looks_like}.")
+            sentences.append(f"The rows look like those of {self.looks_like}.")
         elif self.names or self.by_means:
-            said.append("The rows look like those of no model that is known here.")
+            sentences.append("The rows do not look like those of any known model.")
         if self.odd:
-            said.append(
+            sentences.append(
                 f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row {self.odd[0]['row']:,}."
             )
-        said += [f"{_rows(count)} were written by the map {name}." for name, count in self.mapped.items() if count]
+        sentences += [f"{_rows(count)} were written by the map {name}." for name, count in self.mapped.items() if count]
         known = self.names or self.by_means or self.other_width
         return (
-            said
+            sentences
             if known
-            else [*said, "Nothing is known here to compare the rows with: pass rows of a known model, or a map."]
+            else [*sentences, "There is nothing to compare the rows with: pass rows of a known model, or a map."]
         )
 
 

@@ -1,4 +1,4 @@
-"""Detect whether an encoder has changed, by canaries encoded again, or from a stream of unpaired vectors."""
+"""Detect whether an encoder has changed, from canaries that are encoded again, or from a stream of unpaired vectors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["CanaryReport", "DriftMonitor", "DriftReport", "compare_canaries"]
 #: Largest number of canaries for which all pairwise angles are compared.
 _MOST_ANGLES = 1000
 
-#: Fewest reference rows: half of them model the encoder, the other half show how far its vectors usually are from the model.
+#: Minimum number of reference rows: half of them model the encoder, the other half show how far its vectors usually are from that model.
 _FEWEST = 40
 
 #: Exponents ε of the bets ε p^(ε−1): small ones gain quickly on large changes, large ones eventually gain on small changes.
@@ -32,7 +32,7 @@ _EXPONENTS = (0.2, 0.5, 0.8)
 
 @dataclass(frozen=True)
 class CanaryReport:
-    """Comparison of items that were encoded before and again now.
+    """Comparison of two encodings of the same items (canaries).
 
     Attributes
     ----------
@@ -41,15 +41,14 @@ class CanaryReport:
     changed : bool
         Whether a canary moved by more than the tolerance.
     kind : {"none", "norms", "rotation", "model"}
-        What explains the change. "none": no change. "norms": other norms, the same directions. "rotation": other directions with the same cosines
-        between canaries (up to a tenth of the tolerance), which a map can undo. "model": none of these.
+        What explains the change. "none": no change. "norms": only the norms changed. "rotation": the directions changed, but not the cosines between
+        canaries (up to a tenth of the tolerance), so a map can undo the change. "model": anything else.
     moved : float
         Share of the canaries that moved by more than the tolerance.
     largest, median : float
         Largest and median distance ‖new − old‖ / ‖old‖.
     angles : float
         Largest change of a cosine between two canaries; NaN for a single canary or if the width has changed.
-        Largest change of a cosine between two canaries; NaN for a single canary or another width.
     """
 
     n: int
@@ -109,13 +108,13 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
         return CanaryReport(len(X), True, "model", 1.0, math.inf, math.inf, math.nan)
     distance = np.linalg.norm(Y - X, axis=1) / np.linalg.norm(X, axis=1)
     U, W = normalize_rows(X), normalize_rows(Y)
-    some = np.unique(np.linspace(0, len(X) - 1, min(len(X), _MOST_ANGLES)).astype(int))
-    angles = np.abs(U[some] @ U[some].T - W[some] @ W[some].T).max() if len(some) > 1 else math.nan
+    sample = np.unique(np.linspace(0, len(X) - 1, min(len(X), _MOST_ANGLES)).astype(int))
+    angles = np.abs(U[sample] @ U[sample].T - W[sample] @ W[sample].T).max() if len(sample) > 1 else math.nan
     changed = bool((distance > tolerance).any())
     kind = "none"
     if changed:
-        turned = np.linalg.norm(W - U, axis=1).max() > tolerance
-        kind = "norms" if not turned else "rotation" if angles <= tolerance / 10 else "model"
+        rotated = np.linalg.norm(W - U, axis=1).max() > tolerance
+        kind = "norms" if not rotated else "rotation" if angles <= tolerance / 10 else "model"
     return CanaryReport(
         len(X),
         changed,
@@ -240,12 +239,12 @@ class DriftMonitor:
 
         self._rng = np.random.default_rng(self.random_state)
         order = self._rng.permutation(len(X))
-        described, kept = X[np.sort(order[::2])], X[np.sort(order[1::2])]
-        unit = normalize_rows(described.astype(np.float64))
+        model_rows, score_rows = X[np.sort(order[::2])], X[np.sort(order[1::2])]
+        unit = normalize_rows(model_rows.astype(np.float64))
         self.n_features_in_ = X.shape[1]
         self._mean = unit.mean(axis=0)
         self._root = np.linalg.cholesky(np.linalg.inv(ledoit_wolf(unit)[0]))
-        self._seen = [sorted(column) for column in self._scores(kept).T.tolist()]
+        self._seen = [sorted(column) for column in self._scores(score_rows).T.tolist()]
         self.n_seen_ = 0
         self._alarm_at: int | None = None
         self._log_wealth = np.full((len(self._seen), 2, len(_EXPONENTS)), -math.inf)
@@ -267,6 +266,8 @@ class DriftMonitor:
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError
             If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
+        ParameterError
+            If :meth:`fit` was not called.
         """
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference; expected one. Call fit(reference) first.")
@@ -275,16 +276,16 @@ class DriftMonitor:
         epsilon = np.array(_EXPONENTS)
         for part in blocks(len(X), 24 * X.shape[1]):
             scores = self._scores(X[part])
-            for row, chance in zip(scores.tolist(), self._rng.random(scores.shape).tolist(), strict=True):
+            for row, uniform in zip(scores.tolist(), self._rng.random(scores.shape).tolist(), strict=True):
                 self.n_seen_ += 1
-                ranks = [_p_value(seen, one, u) for seen, one, u in zip(self._seen, row, chance, strict=True)]
-                tails = np.log([[p, 1 - p] for p in ranks])[:, :, None]
+                p_values = [_p_value(seen, score, u) for seen, score, u in zip(self._seen, row, uniform, strict=True)]
+                tails = np.log([[p, 1 - p] for p in p_values])[:, :, None]
                 begin = -math.log(self.n_seen_ * (self.n_seen_ + 1))
                 self._log_wealth = np.logaddexp(self._log_wealth, begin) + np.log(epsilon) + (epsilon - 1) * tails
                 if self._alarm_at is None and self._evidence(self._log_wealth) >= -math.log(self.alpha):
                     self._alarm_at = self.n_seen_
         names = ("norm", "mean", "spread")
-        by_score = {name: self._evidence(one) for name, one in zip(names, self._log_wealth, strict=True)}
+        by_score = {name: self._evidence(wealth) for name, wealth in zip(names, self._log_wealth, strict=True)}
         return DriftReport(
             self.n_seen_,
             self._alarm_at is not None,
@@ -303,18 +304,19 @@ class DriftMonitor:
         )
 
     def _scores(self, X: np.ndarray) -> np.ndarray:
+        """Return the three scores of each row, shape (b, 3)."""
         rows = X.astype(np.float64)
         norms = np.linalg.norm(rows, axis=1)
         unit = rows / norms[:, None]
         mean = unit @ (self._mean / np.linalg.norm(self._mean))
         spread = np.square((unit - self._mean) @ self._root).sum(axis=1)
-        # Unit rows in another precision are still unit rows: norms closer than that tolerance are ties.
+        # Unit rows in another precision are still unit rows: norms that differ by less than the tolerance are ties.
         return np.column_stack([np.round(np.log(norms) / UNIT_TOLERANCE), mean, spread])
 
 
-def _p_value(seen: list[float], score: float, chance: float) -> float:
+def _p_value(seen: list[float], score: float, uniform: float) -> float:
     """Return the randomized rank of a score among those seen and itself, and insert it; uniform if they are exchangeable."""
     low, high = bisect_left(seen, score), bisect_right(seen, score)
     insort(seen, score)
-    p = (len(seen) - 1 - high + chance * (high - low + 1)) / len(seen)
+    p = (len(seen) - 1 - high + uniform * (high - low + 1)) / len(seen)
     return min(max(p, 1e-12), 1 - 1e-12)

@@ -25,7 +25,7 @@ Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
 
 @dataclass(frozen=True, eq=False)
 class LayerComparison:
-    """Scores of L × M pairs of layers, and what the search over them finds by chance.
+    """Scores of L × M pairs of layers, and the best score that a search over them finds by chance.
 
     Attributes
     ----------
@@ -178,9 +178,9 @@ def compare_layers(
     steps = entry(metric)
     check_positive(permutations, "permutations", integer=True)
     sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]
-    everything = [(name, A) for side in sides for name, A in side.items()]
-    first_name, first = everything[0]
-    for name, A in everything[1:]:
+    layers = [(name, A) for side in sides for name, A in side.items()]
+    first_name, first = layers[0]
+    for name, A in layers[1:]:
         check_same_rows(len(first), len(A), first_name, name)
     n = len(first)
     rng = np.random.default_rng(random_state)
@@ -193,7 +193,7 @@ def compare_layers(
     ours, theirs = ([steps.prepare(A, name) for name, A in side.items()] for side in sides)
 
     def compare(others: list[object]) -> list[list[float]]:
-        return [[steps.compare(one, other) for other in others] for one in ours]
+        return [[steps.compare(x, y) for y in others] for x in ours]
 
     values = np.array(compare(theirs))
     null = np.empty((permutations, *values.shape))
@@ -203,7 +203,7 @@ def compare_layers(
         if callback:
             callback(1)
     larger = METRICS[metric].larger_is_closer
-    found = chance(values, null, larger)
+    by_chance = chance(values, null, larger)
     best = np.unravel_index(int(np.argmax(values) if larger else np.argmin(values)), values.shape)
     closest = null.max(axis=(1, 2)) if larger else null.min(axis=(1, 2))
     x_names, y_names = (_names(layers) for layers in (X_layers, Y_layers))
@@ -212,14 +212,14 @@ def compare_layers(
         x_layers=x_names,
         y_layers=y_names,
         values=values,
-        null_mean=found.mean,
-        null_sd=found.sd,
-        p_values=found.p_value,
-        adjusted_p_values=found.adjusted_p_value,
+        null_mean=by_chance.mean,
+        null_sd=by_chance.sd,
+        p_values=by_chance.p_value,
+        adjusted_p_values=by_chance.adjusted_p_value,
         best=(x_names[best[0]], y_names[best[1]]),
         best_value=float(values[best]),
-        best_p_value=float(found.p_value[best]),
-        best_adjusted_p_value=float(found.adjusted_p_value[best]),
+        best_p_value=float(by_chance.p_value[best]),
+        best_adjusted_p_value=float(by_chance.adjusted_p_value[best]),
         best_null_mean=float(closest.mean()),
         best_null_sd=float(closest.std(ddof=1)) if permutations > 1 else 0.0,
         larger_is_closer=larger,
@@ -233,7 +233,7 @@ def _names(layers: Layers) -> tuple[str, ...]:
 
 
 def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
-    """Return the validated layers by the names used in messages."""
+    """Return the validated layers by their names in error messages. Raises ParameterError, InputError and the errors of :func:`as_matrix`."""
     names = _names(layers)
     if not names:
         raise ParameterError(
@@ -246,8 +246,8 @@ def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
     arrays = layers.values() if isinstance(layers, Mapping) else layers
     out = {}
     for name, array in zip(names, arrays, strict=True):
-        called = f"layer {name!r} of {side}"
-        A = out[called] = as_matrix(array, called, min_rows=8, allow_zero_rows=True)
+        label = f"layer {name!r} of {side}"
+        A = out[label] = as_matrix(array, label, min_rows=8, allow_zero_rows=True)
         if not np.ptp(A, axis=0).any():
-            raise InputError(f"Got {len(A)} equal rows in {called}; expected rows that differ. Leave this layer out.")
+            raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ. Leave this layer out.")
     return out

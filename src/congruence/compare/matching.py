@@ -1,4 +1,4 @@
-"""Test whether similarity scores distinguish matching pairs from non-matching ones: the JAM paper's experiment, on given embeddings."""
+"""Test whether similarity scores distinguish matching pairs from non-matching ones: the JAM paper's experiment, for any embeddings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Separations(list[Separation]):
         """
         from congruence.plotting import draw_separations
 
-        return draw_separations([one.to_dict() for one in self], ax, annotate=annotate)
+        return draw_separations([separation.to_dict() for separation in self], ax, annotate=annotate)
 
 
 def match_test(
@@ -209,9 +209,9 @@ def match_test(
             f"Got no metric; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass at least one of these as metrics=…."
         )
     scored = [
-        one
+        measure
         for name in names
-        for one in measures(name, definition, components=components is not None, normalize=normalize)
+        for measure in measures(name, definition, components=components is not None, normalize=normalize)
     ]
     check_positive(draws, "draws", integer=True)
     check_positive(permutations, "permutations", integer=True)
@@ -234,40 +234,40 @@ def match_test(
         return _prepare(A, name, scored, components, standardize)
 
     def compare(first: _Side, second: _Side) -> np.ndarray:
-        return np.array([one.steps.compare(first[_key(one)], second[_key(one)]) for one in scored])
+        return np.array([measure.steps.compare(first[_key(measure)], second[_key(measure)]) for measure in scored])
 
-    def easy(images_here: _Side, texts_here: _Side, raw: np.ndarray) -> list[np.ndarray]:
-        """Score one sample of noise and one of other texts, with as many rows as these images."""
+    def easy(image_side: _Side, text_side: _Side, raw: np.ndarray) -> list[np.ndarray]:
+        """Score a draw of noise images and a draw of other texts, with as many rows as ``raw``, the images."""
         noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
         if U is None:
             order = rng.permutation(len(raw))
-            reorder = {_key(one): one.steps.reorder for one in scored}
-            others = {key: reorder[key](prepared, order) for key, prepared in texts_here.items()}
+            reorder = {_key(measure): measure.steps.reorder for measure in scored}
+            others = {key: reorder[key](prepared, order) for key, prepared in text_side.items()}
         else:
             others = side(U[rng.choice(len(U), len(raw), replace=False)], "unrelated")
-        return [compare(side(noise, "noise"), texts_here), compare(images_here, others)]
+        return [compare(side(noise, "noise"), text_side), compare(image_side, others)]
 
     match_scores, other_scores = np.empty((draws, len(scored))), np.empty((draws, len(conditions), len(scored)))
     for k in range(draws):
         chosen = rng.choice(n, rows, replace=False)
         ours, theirs = side(V[chosen], "images"), side(T[chosen], "texts")
         match_scores[k] = compare(ours, theirs)
-        found = easy(ours, theirs, V[chosen])
+        scores = easy(ours, theirs, V[chosen])
         if H is not None:
-            found.append(compare(ours, side(H[chosen], "hard")))
-        other_scores[k] = found
+            scores.append(compare(ours, side(H[chosen], "hard")))
+        other_scores[k] = scores
         if callback:
             callback(1)
 
     ours, theirs = side(V, "images"), side(T, "texts")
     match = compare(ours, theirs)
-    sign = np.array([1.0 if METRICS[one.metric].larger_is_closer else -1.0 for one in scored])
+    sign = np.array([1.0 if METRICS[measure.metric].larger_is_closer else -1.0 for measure in scored])
     reached, total = np.ones((len(conditions), len(scored))), np.zeros((len(conditions), len(scored)))
     wrong = match if H is None else compare(ours, side(H, "hard"))
     for _ in range(permutations):
-        for c, scores in enumerate(easy(ours, theirs, V)):
-            reached[c] += sign * scores >= sign * match - 1e-12
-            total[c] += scores / permutations
+        for c, score in enumerate(easy(ours, theirs, V)):
+            reached[c] += sign * score >= sign * match - 1e-12
+            total[c] += score / permutations
         if H is not None:
             coin = rng.integers(2, size=(n, 1)) == 1
             first, second = side(np.where(coin, T, H), "texts"), side(np.where(coin, H, T), "hard")
@@ -279,9 +279,9 @@ def match_test(
         total[2] = wrong
     return Separations(
         Separation(
-            metric=one.metric,
-            definition=one.definition,
-            formula=one.formula,
+            metric=measure.metric,
+            definition=measure.definition,
+            formula=measure.formula,
             against=condition,
             match=float(match[m]),
             other=float(total[c, m]),
@@ -290,31 +290,31 @@ def match_test(
             effect_size=_effect(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             auc=_auc(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             p_value=float(reached[c, m] / (permutations + 1)),
-            larger_is_closer=METRICS[one.metric].larger_is_closer,
+            larger_is_closer=METRICS[measure.metric].larger_is_closer,
             n=n,
             rows=rows,
             permutations=permutations,
         )
-        for m, one in enumerate(scored)
+        for m, measure in enumerate(scored)
         for c, condition in enumerate(conditions)
     )
 
 
 def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
-    """Return hard non-matches, as given or constructed."""
+    """Return hard non-matches: the ones passed, or similar texts of other images."""
     if isinstance(hard, str):
         if hard != "nearest":
             raise ParameterError(
                 f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass hard='nearest' to exchange similar texts."
             )
-        return T[_nearest_places(T)]
+        return T[_nearest_derangement(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
     check_same_rows(len(T), len(H), "texts", "hard")
     check_same_width(T, H)
     return H
 
 
-def _nearest_places(T: np.ndarray) -> np.ndarray:
+def _nearest_derangement(T: np.ndarray) -> np.ndarray:
     """Return the permutation without fixed points that maximizes the similarity of texts and their replacements."""
     from scipy.optimize import linear_sum_assignment
 
@@ -324,9 +324,9 @@ def _nearest_places(T: np.ndarray) -> np.ndarray:
             f"Pass a sample of {MOST_ROWS} rows."
         )
     rows = unit(T.astype(np.float64), "texts")
-    likeness = rows @ rows.T
-    np.fill_diagonal(likeness, -2.0 * len(T))  # worse than any permutation that moves every text
-    return linear_sum_assignment(likeness, maximize=True)[1]
+    similarity = rows @ rows.T
+    np.fill_diagonal(similarity, -2.0 * len(T))  # worse than any permutation that moves every text
+    return linear_sum_assignment(similarity, maximize=True)[1]
 
 
 def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
@@ -339,7 +339,7 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     return U
 
 
-#: Prepared sides, shared by all definitions that start with the same reduction.
+#: One side as prepared for each metric; definitions with the same preparation share it.
 _Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], object]]
 _Side: TypeAlias = dict[_Key, object]
 
@@ -350,7 +350,7 @@ def _key(measure: Measure) -> _Key:
 
 def _prepare(A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool) -> _Side:
     """Reduce one side as each metric requires, and prepare it."""
-    kinds = {_key(one): one.steps.prepare for one in scored}
+    kinds = {_key(measure): measure.steps.prepare for measure in scored}
     scaled = _standardized(A) if standardize and any(metric == "svcca" for metric, _ in kinds) else A
     if components is None:
         return {key: prepare(scaled if key[0] == "svcca" else A, name) for key, prepare in kinds.items()}
@@ -378,6 +378,7 @@ def _principal(A: np.ndarray, k: int) -> np.ndarray:
 
 
 def _effect(match: np.ndarray, other: np.ndarray) -> float:
+    """Return Cohen's d."""
     gap, spread = match.mean() - other.mean(), np.sqrt((match.var() + other.var()) / 2)
     if spread <= 1e-12:
         return 0.0 if abs(gap) <= 1e-12 else float(np.copysign(np.inf, gap))
@@ -385,5 +386,6 @@ def _effect(match: np.ndarray, other: np.ndarray) -> float:
 
 
 def _auc(match: np.ndarray, other: np.ndarray) -> float:
+    """Return the share of pairs in which the match's score is larger, counting ties as half."""
     gap = match[:, None] - other
     return float(((gap > 1e-12) + 0.5 * (np.abs(gap) <= 1e-12)).mean())

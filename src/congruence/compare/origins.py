@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FEWEST", "NEAR", "OriginDetector", "OriginReport"]
 
-#: Fewest known rows of a model: half of them model its distribution, the other half show how far its rows usually are from it.
+#: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows usually are from it.
 FEWEST = 40
 
 #: Share of the known rows beyond which p-values come from a fitted tail.
@@ -113,13 +113,13 @@ class OriginDetector:
                 raise InputError(f"Got {len(X)} rows of {name}; expected at least {FEWEST}. Pass more of its rows.")
         self.names_ = list(rows)
         self._models = {name: _Known(X, rng) for name, X in rows.items()}
-        for width in {one.width for one in self._models.values()}:
-            peers = [one for one in self._models.values() if one.width == width]
-            for k, one in enumerate(peers):
-                likely = np.array([other.log_likelihood(other.distance(*one.kept)) for other in peers])
-                one.recognized = float((likely.argmax(axis=0) == k).mean())
-            for one in peers:
-                del one.kept
+        for width in {model.width for model in self._models.values()}:
+            peers = [model for model in self._models.values() if model.width == width]
+            for k, model in enumerate(peers):
+                likely = np.array([other.log_likelihood(other.distance(*model.kept)) for other in peers])
+                model.recognized = float((likely.argmax(axis=0) == k).mean())
+            for model in peers:
+                del model.kept
         self._means = [mean for name, mapping in (maps or {}).items() for mean in _means(name, mapping)]
         self._spans = {name: span for name, mapping in (maps or {}).items() if (span := _span(mapping)) is not None}
         return self
@@ -144,13 +144,15 @@ class OriginDetector:
             If there are no rows.
         """
         if not hasattr(self, "names_"):
-            raise ParameterError("Got an OriginDetector that knows no model; expected one. Call fit(known) first.")
-        seen = _Seen(self)
+            raise ParameterError(
+                "Got an OriginDetector that is not fitted; expected a fitted one. Call fit(known) first."
+            )
+        examination = _Examination(self)
         for ids, block in _scan(rows):
-            seen.add(ids, block)
-        if not seen.n:
+            examination.add(ids, block)
+        if not examination.n:
             raise InputError("Got no rows; expected at least one. Pass a store with rows.")
-        return seen.report()
+        return examination.report()
 
 
 class _Known:
@@ -176,32 +178,32 @@ class _Known:
         self._sorted = np.sort(self.distance(*self.kept))
         self.median = float(np.median(self._sorted))
         tail = max(int(_TAIL * len(self._sorted)), 2)
-        self._from = float(self._sorted[-tail - 1])
-        self._hill = max(float(np.log(self._sorted[-tail:] / self._from).mean()), 1e-3)
-        self._share = (tail + 1) / (len(self._sorted) + 1)
+        self._tail_start = float(self._sorted[-tail - 1])
+        self._hill = max(float(np.log(self._sorted[-tail:] / self._tail_start).mean()), 1e-3)
+        self._tail_share = (tail + 1) / (len(self._sorted) + 1)
 
     def distance(self, unit: np.ndarray, logs: np.ndarray) -> np.ndarray:
-        """Squared Mahalanobis distances, shape (n,)."""
+        """Return squared Mahalanobis distances, shape (n,)."""
         near = np.square((unit - self._mean) @ self._root).sum(axis=1)
         return np.asarray(near + np.square((logs - self._log) / self._log_sd))
 
     def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
-        """Log-likelihood of rows from their distances, up to a constant that models of the same width share."""
+        """Return the log-likelihood of rows from their distances, up to a constant that models of the same width share."""
         return np.asarray(-distance / 2 - self._volume)
 
     def p_value(self, distance: np.ndarray) -> np.ndarray:
-        """Rank of each distance among those kept; beyond the largest tenth, the probability of the fitted tail."""
+        """Return the rank of each distance among those of known rows; beyond the largest tenth, the probability under the fitted tail."""
         n = len(self._sorted)
         ranked = (1 + n - np.searchsorted(self._sorted, distance, "left")) / (n + 1)
-        beyond = self._share * np.maximum(distance / self._from, 1.0) ** (-1 / self._hill)
-        return np.asarray(np.where(distance > self._from, beyond, ranked))
+        beyond = self._tail_share * np.maximum(distance / self._tail_start, 1.0) ** (-1 / self._hill)
+        return np.asarray(np.where(distance > self._tail_start, beyond, ranked))
 
 
-class _Seen:
-    """Accumulates what has been seen of a store."""
+class _Examination:
+    """Accumulates the results for the blocks of a store."""
 
     def __init__(self, detector: OriginDetector) -> None:
-        self._of, self.n, self.width = detector, 0, 0
+        self._detector, self.n, self.width = detector, 0, 0
         self._unit = self._finite = 0
         self._bad: list[int] = []
         self._zero: list[int] = []
@@ -213,10 +215,11 @@ class _Seen:
         self._mapped = dict.fromkeys(detector._spans, 0)
 
     def add(self, ids: pa.Array | np.ndarray | None, block: np.ndarray) -> None:
-        of = self._of
+        """Add the next block of rows, unchecked."""
+        detector = self._detector
         if not self.n:
             self.width = block.shape[1]
-            self._models = [(name, one) for name, one in of._models.items() if one.width == self.width]
+            self._models = [(name, model) for name, model in detector._models.items() if model.width == self.width]
         rows = block.astype(np.float64)
         good = np.isfinite(rows).all(axis=1)
         zero = good & ~rows.any(axis=1)
@@ -234,36 +237,39 @@ class _Seen:
             self._finite += len(X)
             self._unit += int(np.count_nonzero(np.abs(np.expm1(logs)) < UNIT_TOLERANCE))
             if self._models:
-                distance = np.array([one.distance(unit, logs) for _, one in self._models])
-                chance = np.array([one.p_value(D) for (_, one), D in zip(self._models, distance, strict=True)])
-                likely = np.array([one.log_likelihood(D) for (_, one), D in zip(self._models, distance, strict=True)])
+                models = [model for _, model in self._models]
+                distance = np.array([model.distance(unit, logs) for model in models])
+                p_values = np.array([model.p_value(D) for model, D in zip(models, distance, strict=True)])
+                likely = np.array([model.log_likelihood(D) for model, D in zip(models, distance, strict=True)])
                 nearest = likely.argmax(axis=0)
-                origin[use], p[use] = nearest, np.maximum(chance.max(axis=0), 1e-30)
-                typical = np.array([one.median for _, one in self._models])
+                origin[use], p[use] = nearest, np.maximum(p_values.max(axis=0), 1e-30)
+                typical = np.array([model.median for model in models])
                 far[use] = distance[nearest, np.arange(len(X))] / typical[nearest]
                 if ids is not None:
-                    odd = np.flatnonzero(p <= of.fdr)  # no other row can be rejected
-                    self._ids |= dict(zip((odd + self.n).tolist(), id_texts(_taken(ids, odd)).tolist(), strict=True))
-            means = [k for k, mean in enumerate(of._means) if len(mean.mean) == self.width]
-            if means:
-                ratios = np.array([np.square(X - of._means[k].mean).sum(axis=1) / of._means[k].variance for k in means])
+                    odd = np.flatnonzero(p <= detector.fdr)  # no other row can be rejected
+                    self._ids |= dict(zip((odd + self.n).tolist(), id_texts(_take(ids, odd)).tolist(), strict=True))
+            places = [k for k, mean in enumerate(detector._means) if len(mean.mean) == self.width]
+            if places:
+                means = [detector._means[k] for k in places]
+                ratios = np.array([np.square(X - mean.mean).sum(axis=1) / mean.variance for mean in means])
                 # Isotropic normal distributions about the means: the likelihood penalizes a large variance.
-                nearest = (ratios + np.log([[of._means[k].variance] for k in means])).argmin(axis=0)
-                self._sums[0, means] += np.bincount(nearest, ratios[nearest, np.arange(len(X))], len(means))
-                self._sums[1, means] += np.bincount(nearest, minlength=len(means))
-            for name, basis in of._spans.items():
+                nearest = (ratios + np.log([[mean.variance] for mean in means])).argmin(axis=0)
+                self._sums[0, places] += np.bincount(nearest, ratios[nearest, np.arange(len(X))], len(means))
+                self._sums[1, places] += np.bincount(nearest, minlength=len(means))
+            for name, basis in detector._spans.items():
                 if len(basis) == self.width:
-                    left = unit - (unit @ basis) @ basis.T
-                    self._mapped[name] += int(np.count_nonzero(np.einsum("ij,ij->i", left, left) < 1e-5))
+                    outside = unit - (unit @ basis) @ basis.T
+                    self._mapped[name] += int(np.count_nonzero(np.einsum("ij,ij->i", outside, outside) < 1e-5))
         self._origin.append(origin)
         self._p.append(p)
         self._distance.append(far)
         self.n += len(rows)
 
     def report(self) -> OriginReport:
+        """Return the result for all blocks."""
         origin, p, far = (np.concatenate(parts) for parts in (self._origin, self._p, self._distance))
         names = [name for name, _ in self._models]
-        odd = np.flatnonzero(p <= _cut(p, self._of.fdr))
+        odd = np.flatnonzero(p <= _cut(p, self._detector.fdr))
         odd = odd[np.lexsort((odd, -far[odd], p[odd]))]
         listed: list[OddRow] = [
             {
@@ -281,30 +287,32 @@ class _Seen:
         by_means: list[NearMean] = [
             {
                 "name": mean.name,
-                "nearest": float(nearer / count),
-                "distance": float(total / nearer) if nearer else np.nan,
+                "nearest": float(n / count),
+                "distance": float(total / n) if n else np.nan,
             }
-            for mean, total, nearer in zip(self._of._means, *self._sums, strict=True)
+            for mean, total, n in zip(self._detector._means, *self._sums, strict=True)
             if len(mean.mean) == self.width
         ]
         like = next((name for name, n in zip(names, counts, strict=True) if 2 * n > self.n), None)
         if not names and by_means:
-            best = max(by_means, key=lambda one: one["nearest"])
+            best = max(by_means, key=lambda mean: mean["nearest"])
             like = best["name"] if best["nearest"] > 0.5 and best["distance"] <= NEAR else None
         return OriginReport(
             n=self.n,
             width=self.width,
             names=names,
             counts=counts,
-            recognized=[one.recognized for _, one in self._models],
-            other_width={name: one.width for name, one in self._of._models.items() if one.width != self.width},
+            recognized=[model.recognized for _, model in self._models],
+            other_width={
+                name: model.width for name, model in self._detector._models.items() if model.width != self.width
+            },
             not_finite=self._bad,
             zero=self._zero,
             unit=self._unit / count,
             odd=listed,
-            fdr=self._of.fdr,
+            fdr=self._detector.fdr,
             by_means=by_means,
-            mapped={name: n for name, n in self._mapped.items() if len(self._of._spans[name]) == self.width},
+            mapped={name: n for name, n in self._mapped.items() if len(self._detector._spans[name]) == self.width},
             looks_like=like,
             origin=origin,
             p_value=p,
@@ -313,6 +321,8 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _Mean:
+    """A mean of a fitted map, and the mean squared distance of its rows from it at the fit."""
+
     name: str
     mean: np.ndarray
     variance: float
@@ -320,7 +330,7 @@ class _Mean:
 
 def _means(name: str, mapping: Map) -> list[_Mean]:
     """Return the means of a fitted map's two models, by modality, with the mean squared distance from them at the fit."""
-    found = []
+    means = []
     for modality, sides in getattr(mapping, "modality_means_", {}).items():
         for side, mean in zip(("source", "target"), sides, strict=True):
             space = getattr(mapping, f"{side}_space_", None)
@@ -331,21 +341,21 @@ def _means(name: str, mapping: Map) -> list[_Mean]:
                     continue
                 variance = float(getattr(moments, f"{side}_scatter") / moments.weight)
             if mean.any() and variance > 0:
-                found.append(
+                means.append(
                     _Mean(f"{getattr(space, 'model', None) or f'{side} of {name}'}, {modality}", mean, variance)
                 )
-    return found
+    return means
 
 
 def _span(mapping: Map) -> np.ndarray | None:
-    """Return an orthonormal basis of the directions that a map's output spans, shape (d_target, r), if these are not all."""
+    """Return an orthonormal basis of the directions that a map's output spans, shape (d_target, r); None if they are nearly all."""
     matrix, mean = getattr(mapping, "rotation_", None), getattr(mapping, "target_mean_", None)
     if matrix is None or mean is None:
         return None
     _, s, Vt = np.linalg.svd(matrix, full_matrices=False)
     rank = int(np.count_nonzero(s > 1e-6 * s[0])) if s[0] else 0
     means = [target for _, target in getattr(mapping, "modality_means_", {}).values()] or [mean]
-    if rank + len(means) > 0.9 * matrix.shape[1]:  # too few directions are left to decide by
+    if rank + len(means) > 0.9 * matrix.shape[1]:  # too few directions remain outside to recognize mapped rows
         return None
     return np.asarray(np.linalg.qr(np.column_stack([Vt[:rank].T, *means]))[0])
 
@@ -377,5 +387,5 @@ def _scan(rows: RowsLike | Source) -> Iterator[tuple[pa.Array | np.ndarray | Non
         yield None if ids is None else ids[part], X[part]
 
 
-def _taken(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray:
+def _take(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray:
     return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index

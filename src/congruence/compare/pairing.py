@@ -1,4 +1,4 @@
-"""Test whether anchors are paired at all, and find pairs that look wrong.
+"""Test whether anchors are paired, and find pairs that look wrong.
 
 A map fitted on shuffled anchors looks like any other map: neither least squares nor Procrustes fails on them. But a map fitted
 on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors are split
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
 
-#: Fewest pairs for which the test is run.
+#: Minimum number of pairs for the test.
 FEWEST = 20
 
 #: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
@@ -217,7 +217,7 @@ def check_pairing(
     else:
         paired = linked and bool(heldout.own.mean() - heldout.null.mean() >= _STANDS_OUT * heldout.null.std())
     state = "paired" if paired else "cannot tell" if linked else "not paired"
-    if state == "not paired" and not _would_show(source, target, parts, permutations, level, rng):
+    if state == "not paired" and not _would_detect(source, target, parts, permutations, level, rng):
         state = "cannot tell"
     rows, probability = np.empty(0, int), np.empty(0)
     share = 1.0 if state == "not paired" else float("nan")
@@ -250,7 +250,7 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
     Raises
     ------
     UnpairedError
-        With ``strict``, if the anchors do not look paired, some pairs look wrong, or it cannot be told.
+        With ``strict``, if the anchors do not look paired, some pairs look wrong, or the check cannot tell.
 
     Warns
     -----
@@ -264,15 +264,10 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
     advice = "Check that both sides list the same items in the same order, or pass ids=… to pair them by id"
     if report.looks_paired and report.suspects:
         advice = "Inspect these items, and remove the wrong pairs"
+    message = f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
     if strict:
-        raise UnpairedError(
-            f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
-        )
-    warnings.warn(
-        f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}.",
-        PairingWarning,
-        stacklevel=3,
-    )
+        raise UnpairedError(message)
+    warnings.warn(message, PairingWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -292,11 +287,13 @@ class _Side:
         n, d = Z.shape
         if d <= _WIDTH:
             return cls(centered.astype(np.float64), np.zeros(n), d)
-        some = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
-        if len(some) > _WIDTH:  # a randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3)
-            probe = rng.standard_normal((len(some), _WIDTH)).astype(some.dtype)
-            some = (some.T @ (some @ (some.T @ probe))).T
-        basis = np.linalg.qr(some.T)[0]
+        sample = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
+        if (
+            len(sample) > _WIDTH
+        ):  # a randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3)
+            probe = rng.standard_normal((len(sample), _WIDTH)).astype(sample.dtype)
+            sample = (sample.T @ (sample @ (sample.T @ probe))).T
+        basis = np.linalg.qr(sample.T)[0]
         rows = centered @ basis
         rest = np.einsum("ij,ij->i", centered, centered) - np.einsum("ij,ij->i", rows, rows)
         return cls(rows.astype(np.float64), np.maximum(rest, 0).astype(np.float64), d)
@@ -309,9 +306,9 @@ class _Side:
     @property
     def excess(self) -> float:
         """Σλ²/(Σλ)² of the covariance minus 1/d, its value for isotropic rows; 0 if it cannot be distinguished from 0."""
-        some = self.rows[:_SKETCH_ROWS]
-        n = len(some)
-        gram = some @ some.T
+        sample = self.rows[:_SKETCH_ROWS]
+        n = len(sample)
+        gram = sample @ sample.T
         inner = float(np.einsum("ij,ij->", gram, gram) - np.square(np.diag(gram)).sum()) / (n * (n - 1))
         total = float((np.diag(gram) + self.rest[:n]).mean())
         excess = inner / max(total**2, 1e-300) - 1 / self.d
@@ -320,6 +317,8 @@ class _Side:
 
 @dataclass(frozen=True)
 class _HeldOut:
+    """Cosines of held-out pairs, the distribution of their mean under random re-pairing, and the p-value."""
+
     own: np.ndarray
     null: np.ndarray
     p_value: float
@@ -331,10 +330,10 @@ def _held_out(
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
     own = np.empty(len(source.rows))
     reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
-    gathered = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
+    by_part = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
     for k, part in enumerate(parts):
         train = CrossMoments(source.rows.shape[1], target.rows.shape[1])
-        for moments in gathered[:k] + gathered[k + 1 :]:
+        for moments in by_part[:k] + by_part[k + 1 :]:
             train = train.merge(moments)
         rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1))
         x = _directions((source.rows[part] - train.source_mean) @ rotation)
@@ -342,34 +341,34 @@ def _held_out(
         own[part] = np.einsum("ij,ij->i", x, y)
         m = min(len(part), _FOLD_ROWS)
         cosines = x[:m] @ y[:m].T
-        here = np.arange(m)
-        reached[k] = cosines[here, here].mean()
-        null[k] = cosines[here, rng.permuted(np.tile(here, (permutations, 1)), axis=1)].mean(axis=1)
+        rows = np.arange(m)
+        reached[k] = cosines[rows, rows].mean()
+        null[k] = cosines[rows, rng.permuted(np.tile(rows, (permutations, 1)), axis=1)].mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
     # The mean over folds must exceed its null as well, which rules out wrong pairs that align by chance in a single fold.
-    together = np.average(reached, weights=[len(part) for part in parts])
-    overall = (1 + np.count_nonzero(pooled >= together - 1e-12)) / (1 + permutations)
+    mean = np.average(reached, weights=[len(part) for part in parts])
+    overall = (1 + np.count_nonzero(pooled >= mean - 1e-12)) / (1 + permutations)
     p_value = max(overall, min(1.0, len(parts) * by_fold.min()))
     return _HeldOut(own, pooled, float(p_value))
 
 
 def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random.Generator) -> float:
-    """p-value of the agreement of both sides' centered Gram matrices (HSIC) when rows are paired at random.
+    """Return the p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing.
 
-    Exact, as for any permutation test, and without folds, which reduce the rows available to fit the rotation.
+    It is exact, as for any permutation test, and needs no folds, which reduce the number of rows on which a rotation is fitted.
     """
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
     own = float(flat @ L.ravel())
     orders = (rng.permutation(len(K)) for _ in range(permutations))
-    # Two takes read memory in order, unlike indexing by rows and columns: two thirds of the time.
+    # Two takes read memory in order, and need two thirds of the time of indexing by rows and columns.
     reached = sum(float(flat @ L.take(order, axis=0).take(order, axis=1).ravel()) >= own - 1e-12 for order in orders)
     return (1 + reached) / (1 + permutations)
 
 
 def _centered_gram(rows: np.ndarray) -> np.ndarray:
-    """Return cosines with the diagonal left out, centered by rows and columns."""
+    """Return the cosines of unit rows with each other, centered by rows and columns, with zeros on the diagonal."""
     gram = rows @ rows.T
     np.fill_diagonal(gram, 0.0)
     means = gram.sum(axis=0) / (len(gram) - 1)
@@ -379,14 +378,15 @@ def _centered_gram(rows: np.ndarray) -> np.ndarray:
 
 
 def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
+    """Return rows divided by their norms, to whose squares ``rest`` is added."""
     norms = np.sqrt(np.einsum("ij,ij->i", Z, Z) + rest)[:, None]
     return Z / np.where(norms > 0, norms, 1.0)
 
 
-def _would_show(
+def _would_detect(
     source: _Side, target: _Side, parts: list[np.ndarray], permutations: int, level: float, rng: np.random.Generator
 ) -> bool:
-    """Return whether pairs of these rows with a link of strength ``_LINK`` would have passed the test.
+    """Return whether the test would have detected a link of strength ``_LINK`` between these rows.
 
     If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, then its excess would be f²
     times the other's. Each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.

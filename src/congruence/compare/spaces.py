@@ -27,7 +27,7 @@ DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
 
 @dataclass(frozen=True)
 class Similarity:
-    """One similarity score and its distribution by chance.
+    """A similarity score and its distribution by chance.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Similarities(list[Similarity]):
         """
         from congruence.plotting import draw_similarities
 
-        return draw_similarities([one.to_dict() for one in self], ax, annotate=annotate)
+        return draw_similarities([similarity.to_dict() for similarity in self], ax, annotate=annotate)
 
 
 def compare_spaces(
@@ -129,7 +129,7 @@ def compare_spaces(
     Raises
     ------
     ParameterError
-        If a metric is unknown, or needs both sides in one space.
+        If no metric is passed, a metric is unknown or needs both sides in one space, or a number is out of range.
     ShapeError, DtypeError, NotFiniteError, IdError, TooFewAnchorsError, InputError
         If the rows cannot be used or paired.
 
@@ -185,15 +185,15 @@ def compare_spaces(
         if callback:
             callback(1)
     larger = np.array([METRICS[name].larger_is_closer for name in names])
-    found = chance(np.array(values), np.array(nulls).T, larger)
+    by_chance = chance(np.array(values), np.array(nulls).T, larger)
     return Similarities(
         Similarity(
             name,
             values[k],
-            float(found.mean[k]),
-            float(found.sd[k]),
-            float(found.p_value[k]),
-            float(found.adjusted_p_value[k]),
+            float(by_chance.mean[k]),
+            float(by_chance.sd[k]),
+            float(by_chance.p_value[k]),
+            float(by_chance.adjusted_p_value[k]),
             values[k] - 1.96 * errors[k],
             values[k] + 1.96 * errors[k],
             _held_out(name, A, B, parts[0]),

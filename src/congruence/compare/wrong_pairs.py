@@ -108,14 +108,14 @@ class Agreement:
         self.evidence = (own - self.row - self.column) / scale
 
     def among(self, rows: np.ndarray) -> np.ndarray:
-        """Evidence for each source row with each target row, shape (len(rows), len(rows)); ``evidence`` on the diagonal."""
+        """Return the evidence for each source row with each target row, shape (len(rows), len(rows)); ``evidence`` on the diagonal."""
         scale = np.maximum(np.sqrt(self.row_sd[rows][:, None] * self.column_sd[rows]), 1e-12)
         table = (self._correlations(rows, rows) - self.row[rows][:, None] - self.column[rows]) / scale
         np.fill_diagonal(table, self.evidence[rows])
         return table
 
     def _correlations(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Correlation of K[i, k] and L[k, j] over all k other than i and j (K and L are centered: a whole row sums to 0)."""
+        """Return the correlation of K[i, k] and L[k, j] over all k other than i and j (K and L are centered: a whole row sums to 0)."""
         K, L = self.x[i] @ self.x[j].T, self.y[i] @ self.y[j].T
         a, b = self.x_own[i][:, None], self.y_own[j]
         inner = self.predicted[i] @ self.y[j].T - a * L - K * b - (a + K) * (L + b) / (self.n - 2)
@@ -124,7 +124,7 @@ class Agreement:
 
 
 def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in the coordinates of their principal directions, shortened to about the same size, and their sums of squares there."""
+    """Return rows in their principal coordinates, scaled to about the same variance, and the sum of squares of each coordinate."""
     Z = Z - Z.mean(axis=0)
     values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
     values = np.maximum(values, 0)
@@ -134,22 +134,24 @@ def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Norm of each row of the Gram matrix about its mean, without the diagonal."""
+    """Return the norm of each row of the Gram matrix about its mean, without the diagonal."""
     squares = np.square(z) @ variance - own**2 * (1 + 1 / (len(z) - 1))
     return np.sqrt(np.maximum(squares, 1e-24))
 
 
 def _log_t(x: np.ndarray, df: int) -> np.ndarray:
-    """Log density of Student's t; implemented here because importing ``scipy.stats`` takes longer than a fit."""
+    """Return the log density of Student's t; implemented here because importing ``scipy.stats`` takes longer than a fit."""
     size = lgamma((df + 1) / 2) - lgamma(df / 2) - 0.5 * np.log(df * pi)
     return size - (df + 1) / 2 * np.log1p(x * x / df)
 
 
 def _log_true(evidence: np.ndarray, center: float, spread: float) -> np.ndarray:
+    """Return the log density of the evidence of true pairs."""
     return _log_t((evidence - center) / spread, _TRUE_TAIL) - np.log(spread)
 
 
 def _spread(raw: float, n: int) -> float:
+    """Return the spread of n true pairs, shrunk toward that of wrong ones."""
     return float(np.sqrt((n * raw**2 + _PRIOR_ROWS) / (n + _PRIOR_ROWS)))
 
 
@@ -159,7 +161,7 @@ def _exchanged(agreement: Agreement) -> np.ndarray:
     center, quarter = np.median(evidence), np.sort(evidence)[n // 4]
     spread = _spread((center - quarter) / 0.6745, n)
     rows = np.argsort(evidence, kind="stable")[:_CANDIDATES]
-    # Above the median a pair is as likely to be true as can be: the density decreases there, but the evidence does not.
+    # Above the median, more evidence cannot make a pair less likely to be true, although the density decreases there.
     table = np.minimum(agreement.among(rows), center)
     ratio = np.clip(_log_true(table, center, spread) - _log_t(table, _WRONG_TAIL), -_MOST, _MOST)
     gain = ratio - np.diag(ratio)[:, None] - np.log(n)
@@ -191,22 +193,22 @@ def _own_probability(evidence: np.ndarray) -> np.ndarray:
     for k in range(1, n // 3 + 1):
         if ordered[k - 1] > _AS_RANDOM:
             break
-        right = ordered[k:]
-        m = len(right)
-        center = right[m // 2]
-        spread = _spread(max((center - right[m // 4]) / 0.6745, (center - right[m // 10]) / 1.2816), m)
+        others = ordered[k:]
+        m = len(others)
+        center = others[m // 2]
+        spread = _spread(max((center - others[m // 4]) / 0.6745, (center - others[m // 10]) / 1.2816), m)
         if center < _CLEAR * spread:
             continue
         low = np.maximum(ordered[:k], 0)
-        total = (_log_t(low, _WRONG_TAIL) - _log_true(ordered[:k], center, spread)).sum()
-        total -= lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
-        if total >= best:
-            best, found = total, (center, spread)
+        gain = (_log_t(low, _WRONG_TAIL) - _log_true(ordered[:k], center, spread)).sum()
+        gain -= lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+        if gain >= best:
+            best, found = gain, (center, spread)
     probability = np.zeros(n)
     if found is None:
         return probability
     center, spread = found
-    # A group of wrong pairs was found; by chance its other members may be closer to the true ones.
+    # There are wrong pairs; some of them may by chance be closer to the true ones than those counted so far.
     rows = np.flatnonzero((evidence <= 2 * _AS_RANDOM) & (evidence <= center - 3.5 * spread))
     share = len(rows) / n
     wrong = share * np.exp(-np.square(np.maximum(evidence[rows], 0)) / 2) / np.sqrt(2 * pi)

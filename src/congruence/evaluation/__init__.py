@@ -14,7 +14,18 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
-from congruence.evaluation._base import Ranking, Score, Scores, labels_of, rankings, retrieval_first, shared_codes
+from congruence.evaluation._base import (
+    Ranking,
+    Score,
+    Scores,
+    ensembled_prompts,
+    labels_of,
+    map_for,
+    rankings,
+    retrieval_first,
+    shared_codes,
+    with_vectors,
+)
 from congruence.evaluation.comparison import Comparison, Difference, compare_maps
 from congruence.evaluation.controls import ControlRows, chance_at_k, control_rows
 from congruence.evaluation.exposure import Exposure, measure_exposure
@@ -23,7 +34,6 @@ from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.metrics import (
     Hubness,
     class_retrieval,
-    ensemble_prompts,
     paired_cosine,
     paired_distance,
     zero_shot_accuracy,
@@ -85,7 +95,7 @@ def evaluate(
     Raises
     ------
     InputError
-        If nothing can be measured, or only one of source and target is a mapping.
+        If nothing can be measured, only one of source and target is a mapping, or images or prompts have no class.
     SpaceMismatchError, DirectionError, ModalityError
         If the embeddings do not belong to the map's spaces or modalities.
     IdError, ShapeError, DtypeError, NotFiniteError
@@ -121,7 +131,7 @@ def evaluate(
                 f"Got {items.space.modality} vectors for the modality {modality!r}; expected {modality} vectors. Pass them under the key {items.space.modality!r}."
             )
     source, target = ({m: items.by_text() for m, items in side.items()} for side in (source, target))
-    labels, prompt_labels = (None if one is None else text_keys(one) for one in (labels, prompt_labels))
+    labels, prompt_labels = (None if side is None else text_keys(side) for side in (labels, prompt_labels))
     if isinstance(mapping, TwoSidedMap):
         return evaluate_joint(
             mapping, source, target, labels=labels, prompt_labels=prompt_labels, center=center, hubness=hubness
@@ -134,13 +144,16 @@ def evaluate(
     notes: list[str] = []
     for side in sides.values():
         if "text" in side and prompt_labels is not None:
-            side["text"] = _prototypes(side["text"], prompt_labels)
-    aligned = {m: _map_items(mapping, m, items) for m, items in sides["source"].items()}
+            vectors, classes = ensembled_prompts(side["text"], prompt_labels)
+            side["text"] = Embeddings(vectors, ids=classes, space=side["text"].space)
+    aligned = {
+        m: with_vectors(items, map_for(mapping, m).transform(items.vectors)) for m, items in sides["source"].items()
+    }
     rows: list[Score] = []
-    ways = rankings(center, hubness)
+    variants = rankings(center, hubness)
     for modality in sides["source"]:
         if modality in sides["target"]:
-            rows += _within(mapping, modality, sides, aligned, labels if modality == "image" else None, ways)
+            rows += _within(mapping, modality, sides, aligned, labels if modality == "image" else None, variants)
     rows += _across(mapping, sides, aligned, labels, notes, rankings(True, hubness))
     if not rows:
         raise InputError(
@@ -149,31 +162,8 @@ def evaluate(
     covered = {}
     if isinstance(mapping, OrthogonalMap):
         for m, items in sides["source"].items():
-            covered[m] = float(mapping.for_modality(_known(mapping, m)).covered_share(items.vectors).mean())
-    return Scores(retrieval_first(rows), covered, notes + ways[-1].notes)
-
-
-def _known(mapping: Map, modality: str) -> str | None:
-    """Return the modality if the map has means for it; otherwise None, so that the map's default means are used."""
-    if isinstance(mapping, OrthogonalMap) and modality not in mapping.modality_means_:
-        return None
-    return modality
-
-
-def _map_items(mapping: Map, modality: str, items: Embeddings) -> Embeddings:
-    vectors = mapping.for_modality(_known(mapping, modality)).transform(items.vectors)
-    return Embeddings(vectors, ids=items.ids if items.has_ids else None, allow_zero_rows=True)
-
-
-def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
-    kept = np.array([i in labels for i in prompts.ids.tolist()])
-    if not kept.any():
-        raise InputError(
-            "Got prompts without classes; expected the class of each prompt, by id. Pass prompt_labels=… whose keys are the ids of the texts."
-        )
-    prompts = prompts.take(kept)
-    vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[i] for i in prompts.ids.tolist()]))
-    return Embeddings(vectors, ids=classes, space=prompts.space)
+            covered[m] = float(map_for(mapping, m).covered_share(items.vectors).mean())
+    return Scores(retrieval_first(rows), covered, notes + variants[-1].notes)
 
 
 class _Both(TypedDict):
@@ -197,46 +187,48 @@ def _within(
     sides: Mapping[str, Mapping[str, Embeddings]],
     aligned: Mapping[str, Embeddings],
     labels: Mapping[str, str] | None,
-    ways: list[Ranking],
+    variants: list[Ranking],
 ) -> list[Score]:
     """Compare the same items in both models: class retrieval, cosine and distance."""
     raw = Pairs.join(sides["source"][modality], sides["target"][modality])
-    moved = Pairs.join(aligned[modality], sides["target"][modality])
+    mapped = Pairs.join(aligned[modality], sides["target"][modality])
     same_width = raw.source.dim == raw.target.dim
-    classes = labels_of(moved.target if moved.target.has_ids else moved.source, labels)
-    what = (f"aligned {modality}", f"target {modality}")
+    classes = labels_of(mapped.target if mapped.target.has_ids else mapped.source, labels)
+    names = (f"aligned {modality}", f"target {modality}")
     n = len(raw)
 
     def both(fn: Callable[[np.ndarray, np.ndarray], float]) -> _Both:
-        return {"after": fn(*moved), "before": fn(*raw) if same_width else None, "n": n}
+        return {"after": fn(*mapped), "before": fn(*raw) if same_width else None, "n": n}
 
-    controls = control_rows(mapping.for_modality(_known(mapping, modality)), raw.source.vectors, raw.target.vectors)
+    controls = control_rows(map_for(mapping, modality), raw.source.vectors, raw.target.vectors)
     _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
     rows: list[Score] = []
-    for way in ways:
-        if way.center and n < 2:  # a single row minus its mean is zero
+    for variant in variants:
+        if variant.center and n < 2:  # a single row minus its mean is zero
             continue
 
-        def found(queries: np.ndarray, gallery: np.ndarray, way: Ranking = way, *, exclude_self: bool = False) -> float:
-            return class_retrieval(queries, gallery, group, exclude_self=exclude_self, **way.options)
+        def retrieval(
+            queries: np.ndarray, gallery: np.ndarray, variant: Ranking = variant, *, exclude_self: bool = False
+        ) -> float:
+            return class_retrieval(queries, gallery, group, exclude_self=exclude_self, **variant.options)
 
         alone = raw.target.vectors
         rows.append(
             Score(
-                f"retrieval{way.suffix}",
-                *what,
-                **both(found),
-                target=found(alone, alone) if way.hubness else 1.0,
+                f"retrieval{variant.suffix}",
+                *names,
+                **both(retrieval),
+                target=retrieval(alone, alone) if variant.hubness else 1.0,
                 chance=chance_at_k(sizes[group], n),
             )
         )
         if len(sizes) < n:
             # With several items per class, the query's own counterpart makes the task too easy; exclude it as well.
-            other = partial(found, exclude_self=True)
+            other = partial(retrieval, exclude_self=True)
             rows.append(
                 Score(
-                    f"retrieval_other{way.suffix}",
-                    *what,
+                    f"retrieval_other{variant.suffix}",
+                    *names,
                     **both(other),
                     source=other(raw.source.vectors, raw.source.vectors),
                     target=other(alone, alone),
@@ -244,18 +236,18 @@ def _within(
                 )
             )
     rows.append(
-        Score("cosine", *what, **both(paired_cosine), **_controlled(controls, paired_cosine, moved), target=1.0)
+        Score("cosine", *names, **both(paired_cosine), **_controlled(controls, paired_cosine, mapped), target=1.0)
     )
     rows.append(
-        Score("distance", *what, **both(paired_distance), **_controlled(controls, paired_distance, moved), target=0.0)
+        Score("distance", *names, **both(paired_distance), **_controlled(controls, paired_distance, mapped), target=0.0)
     )
     return rows
 
 
-def _controlled(controls: ControlRows, fn: Callable[[np.ndarray, np.ndarray], float], moved: Pairs) -> _Controlled:
+def _controlled(controls: ControlRows, fn: Callable[[np.ndarray, np.ndarray], float], mapped: Pairs) -> _Controlled:
     """Return the columns of a result line that hold its controls."""
-    found = controls.score(lambda rows: fn(rows, moved.target.vectors))
-    return {"control_constant": found.constant, "control_random_rotation": found.random_rotation}
+    scores = controls.score(lambda rows: fn(rows, mapped.target.vectors))
+    return {"control_constant": scores.constant, "control_random_rotation": scores.random_rotation}
 
 
 def _across(
@@ -264,7 +256,7 @@ def _across(
     aligned: Mapping[str, Embeddings],
     labels: Mapping[str, str] | None,
     notes: list[str],
-    ways: list[Ranking],
+    variants: list[Ranking],
 ) -> list[Score]:
     """Classify images by texts, for every combination of models that the embeddings allow."""
     spaces = {("source", m): items for m, items in sides["source"].items() if m in ("image", "text")}
@@ -275,7 +267,7 @@ def _across(
     if from_data and any(m == "image" for _, m in spaces) and any(m == "text" for _, m in spaces):
         notes.append(f"Centered scores use the mean of the evaluated rows for: {', '.join(from_data)}.")
 
-    def accuracy(image: str, text: str, way: Ranking) -> tuple[float | None, int]:
+    def accuracy(image: str, text: str, variant: Ranking) -> tuple[float | None, int]:
         a, b = spaces.get((image, "image")), spaces.get((text, "text"))
         if a is None or b is None or a.dim != b.dim:
             return None, 0
@@ -285,11 +277,11 @@ def _across(
         if not known.any():
             raise InputError(
                 f"Got no image whose class is among the texts (image classes {name_rows(np.arange(1), wanted)}, …; texts {name_rows(np.arange(1), b.ids)}, …); "
-                "expected common names. Pass labels=… that name classes as the texts' ids do."
+                "expected classes with the names of texts. Pass labels=… whose values are ids of the texts."
             )
-        middle = (centers[image, "image"][0], centers[text, "text"][0]) if way.center else None
+        center = (centers[image, "image"][0], centers[text, "text"][0]) if variant.center else None
         value = zero_shot_accuracy(
-            a.vectors[known], b.vectors, of_image[known], of_text, center=middle, hubness=way.hubness
+            a.vectors[known], b.vectors, of_image[known], of_text, center=center, hubness=variant.hubness
         )
         return value, int(known.sum())
 
@@ -299,19 +291,19 @@ def _across(
         ("target", "aligned", ("target", "source")),
         ("aligned", "aligned", None),
     ):
-        for way in ways:
-            after, n = accuracy(image, text, way)
+        for variant in variants:
+            after, n = accuracy(image, text, variant)
             if after is None:
                 continue
             rows.append(
                 Score(
-                    f"zero_shot{way.suffix}",
+                    f"zero_shot{variant.suffix}",
                     f"{image} image",
                     f"{text} text",
                     after=after,
-                    before=accuracy(*before, way)[0] if before else None,
-                    source=accuracy("source", "source", way)[0],
-                    target=accuracy("target", "target", way)[0],
+                    before=accuracy(*before, variant)[0] if before else None,
+                    source=accuracy("source", "source", variant)[0],
+                    target=accuracy("target", "target", variant)[0],
                     n=n,
                     chance=1 / len(spaces[text, "text"]),
                 )
@@ -320,7 +312,7 @@ def _across(
 
 
 def _center(mapping: Map, key: tuple[str, str], items: Embeddings) -> tuple[np.ndarray, bool]:
-    """Return a modality's mean on one side and whether the map knows it (if not, it is the mean of the given rows)."""
+    """Return a modality's mean on one side, and whether it is the map's own (otherwise it is the mean of the evaluated rows)."""
     side, modality = key
     means = mapping.modality_means_.get(modality) if isinstance(mapping, OrthogonalMap) else None
     if means is None:

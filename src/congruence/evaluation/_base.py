@@ -12,11 +12,14 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import shorten
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
-from congruence.metrics import Hubness
+from congruence.maps import Map, OrthogonalMap
+from congruence.metrics import Hubness, ensemble_prompts
 from congruence.metrics.hubness import as_hubness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from congruence._utils.typing import RowsLike
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Ranking:
-    """A variant of the search used in a line of retrieval.
+    """A variant of retrieval: with or without centering and a correction for hubs.
 
     Attributes
     ----------
@@ -82,7 +85,7 @@ class Ranking:
 
     @property
     def notes(self) -> list[str]:
-        """Return notes on the rows from which its means and its query bank are computed."""
+        """Notes on the rows from which its means and its query bank are computed."""
         notes = (
             ["Centered retrieval subtracts the mean of the evaluated rows, on each side its own."]
             if self.center
@@ -96,7 +99,7 @@ class Ranking:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return the arguments of a retrieval measure."""
+        """Arguments of a retrieval measure."""
         return {"center": self.center, "hubness": self.hubness}
 
 
@@ -110,7 +113,7 @@ def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
     """
     correction = as_hubness(hubness)
     corrections = (None,) if correction is None else (None, correction)
-    return [Ranking(centered, one) for one in corrections for centered in ((False, True) if center else (False,))]
+    return [Ranking(centered, kind) for kind in corrections for centered in ((False, True) if center else (False,))]
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class Scores:
         table: list[tuple[str, ...]] = [("score", "before", "after", "source", "target", "chance")]
         for row in self.rows:
             numbers = (row.before, row.after, row.source, row.target, row.chance)
-            cells = ("-" if one is None else f"{one:.3f}" for one in numbers)
+            cells = ("-" if number is None else f"{number:.3f}" for number in numbers)
             table.append((f"{row.metric}: {row.query}, {row.against}", *cells))
         width = max(len(line[0]) for line in table)
         lines = (line[0].ljust(width) + "".join(cell.rjust(8) for cell in line[1:]) for line in table)
@@ -170,6 +173,7 @@ class Scores:
         Raises
         ------
         KeyError
+            If there is no such line.
         """
         for row in self.rows:
             if (row.metric, row.query, row.against) == (metric, query, against):
@@ -187,7 +191,7 @@ def retrieval_first(rows: list[Score]) -> list[Score]:
 
 
 def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray:
-    """Return the class of each image (its id, if no labels are given); raise an error for images without one."""
+    """Return the class of each image: its label or, without labels, its id. Raises InputError for images without a label."""
     if labels is None:
         return items.ids
     missing = [i for i in items.ids.tolist() if i not in labels]
@@ -203,3 +207,30 @@ def shared_codes(*sides: np.ndarray) -> list[np.ndarray]:
     texts = np.concatenate([id_texts(side) for side in sides])
     codes = np.unique(texts, return_inverse=True)[1].reshape(-1)
     return np.split(codes, np.cumsum([len(side) for side in sides])[:-1])
+
+
+def labeled_prompts(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
+    """Return the prompts that have a class. Raises InputError if none has."""
+    kept = np.array([name in labels for name in prompts.ids.tolist()])
+    if not kept.any():
+        raise InputError(
+            "Got prompts without classes; expected the class of each prompt, by id. Pass prompt_labels=… whose keys are the ids of the texts."
+        )
+    return prompts.take(kept)
+
+
+def ensembled_prompts(prompts: Embeddings, labels: Mapping[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ensemble of each class's prompts and the classes; prompts without a class are left out. Raises InputError if none has one."""
+    prompts = labeled_prompts(prompts, labels)
+    return ensemble_prompts(prompts.vectors, np.array([labels[name] for name in prompts.ids.tolist()]))
+
+
+def map_for(mapping: Map, modality: str) -> Map:
+    """Return the map set to a modality or, if it has no means of this modality, to its default means."""
+    unknown = isinstance(mapping, OrthogonalMap) and modality not in mapping.modality_means_
+    return mapping.for_modality(None if unknown else modality)
+
+
+def with_vectors(rows: Embeddings, vectors: RowsLike) -> Embeddings:
+    """Return other vectors of the same items, with the ids of the rows."""
+    return Embeddings(vectors, ids=rows.ids if rows.has_ids else None, allow_zero_rows=True)

@@ -1,4 +1,4 @@
-"""Prepare the rows two maps are compared on: read, check, keep rows held out by both, and map."""
+"""Prepare the rows on which two maps are compared: read and check them, keep those held out by both maps, and map them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from congruence._inputs import UNNAMED, as_embeddings, by_modality
 from congruence._utils.ids import id_texts
 from congruence.embeddings import Embeddings, check_space
 from congruence.errors import InputError, ModalityError
+from congruence.evaluation._base import ensembled_prompts, map_for, with_vectors
 from congruence.evaluation.query_scores import Mapped
-from congruence.maps import Map, OrthogonalMap, TwoSidedMap
-from congruence.metrics import ensemble_prompts
+from congruence.maps import Map, TwoSidedMap
 from congruence.splits import Split
 
 if TYPE_CHECKING:
@@ -52,28 +52,28 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
     InputError
         If a map is passed without source rows.
     SpaceMismatchError, DirectionError, ModalityError, ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; vectors belong to another space; vectors belong to
-        the map's target; or the modality does not fit.
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; or vectors belong to another space, to the other side of
+        the map, or to another modality.
     """
     if source is None and models:
         raise InputError(
-            f"Got source=None for the map {next(iter(models))}; expected the rows it is to map. Pass source=…, or mapped rows instead of the map."
+            f"Got source=None for the map {next(iter(models))}; expected the rows to map. Pass source=…, or mapped rows instead of the map."
         )
     if source is None:
         if not isinstance(target, Mapping):
             rows = as_embeddings(target, "target")
             target = {modality or rows.space.modality or UNNAMED: rows}
-        found: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] = (
+        rows_of: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] = (
             {},
             {m: as_embeddings(rows, f"target[{m!r}]") for m, rows in target.items()},
         )
     else:
         first = next(iter(models.values()), None)
         known = {} if first is None else {"spaces": (first.source_space_, first.target_space_)}
-        found = by_modality(source, target, modality, **known)
+        rows_of = by_modality(source, target, modality, **known)
     sides = {
         side: {m: rows.by_text() for m, rows in items.items()}
-        for side, items in zip(("source", "target"), found, strict=True)
+        for side, items in zip(("source", "target"), rows_of, strict=True)
     }
     for side, items in sides.items():
         for m, rows in items.items():
@@ -81,8 +81,8 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
                 raise ModalityError(
                     f"Got {rows.space.modality} vectors for the modality {m!r}; expected {m} vectors. Pass them under the key {rows.space.modality!r}."
                 )
-            for one in models.values():
-                spaces = (one.source_space_, one.target_space_)
+            for mapping in models.values():
+                spaces = (mapping.source_space_, mapping.target_space_)
                 check_space(rows.space, *(spaces if side == "source" else spaces[::-1]), modality=False)
     return sides
 
@@ -119,17 +119,17 @@ def unseen_rows(
     if fitted_rows == "keep":
         return sides, notes
     kept = {side: dict(items) for side, items in sides.items()}
-    for name, one in models.items():
-        if "holdout" not in one.scores_:
+    for name, mapping in models.items():
+        if "holdout" not in mapping.scores_:
             notes.append(
-                f"{name} was fitted without held-out pairs: whether its own are among these rows is not known."
+                f"{name} was fitted without held-out pairs: whether its anchors are among these rows is not known."
             )
             continue
-        rule = Split.from_dict(one.scores_["holdout"])
-        joins = isinstance(one, TwoSidedMap)
-        fitted = one.source_space_.modality
-        if joins and one.target_space_.modality != fitted:
-            fitted = "image"  # of images and texts that were fitted, images are what has labels
+        split = Split.from_dict(mapping.scores_["holdout"])
+        joint = isinstance(mapping, TwoSidedMap)
+        fitted = mapping.source_space_.modality
+        if joint and mapping.target_space_.modality != fitted:
+            fitted = "image"  # if it was fitted on images and texts, the labels are those of images
         for side, items in kept.items():
             for m, rows in items.items():
                 if labels is not None and fitted not in (None, m):
@@ -138,12 +138,12 @@ def unseen_rows(
                     notes.append(f"The {side}'s {m} rows have no ids: whether {name} was fitted on them is not known.")
                     continue
                 ids = id_texts(rows.ids)
-                if m == "text" and prompt_labels and joins:
-                    ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text goes with its image
-                unseen = rule.held_out(ids)
+                if m == "text" and prompt_labels and joint:
+                    ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text stays with its image
+                unseen = split.held_out(ids)
                 if fitted_rows == "refuse" and not unseen.all():
                     raise InputError(
-                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been fitted on; expected rows it held out. "
+                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been fitted on; expected rows that it held out. "
                         "Pass fitted_rows='drop' to leave them out, or fitted_rows='keep' if they are new items."
                     )
                 if not unseen.any():
@@ -178,9 +178,13 @@ def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels:
     """
     target = dict(sides["target"])
     if isinstance(given, Map):
-        aligned = {m: _map(given, m, rows) for m, rows in sides["source"].items() if _takes(given, m)}
+        aligned = {
+            m: with_vectors(rows, map_for(given, m).transform(rows.vectors))
+            for m, rows in sides["source"].items()
+            if _applies_to(given, m)
+        }
         if isinstance(given, TwoSidedMap):
-            target = {m: _like(rows, given.transform_target(rows.vectors)) for m, rows in target.items()}
+            target = {m: with_vectors(rows, given.transform_target(rows.vectors)) for m, rows in target.items()}
     elif isinstance(given, Mapping):
         aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in given.items()}
     elif len(target) == 1:
@@ -192,31 +196,12 @@ def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels:
     if prompt_labels is not None:
         for side in (aligned, target):
             if "text" in side:
-                side["text"] = _prototypes(side["text"], prompt_labels)
+                vectors, classes = ensembled_prompts(side["text"], prompt_labels)
+                side["text"] = Embeddings(vectors, ids=classes, allow_zero_rows=True)
     return Mapped(name, given if isinstance(given, Map) else None, aligned, target)
 
 
-def _takes(mapping: Map, modality: str) -> bool:
+def _applies_to(mapping: Map, modality: str) -> bool:
     """Return whether a map applies to a modality; a cross-modal map applies to the source's only."""
     ours, theirs = mapping.source_space_.modality, mapping.target_space_.modality
     return not isinstance(mapping, TwoSidedMap) or ours == theirs or ours in (None, modality)
-
-
-def _map(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
-    unknown = isinstance(mapping, OrthogonalMap) and modality not in mapping.modality_means_
-    return _like(rows, mapping.for_modality(None if unknown else modality).transform(rows.vectors))
-
-
-def _like(rows: Embeddings, vectors: RowsLike) -> Embeddings:
-    return Embeddings(vectors, ids=rows.ids if rows.has_ids else None, allow_zero_rows=True)
-
-
-def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
-    kept = np.array([name in labels for name in prompts.ids.tolist()])
-    if not kept.any():
-        raise InputError(
-            "Got prompts without classes; expected the class of each prompt, by id. Pass prompt_labels=… whose keys are the ids of the texts."
-        )
-    prompts = prompts.take(kept)
-    vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[name] for name in prompts.ids.tolist()]))
-    return Embeddings(vectors, ids=classes, allow_zero_rows=True)

@@ -33,8 +33,8 @@ class Difference:
     metric : str
         ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as in
         :class:`~congruence.evaluation.Score`. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest.
-        ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, excluding the
-        item itself left out.
+        ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving
+        out the item itself.
     query, against : str
         Kind of the queries, and of the rows that are searched.
     first_name, second_name : str
@@ -216,30 +216,30 @@ def compare_maps(
     check_positive(permutations, "permutations", integer=True)
     if not 0 < level < 1:
         raise ParameterError(f"Got level={level!r}; expected a number between 0 and 1. Pass level=0.95, for example.")
-    given = _named(name, A, B)
-    models = {key: one for key, one in given.items() if isinstance(one, Map)}
-    for one in models.values():
-        one._check_fitted()
-    labels, prompt_labels = (None if one is None else text_keys(one) for one in (labels, prompt_labels))
+    compared = _named(name, A, B)
+    models = {key: mapping for key, mapping in compared.items() if isinstance(mapping, Map)}
+    for mapping in models.values():
+        mapping._check_fitted()
+    labels, prompt_labels = (None if side is None else text_keys(side) for side in (labels, prompt_labels))
     sides = read_sides(models, source, target, modality)
     label_of = _labels_by_id(groups, sides["source"] or sides["target"])
     sides, notes = unseen_rows(models, sides, labels, prompt_labels, fitted_rows)
-    maps = [mapped_rows(key, one, sides, prompt_labels) for key, one in given.items()]
-    found = _score(maps, sides, labels, k)
-    known = list(dict.fromkeys(name for scores in found for name in scores.scores))
-    missing = [name for name in metrics or () if name not in known]
+    maps = [mapped_rows(key, rows, sides, prompt_labels) for key, rows in compared.items()]
+    scored = _score(maps, sides, labels, k)
+    measured = list(dict.fromkeys(name for scores in scored for name in scores.scores))
+    missing = [name for name in metrics or () if name not in measured]
     if missing:
         raise ParameterError(
-            f"Got metrics with {missing[0]!r}; expected some of {', '.join(known)}, which these rows allow. Pass metrics=… with names of these alone."
+            f"Got metrics with {missing[0]!r}; expected some of {', '.join(measured)}, which can be measured on these rows. Pass metrics=… with these names only."
         )
     rng = np.random.default_rng(random_state)
     lines: list[dict[str, Any]] = []
-    for scores in found:
+    for scores in scored:
         chosen = [name for name in scores.scores if metrics is None or name in metrics]
         if chosen:
-            together = _groups(groups, label_of, scores)
+            group = _groups(groups, label_of, scores)
             lines += _differences(
-                [one.name for one in maps], scores, chosen, together, (level, draws, permutations), rng
+                [side.name for side in maps], scores, chosen, group, (level, draws, permutations), rng
             )
     adjusted = holm(np.array([line["p_value"] for line in lines]))
     rows = [Difference(**line, adjusted_p_value=float(p)) for line, p in zip(lines, adjusted, strict=True)]
@@ -247,9 +247,9 @@ def compare_maps(
 
 
 def _named(name: str, A: Any, B: Any) -> dict[str, Any]:
-    """Return what is compared, by name, the first map first."""
-    several = isinstance(B, Mapping) and any(isinstance(one, Map) for one in B.values())
-    others = {str(other): one for other, one in B.items()} if several else {"B": B}
+    """Return the maps, or mapped rows, by name, the first one first. Raises ParameterError if a name is repeated."""
+    several = isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values())
+    others = {str(other): value for other, value in B.items()} if several else {"B": B}
     if name in others:
         raise ParameterError(f"Got {name!r} as the name of two maps; expected different ones. Pass another name=….")
     return {name: A, **others}
@@ -267,7 +267,7 @@ def _labels_by_id(groups: Any, side: Mapping[str, Embeddings]) -> dict[str, Any]
     if rows is None:
         sizes = ", ".join(str(len(items)) for items in side.values())
         raise ShapeError(
-            f"Got {len(groups)} groups for {sizes} rows; expected one a row. Pass groups=… with a label for each row, or by id."
+            f"Got {len(groups)} groups for {sizes} rows; expected one per row. Pass groups=… with a label for each row, or by id."
         )
     return dict(zip(id_texts(rows.ids).tolist(), np.asarray(groups).tolist(), strict=True))
 
@@ -279,12 +279,12 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: Query
     if label_of is None:
         labels = duplicate_groups(scores.vectors)
     else:
-        alone = [name for name in scores.ids.tolist() if name not in label_of]
-        if len(alone) == len(scores.ids):  # the labels are those of images, and the queries are texts
+        missing = [name for name in scores.ids.tolist() if name not in label_of]
+        if len(missing) == len(scores.ids):  # the labels are those of images, and the queries are texts
             return None
-        if alone:
+        if missing:
             raise InputError(
-                f"Got {len(alone)} queries without a group ({alone[0]!r}, …); expected one for each. Pass groups=… with the group of every id."
+                f"Got {len(missing)} queries without a group ({missing[0]!r}, …); expected one for each. Pass groups=… with the group of every id."
             )
         labels = np.unique(np.array([str(label_of[name]) for name in scores.ids.tolist()]), return_inverse=True)[1]
     return labels if len(np.unique(labels)) < len(labels) else None
@@ -294,25 +294,25 @@ def _score(
     maps: list[Mapped], sides: Mapping[str, Mapping[str, Embeddings]], labels: Mapping[str, str] | None, k: int
 ) -> list[QueryScores]:
     """Score every query that all maps can answer."""
-    found = []
+    scored = []
     for m, native in sides["target"].items():
-        if all(m in one.aligned and m in one.target for one in maps):
+        if all(m in side.aligned and m in side.target for side in maps):
             source = sides["source"].get(m)
-            found.append(within(maps, m, native, source, labels if m == "image" else None, k))
+            scored.append(within(maps, m, native, source, labels if m == "image" else None, k))
     for which in (("aligned", "target"), ("target", "aligned")):
         scores = across(maps, which, sides["source"], labels)
         if scores is not None:
-            found.append(scores)
-    if not found:
+            scored.append(scores)
+    if not scored:
         raise InputError(
             "Got embeddings between which nothing can be compared; expected the same items in both models, or images of one and texts of the other. Pass the same items, with the same ids, for both."
         )
-    return found
+    return scored
 
 
 def _differences(
     names: list[str],
-    found: QueryScores,
+    queries: QueryScores,
     metrics: list[str],
     groups: np.ndarray | None,
     settings: tuple[float, int, int],
@@ -320,7 +320,7 @@ def _differences(
 ) -> list[dict[str, object]]:
     """Compare the first map with every other on each measure of the same queries."""
     level, draws, permutations = settings
-    scores = np.stack([found.scores[name] for name in metrics], axis=2)  # (queries, maps, measures)
+    scores = np.stack([queries.scores[name] for name in metrics], axis=2)  # (queries, maps, measures)
     n, lines = len(scores), []
     for other in range(1, len(names)):
         first, second = scores[:, 0], scores[:, other]
@@ -334,8 +334,8 @@ def _differences(
             lines.append(
                 {
                     "metric": name,
-                    "query": found.query,
-                    "against": found.against,
+                    "query": queries.query,
+                    "against": queries.against,
                     "first_name": names[0],
                     "second_name": names[other],
                     "first": float(a.mean()),

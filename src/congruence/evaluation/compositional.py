@@ -1,4 +1,4 @@
-"""Is an image nearer its caption than a caption that is wrong in one detail? The SugarCrepe test, for embeddings of any model."""
+"""Measure how often an image is nearer to its caption than to one that is wrong in one detail: the SugarCrepe test, for embeddings of any model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "text_only_recall",
 ]
 
-#: Cosines this close to each other are one: sums of the same numbers in another order differ by so much in float32.
+#: Cosines that differ by at most this are ties: sums of the same numbers in another order differ by about as much in float32.
 TIE = 1e-6
 
 #: SugarCrepe's seven categories in words, in the order of its paper: the task, and what is replaced, added or swapped.
@@ -48,12 +48,12 @@ class TaskRecall:
     Attributes
     ----------
     task : str
-        ``"replace"``, ``"add"``, ``"swap"``; of swap ``"swap, order only"``, whose two captions have the same words, and ``"swap, other
-        words"``; and SugarCrepe's categories, ``"replace, object"`` and others of :data:`CATEGORY_NAMES`, where a task has several.
+        ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same words) and ``"swap, other
+        words"``; and SugarCrepe's categories, such as ``"replace, object"`` (:data:`CATEGORY_NAMES`), for tasks with several.
     n : int
         Number of items.
     binary : float
-        Share of images nearer their caption than the wrong one. Chance: 0.5.
+        Share of images that are nearer to their caption than to the wrong one. Chance: 0.5.
     choice : float
         The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
     options : int
@@ -147,7 +147,7 @@ def sugarcrepe_outcomes(
     Raises
     ------
     ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros; a parameter has an invalid value; or there are too few rows.
+        As for :func:`sugarcrepe_recall`.
     """
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
@@ -172,7 +172,7 @@ def _cosines(
 def text_only_recall(
     items: SugarCrepe, caption: np.ndarray, negative: np.ndarray, *, options: int = 5, random_state: int = 0
 ) -> list[TaskRecall]:
-    """Measure by task how often scores of the texts alone choose the correct caption: what can be achieved without looking at the image.
+    """Measure by task how often scores of the texts alone choose the correct caption, without the image.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def text_only_recall(
     Raises
     ------
     ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError
-        If arrays have the wrong shape or contain NaN or infinity; a parameter has an invalid value; or there are too few rows.
+        As for :func:`sugarcrepe_recall`.
     """
     right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
     for side, name in ((right, "caption"), (wrong, "negative")):
@@ -208,13 +208,13 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
     return [
         TaskRecall(
             task,
-            int(of.sum()),
-            float(binary[of].mean()),
-            float(choice[of].mean()),
+            int(mask.sum()),
+            float(binary[mask].mean()),
+            float(choice[mask].mean()),
             drawn.shape[1] + 2,
-            int(ties[of].sum()),
+            int(ties[mask].sum()),
         )
-        for task, of in _tasks(items)
+        for task, mask in _tasks(items)
     ]
 
 
@@ -237,7 +237,7 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
     Raises
     ------
     ParameterError, TooFewAnchorsError
-        If a parameter has an invalid value, or there are too few rows.
+        If ``options`` is below two, or a task does not have enough captions of other images to draw from.
     """
     check_seed(random_state)
     check_choices(options)
@@ -269,7 +269,7 @@ def check_choices(options: int) -> None:
     check_positive(options, "options", integer=True)
     if options < 2:
         raise ParameterError(
-            f"Got options={options}; expected two at least, a caption and a wrong one. Pass options=2 or more."
+            f"Got options={options}; expected at least 2, a caption and a wrong one. Pass options=2 or more."
         )
 
 
@@ -324,13 +324,13 @@ def _task_of(items: SugarCrepe) -> np.ndarray:
 
 
 def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
-    """Return the items of each task, those of swap in two parts, and those of each category where a task has several; only what is there."""
+    """Return a mask of the items of each task, of the two parts of swap, and of each category of tasks with several; empty ones are left out."""
     tasks, order = _task_of(items), same_words(items)
-    found = [(task, tasks == task) for task in ("replace", "add", "swap")]
+    parts = [(task, tasks == task) for task in ("replace", "add", "swap")]
     swap = tasks == "swap"
-    found += [("swap, order only", swap & order), ("swap, other words", swap & ~order)]
+    parts += [("swap, order only", swap & order), ("swap, other words", swap & ~order)]
     for category, words in CATEGORY_NAMES.items():
-        of = items.categories == category
-        if (tasks[~of] == category.partition("_")[0]).any():  # else the task's own line says the same
-            found.append((words, of))
-    return [(task, of) for task, of in found if of.any()]
+        mask = items.categories == category
+        if (tasks[~mask] == category.partition("_")[0]).any():  # otherwise it equals the line of the task
+            parts.append((words, mask))
+    return [(task, mask) for task, mask in parts if mask.any()]

@@ -1,4 +1,4 @@
-"""Reference values for scores: maps that know only the target's mean, and chance.
+"""Reference values for scores: maps that use only the means, and chance.
 
 Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high, and a mean cosine alone says
 little about a map. Two controls show how much of it is due to the means.
@@ -19,10 +19,10 @@ from congruence.metrics import paired_cosine
 
 __all__ = ["ControlRows", "Controls", "chance_at_k", "control_rows", "control_rows_of", "cosine_controls"]
 
-#: Random rotations a control is averaged over, and what fixes them.
+#: Number of random rotations over which a control is averaged, and their random seed.
 DRAWS, RANDOM_STATE = 5, 0
 
-#: A mean shorter than this, relative to the rows, has no direction a cosine could be taken with.
+#: A mean whose norm relative to the rows is at most this counts as zero, which has no direction.
 _NO_DIRECTION = 1e-9
 
 
@@ -117,14 +117,14 @@ class ControlRows:
 
 @dataclass(frozen=True)
 class Controls:
-    """A score of rows that contain only the target's mean.
+    """Scores of the two kinds of control rows.
 
     Attributes
     ----------
     constant : float or None
         Score with every mapped row replaced by the target's mean.
     random_rotation : float or None
-        Score with the rows rotated at random about the correct means, averaged over draws. Both are None if
+        Score with the rows rotated at random about the correct means, averaged over draws. Each is None if
         :class:`ControlRows` has no such rows.
     """
 
@@ -157,10 +157,10 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
                                                              For d_source < d_target a random isometry, for
                                                              d_source > d_target a random projection.
     other affine maps           z ↦ μ_B                      z ↦ μ_B + (f(z) − μ_B) Q: what the map f adds to the
-                                                             mean, turned at random. f may shrink it, a rotation
+                                                             mean, rotated at random. f may shrink it, a rotation
                                                              may not.
     nonlinear and joint-space   z ↦ ȳ                        z ↦ ȳ + (f(z) − f̄) Q, with f̄ and ȳ the means of the
-    maps                                                     rows at hand of either side, where they are compared
+    maps                                                     evaluated rows, in the space where they are compared
     ==========================  ===========================  =====================================================
 
     μ_A and μ_B are the means that the map itself uses, from its anchors. For a map without means (``center=False``) those of
@@ -176,12 +176,12 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     return control_rows_of(mapping.transform(X), mapping.transform_target(Y), center)
 
 
-def control_rows_of(moved: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
+def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
     """Return the rows that replace already mapped rows, when the map's own means are unknown.
 
     Parameters
     ----------
-    moved : ndarray, shape (n, d)
+    mapped : ndarray, shape (n, d)
         Mapped rows of the source.
     theirs : ndarray, shape (m, d)
         Rows that they are compared with.
@@ -192,9 +192,9 @@ def control_rows_of(moved: np.ndarray, theirs: np.ndarray, center: np.ndarray | 
     -------
     ControlRows
     """
-    about = moved.mean(axis=0, dtype=np.float64) if center is None else center
+    own = mapped.mean(axis=0, dtype=np.float64) if center is None else center
     target = theirs.mean(axis=0, dtype=np.float64) if center is None else center
-    return ControlRows(target, _lengths(moved, about), theirs.shape[1], center is None)
+    return ControlRows(target, _lengths(mapped, own), theirs.shape[1], center is None)
 
 
 def cosine_controls(
@@ -234,7 +234,7 @@ def cosine_controls(
     """
     theirs = mapping.transform_target(Y)
     rows = control_rows(mapping, X, Y)
-    return rows.score(lambda moved: paired_cosine(moved, theirs), draws=draws, random_state=random_state)
+    return rows.score(lambda mapped: paired_cosine(mapped, theirs), draws=draws, random_state=random_state)
 
 
 def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
@@ -270,4 +270,5 @@ def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
 
 
 def _lengths(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return the distance of each row from the mean."""
     return np.linalg.norm(rows - mean, axis=1)

@@ -129,7 +129,7 @@ def measure_exposure(
     TooFewAnchorsError
         If no vectors other than the pairs remain, or there are at most ``k + 1`` rows.
     IdError
-        If the text of a stored vector is not among the candidates.
+        If a stored vector has no label, or its text is not among the candidates.
     ShapeError
         If there are no ids and the numbers of texts and vectors differ, or queries have another width.
     DtypeError, NotFiniteError, ZeroRowError
@@ -157,9 +157,9 @@ def measure_exposure(
     for value, name in ((k, "k"), (draws, "draws")):
         check_positive(value, name, integer=True)
     check_positive(rounds, "rounds", integer=True, zero=True)
-    rows, offered = as_embeddings(store, "store"), as_embeddings(texts, "texts")
-    own = _own_text(rows, offered, None if labels is None else text_keys(labels))
-    X, Y = (_single(one.vectors) for one in (rows, offered))
+    rows, candidates = as_embeddings(store, "store"), as_embeddings(texts, "texts")
+    own = _own_text(rows, candidates, None if labels is None else text_keys(labels))
+    X, Y = (_unit_float32(side.vectors) for side in (rows, candidates))
     for p in pairs:
         if check_positive(p, "pairs", integer=True, zero=True) == 1:
             raise ParameterError(
@@ -175,7 +175,7 @@ def measure_exposure(
         )
     for spec in protections:
         check_protection(spec, X.shape[1])
-    asked = None if queries is None else _single(as_embeddings(queries, "queries").vectors)
+    asked = None if queries is None else _unit_float32(as_embeddings(queries, "queries").vectors)
     if asked is not None:
         check_width(asked.shape[1], X.shape[1], "the owner's search")
     lines = []
@@ -196,13 +196,13 @@ def measure_exposure(
                     raise TooFewAnchorsError(
                         f"Got pairs={p} that include the texts of all {len(X)} vectors; expected vectors with other texts, which remain to be matched. Pass a smaller pairs=…."
                     )
-                by_the_pairs, refined = link(protected.rows, Y, own, known, rounds, random_state + draw)
-                hits = [by_the_pairs.hits(1), refined.hits(1), refined.hits(k)]
-                found[p].append((others, [one[others] for one in hits]))
+                from_pairs, refined = link(protected.rows, Y, own, known, rounds, random_state + draw)
+                hits = [from_pairs.hits(1), refined.hits(1), refined.hits(k)]
+                found[p].append((others, [hit[others] for hit in hits]))
             if callback:
                 callback(1)
         for p in pairs:
-            shares = np.array([[one.mean() for one in hits] for _, hits in found[p]])
+            shares = np.array([[hit.mean() for hit in hits] for _, hits in found[p]])
             low, high = _interval(len(X), [(others, hits[1]) for others, hits in found[p]], random_state)
             by_pairs, best, at_k = map(float, shares.mean(axis=0))
             values = tuple(map(float, shares[:, 1]))
@@ -211,7 +211,7 @@ def measure_exposure(
     return lines
 
 
-def _single(vectors: np.ndarray) -> np.ndarray:
+def _unit_float32(vectors: np.ndarray) -> np.ndarray:
     """Return unit rows in float32, the usual precision of stores."""
     return normalize_rows(np.asarray(vectors, dtype=np.float64)).astype(np.float32)
 
@@ -226,10 +226,10 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
         return np.arange(len(store))
     names = id_texts(store.ids)
     if labels is not None:
-        alone = [name for name in names.tolist() if name not in labels]
-        if alone:
+        missing = [name for name in names.tolist() if name not in labels]
+        if missing:
             raise IdError(
-                f"Got {len(alone)} vectors without a label ({alone[0]!r}, …); expected one for each. Add their ids to labels=…."
+                f"Got {len(missing)} vectors without a label ({missing[0]!r}, …); expected one for each. Add their ids to labels=…."
             )
         names = id_texts([labels[name] for name in names.tolist()])
     own = id_rows(id_texts(texts.ids), names)
@@ -263,19 +263,19 @@ def _search_kept(
 
 def _interval(n: int, draws: list[tuple[np.ndarray, np.ndarray]], random_state: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a share measured on the same vectors in several draws."""
-    hits, there = np.zeros((len(draws), n)), np.zeros((len(draws), n))
+    hits, searched = np.zeros((len(draws), n)), np.zeros((len(draws), n))
     for place, (others, found) in enumerate(draws):
-        hits[place, others], there[place, others] = found, 1.0
+        hits[place, others], searched[place, others] = found, 1.0
     rng = np.random.default_rng([random_state, 2])
     parts = []
     for part in blocks(_RESAMPLES, 16 * n):
         size = part.stop - part.start
         times = rng.multinomial(len(draws), np.full(len(draws), 1 / len(draws)), size=size)
         weights = rng.multinomial(n, np.full(n, 1 / n), size=size).astype(float)
-        parts.append((times * (weights @ hits.T)).sum(axis=1) / (times * (weights @ there.T)).sum(axis=1))
+        parts.append((times * (weights @ hits.T)).sum(axis=1) / (times * (weights @ searched.T)).sum(axis=1))
     shares = np.concatenate(parts)
     low, high = np.quantile(shares, [0.025, 0.975])
-    share, m, z = hits.sum() / there.sum(), there.sum() / len(draws), 1.959964
+    share, m, z = hits.sum() / searched.sum(), searched.sum() / len(draws), 1.959964
     middle = (share + z**2 / (2 * m)) / (1 + z**2 / m)
     half = z * np.sqrt(share * (1 - share) / m + z**2 / (4 * m**2)) / (1 + z**2 / m)
     return float(min(low, max(middle - half, 0.0))), float(max(high, min(middle + half, 1.0)))

@@ -12,7 +12,16 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import InputError, ShapeError
-from congruence.evaluation._base import Ranking, Score, Scores, labels_of, rankings, retrieval_first, shared_codes
+from congruence.evaluation._base import (
+    Ranking,
+    Score,
+    Scores,
+    labeled_prompts,
+    labels_of,
+    rankings,
+    retrieval_first,
+    shared_codes,
+)
 from congruence.evaluation.controls import Controls, chance_at_k, control_rows_of
 from congruence.maps import TwoSidedMap
 from congruence.metrics import Hubness, ensemble_prompts, recall_at_k, zero_shot_accuracy
@@ -92,7 +101,9 @@ def evaluate_joint(
         for rows in items.values():
             mapping.side_of(replace(rows.space, modality=None), side)
         if prompt_labels is not None and "text" in items:
-            items["text"] = _labelled(items["text"], prompt_labels, notes)
+            texts, items["text"] = items["text"], labeled_prompts(items["text"], prompt_labels)
+            if missing := len(texts) - len(items["text"]):
+                notes.append(f"{missing} texts without a class were left out.")
     mapped = {
         "source": {
             m: mapping.transform(sides["source"][m].vectors) for m in _mapped_modalities(mapping, "source", sides)
@@ -103,7 +114,7 @@ def evaluate_joint(
         },
     }
     keys = _Keys(labels, prompt_labels)
-    ways = rankings(center, hubness)
+    variants = rankings(center, hubness)
     scores: list[Score] = []
     for ours, a in mapped["source"].items():
         for theirs, b in mapped["target"].items():
@@ -111,17 +122,16 @@ def evaluate_joint(
             cases = _cases(sides, (ours, theirs), (a, b), keys)
             if "after" not in cases:
                 continue
-            scores += _matched(names, cases, ways)
+            scores += _matched(names, cases, variants)
             if labels is not None and {ours, theirs} == {"image", "text"}:
-                turned = ours == "text"
-                sided = ((names[1], names[0]), _turned(cases)) if turned else (names, cases)
-                scores += [_zero_shot(*sided, way) for way in ways if _has_means(way, cases)]
+                images_first = ((names[1], names[0]), _swapped(cases)) if ours == "text" else (names, cases)
+                scores += [_zero_shot(*images_first, variant) for variant in variants if _has_means(variant, cases)]
     if not scores:
         raise InputError(
             "Got source and target embeddings without common ids or classes, so nothing can be measured; expected rows that have an id "
             "or a class in common. Pass the same ids on both sides, or labels=… of the images and prompt_labels=… of the texts."
         )
-    return Scores(retrieval_first(scores), {}, notes + ways[-1].notes)
+    return Scores(retrieval_first(scores), {}, notes + variants[-1].notes)
 
 
 def _mapped_modalities(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
@@ -131,17 +141,6 @@ def _mapped_modalities(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapp
         return list(sides[side])
     wanted = own if side == "source" else other
     return [m for m in sides[side] if wanted in (None, m)]
-
-
-def _labelled(texts: Embeddings, prompt_labels: Mapping[str, str], notes: list[str]) -> Embeddings:
-    kept = np.array([i in prompt_labels for i in texts.ids.tolist()])
-    if not kept.any():
-        raise InputError(
-            "Got prompts without classes; expected the class of each prompt, by id. Pass prompt_labels=… whose keys are the ids of the texts."
-        )
-    if not kept.all():
-        notes.append(f"{np.count_nonzero(~kept)} texts without a class were left out.")
-    return texts.take(kept)
 
 
 def _cases(
@@ -162,13 +161,14 @@ def _cases(
             continue
         try:
             own = keys.both(modalities, (items[ours], items[theirs]))
-        except ShapeError:  # rows without ids, and of different number
+        except ShapeError:  # rows without ids, whose numbers differ
             continue
         cases[side] = (_Rows(items[ours].vectors, own[0]), _Rows(items[theirs].vectors, own[1]))
     return {name: both for name, both in cases.items() if np.isin(both[0].keys, both[1].keys).any()}
 
 
-def _turned(cases: _Cases) -> _Cases:
+def _swapped(cases: _Cases) -> _Cases:
+    """Return the cases with queries and gallery exchanged."""
     return {name: (b, a) for name, (a, b) in cases.items()}
 
 
@@ -198,13 +198,13 @@ def _score(
     )
 
 
-def _matched(names: tuple[str, str], cases: _Cases, ways: Sequence[Ranking]) -> list[Score]:
+def _matched(names: tuple[str, str], cases: _Cases, variants: Sequence[Ranking]) -> list[Score]:
     """Return the scores of matching rows: their mean cosine, and retrieval in both directions."""
     a, b = cases["after"]
     _, ours, theirs = _counts(a.keys, b.keys)
     controls = control_rows_of(a.vectors, b.vectors).score(lambda rows: _mean_cosine(_Rows(rows, a.keys), b))
     scores = [_score("cosine", names, cases, _mean_cosine, int(ours @ theirs), controls=controls)]
-    for ranking in ways:
+    for ranking in variants:
         for k in RECALLS if _has_means(ranking, cases) else ():
             scores += _recalls(names, cases, ranking, k)
     return scores
@@ -222,14 +222,16 @@ def _has_means(ranking: Ranking, cases: _Cases) -> bool:
 def _recalls(names: tuple[str, str], cases: _Cases, ranking: Ranking, k: int) -> list[Score]:
     """Return recall at k in both directions and, for k = 1, also their mean."""
     scores = []
-    for way, both in ((names, cases), ((names[1], names[0]), _turned(cases))):
+    for direction, both in ((names, cases), ((names[1], names[0]), _swapped(cases))):
         queries, gallery = both["after"]
         if len(gallery.keys) >= k:
-            asked, found = np.unique(gallery.keys, return_counts=True)
-            known = queries.keys[np.isin(queries.keys, asked)]
-            chance = chance_at_k(found[np.searchsorted(asked, known)], len(gallery.keys), k)
+            keys, counts = np.unique(gallery.keys, return_counts=True)
+            known = queries.keys[np.isin(queries.keys, keys)]
+            chance = chance_at_k(counts[np.searchsorted(keys, known)], len(gallery.keys), k)
             recall = partial(_recall, k=k, ranking=ranking)
-            scores.append(_score(f"recall_at_{k}{ranking.suffix}", way, both, recall, len(known), k, chance=chance))
+            scores.append(
+                _score(f"recall_at_{k}{ranking.suffix}", direction, both, recall, len(known), k, chance=chance)
+            )
     if k == 1:
         scores.append(
             Score(
@@ -247,6 +249,7 @@ def _recalls(names: tuple[str, str], cases: _Cases, ranking: Ranking, k: int) ->
 
 
 def _mean(values: list[float | None]) -> float | None:
+    """Return the mean, or None if a value is missing."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if len(known) == len(values) else None
 

@@ -1,4 +1,4 @@
-"""Which items are relevant to which query: relevance judgments from a TREC file, from classes or from ids."""
+"""Relevance judgments of queries: from a TREC file, from classes or from ids."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Judgments:
 
     @property
     def judged(self) -> np.ndarray:
-        """Mask of the queries that have a relevant row, shape (m,), bool."""
+        """Mask of the queries that have a relevant row, ndarray of bool, shape (m,)."""
         return np.array([len(rows) > 0 for rows in self.rows])
 
     def take(self, queries: np.ndarray) -> Judgments:
@@ -87,8 +87,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
         query, _, document, grade = parts
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", grade):
             raise InputError(
-                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number. Write 0 for what is not relevant and 1 or more for "
-                "what is."
+                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number. Write 0 for a document that is not relevant, and 1 or "
+                "more for a relevant one."
             )
         known = out.setdefault(query, {})
         if document in known:
@@ -145,18 +145,18 @@ def judge(
         place = {name: k for k, name in enumerate(names.tolist())}
         none = np.empty(0, dtype=np.intp)
         rows = [members[place[name]] if name in place else none for name in ours.tolist()]
-        grades = [np.ones(len(one)) for one in rows]
+        grades = [np.ones(len(relevant)) for relevant in rows]
     elif not (queries.has_ids and index.has_ids):
         raise InputError(
-            "Got queries or an index without ids; expected ids, by which relevant rows are known. Pass Embeddings with ids=…, or labels=… with the class of each row."
+            "Got queries or an index without ids; expected ids, by which relevant rows are found. Pass Embeddings with ids=…, or labels=… with the class of each row."
         )
     else:
         at = {name: row for row, name in enumerate(id_texts(index.ids).tolist())}
         asked = id_texts(queries.ids).tolist()
-        given: Mapping[str, Mapping[str, float]] = {name: {name: 1} for name in asked} if qrels is None else qrels
+        grade_of: Mapping[str, Mapping[str, float]] = {name: {name: 1} for name in asked} if qrels is None else qrels
         rows, grades, absent = [], [], 0
         for name in asked:
-            wanted = {doc: grade for doc, grade in given.get(name, {}).items() if grade > 0}
+            wanted = {doc: grade for doc, grade in grade_of.get(name, {}).items() if grade > 0}
             found = sorted((at[doc], float(grade)) for doc, grade in wanted.items() if doc in at)
             absent += len(wanted) - len(found)
             rows.append(np.array([row for row, _ in found], dtype=np.intp))
@@ -165,11 +165,11 @@ def judge(
             notes.append(f"{absent} relevant judgments name documents that are not in the index; they were left out.")
         if qrels is not None and (unasked := len(set(qrels) - set(asked))):
             notes.append(f"{unasked} judged queries are not among the queries.")
-    judged = sum(len(one) > 0 for one in rows)
+    judged = sum(len(relevant) > 0 for relevant in rows)
     if not judged:
         raise InputError(
-            f"Got no query with a relevant row in the index ({m} queries, {len(index)} rows); expected one at least. Check that ids of qrels=…, queries and "
-            "index are written alike."
+            f"Got no query with a relevant row in the index ({m} queries, {len(index)} rows); expected at least one. Check that qrels=…, queries and "
+            "index use the same ids."
         )
     if judged < m:
         notes.append(f"{m - judged} of {m} queries have no relevant row in the index; they were left out.")

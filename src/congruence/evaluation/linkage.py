@@ -1,4 +1,4 @@
-"""The attack on a store: link its vectors to texts, with another model and a few known texts."""
+"""Link the vectors of a store to texts encoded by another model, from a few known pairs: the attack of an outsider."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from congruence.maps import OrthogonalMap, UnpairedMap
 
 __all__ = ["Linkage", "link"]
 
-#: Neighbors whose mean similarity corrects for hubs.
+#: Number of neighbors whose mean similarity corrects for hubs.
 _NEAR = 10
 
 
@@ -73,34 +73,34 @@ def link(
     """
     X, Y = (normalize_rows(rows) for rows in (store, texts))
     X, Y = (rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype) for rows in (X, Y))
-    offered = normalize_rows(Y)
+    candidates = normalize_rows(Y)
     fitted = np.stack([known, own[known]])
-    found: list[Linkage] = []
-    for done in range(rounds + 1):
+    linkages: list[Linkage] = []
+    for number in range(rounds + 1):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CongruenceWarning)  # few pairs and narrower targets are the subject
+            warnings.simplefilter("ignore", CongruenceWarning)  # few pairs and narrower targets are expected here
             if len(fitted[0]):
                 mapping = OrthogonalMap(center=False).fit(X[fitted[0]], Y[fitted[1]])
-            else:  # the order of the texts is nothing that is known
+            else:  # in random order, since the order of the texts would reveal the pairs
                 order = np.random.default_rng(random_state).permutation(len(Y))
                 mapping = UnpairedMap(random_state=random_state).fit(X, Y[order])
         Z = normalize_rows(mapping.transform(X).astype(X.dtype, copy=False))
-        scaled = ScaledSimilarity(Z, offered, _NEAR)
-        found = [*found[:1], _rank(scaled, own, tie=8 * float(np.finfo(Z.dtype).eps) * np.sqrt(Z.shape[1]))]
+        scaled = ScaledSimilarity(Z, candidates, _NEAR)
+        linkages = [*linkages[:1], _rank(scaled, own, tie=8 * float(np.finfo(Z.dtype).eps) * np.sqrt(Z.shape[1]))]
         mutual = np.stack(scaled.mutual()[:2])
         mutual = mutual[:, ~np.isin(mutual[0], known) & ~np.isin(mutual[1], own[known])]
         pairs = np.concatenate([[known, own[known]], mutual], axis=1)
-        if done and np.array_equal(pairs, fitted):
+        if number and np.array_equal(pairs, fitted):
             break  # the next round would fit the same map
         fitted = pairs
-    return found[0], found[-1]
+    return linkages[0], linkages[-1]
 
 
 def _rank(scaled: ScaledSimilarity, own: np.ndarray, tie: float) -> Linkage:
     """Rank each row's own text; scores that differ by less than ``tie`` are the same."""
     above, level = np.empty((2, len(own)), dtype=np.int64)
     for part, near in scaled.blocks():
-        right = near[np.arange(len(near)), own[part]][:, None]
-        above[part] = (near > right + tie).sum(axis=1)
-        level[part] = (np.abs(near - right) <= tie).sum(axis=1)
+        correct = near[np.arange(len(near)), own[part]][:, None]
+        above[part] = (near > correct + tie).sum(axis=1)
+        level[part] = (np.abs(near - correct) <= tie).sum(axis=1)
     return Linkage(above, level)

@@ -6,7 +6,7 @@ import numpy as np
 
 __all__ = ["bootstrap_intervals", "group_sums", "holm", "mcnemar", "sign_flip"]
 
-#: Numbers of a table of random signs, or of drawn groups, that are made at once.
+#: Number of random signs, or of drawn groups, that are generated at once.
 _BLOCK = 2_000_000
 
 
@@ -38,7 +38,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
     >>> mcnemar(np.array([1, 1, 1, 1, 1, 1, 0]), np.array([0, 0, 0, 0, 0, 0, 1]))
     0.125
     """
-    from scipy.special import bdtr  # only here: congruence fit imports this package and must start without SciPy
+    from scipy.special import bdtr  # imported here: congruence fit imports this package and must start without SciPy
 
     b, c = int(np.sum(first > second)), int(np.sum(second > first))
     return 1.0 if b + c == 0 else min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
@@ -77,12 +77,12 @@ def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> 
     if len(sums) < 63 and 2 ** len(sums) <= permutations + 1:
         patterns = np.arange(2 ** len(sums))[:, None] >> np.arange(len(sums)) & 1
         return float(np.mean(np.abs((1 - 2 * patterns) @ sums) >= reached))
-    found, step = 1, max(1, _BLOCK // len(sums))
+    count, step = 1, max(1, _BLOCK // len(sums))
     for start in range(0, permutations, step):
         signs = rng.integers(0, 2, size=(min(step, permutations - start), len(sums)), dtype=np.int8)
         # Σ ±s = 2 Σ_(kept) s − Σ s
-        found += int(np.count_nonzero(np.abs(2 * (signs @ sums) - sums.sum()) >= reached))
-    return found / (permutations + 1)
+        count += int(np.count_nonzero(np.abs(2 * (signs @ sums) - sums.sum()) >= reached))
+    return count / (permutations + 1)
 
 
 def group_sums(differences: np.ndarray, groups: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

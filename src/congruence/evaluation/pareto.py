@@ -39,12 +39,12 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
     if len(costs) != len(gains):
         raise ShapeError(
-            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each for every point. Pass both of the same points."
+            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each per point. Pass both for the same points."
         )
     if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
         raise NotFiniteError(
             "Got NaN or infinity among the points; expected finite ones. Leave out points that failed."
         )
-    no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # i beside j
+    no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # of point i, compared with point j
     better = (costs[:, None] < costs) | (gains[:, None] > gains)
     return np.asarray(~(no_worse & better).any(axis=0))

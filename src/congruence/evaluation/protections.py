@@ -1,4 +1,4 @@
-"""Protections that an owner can apply to stored vectors so that an outsider learns less from them, and the matching query transformations."""
+"""Protections of stored vectors, from which an outsider then learns less, and the matching transformations of queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PROTECTIONS", "Protected", "check_protection", "protect"]
 #: Protections by name, and whether each takes a number.
 PROTECTIONS = {"none": False, "rotation": False, "noise": True, "pca": True, "int8": False, "binary": False}
 
-_Turn = Callable[[np.ndarray], np.ndarray]
+_Transform = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Protected:
     """
 
     rows: np.ndarray
-    query: _Turn
+    query: _Transform
 
 
 def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
@@ -66,13 +66,13 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
         except ValueError:
             value = np.nan
         if PROTECTIONS[name] != bool(equals) or (equals and not (np.isfinite(value) and value > 0)):
-            wanted = "a positive number after it" if PROTECTIONS[name] else "no number"
+            needed = "a positive number after it" if PROTECTIONS[name] else "no number"
             raise ParameterError(
-                f"Got protection {part!r}; expected {name} with {wanted}. Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}."
+                f"Got protection {part!r}; expected {name} with {needed}. Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}."
             )
         if name == "pca" and not (value == int(value) and value <= width):
             raise ParameterError(
-                f"Got protection {part!r} for vectors of width {width}; expected a whole number of directions up to that. Write pca={max(width // 4, 1)}, for example."
+                f"Got protection {part!r} for vectors of width {width}; expected a whole number of directions, at most the width. Write pca={max(width // 4, 1)}, for example."
             )
         steps.append((name, value))
     return steps
@@ -103,14 +103,14 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
     Raises
     ------
     ParameterError
-        As for :func:`check_protection`.
+        As for :func:`check_protection`, or if ``pca`` keeps more directions than the steps before it leave.
     """
-    out, turns = rows, []
+    out, matrices = rows, []
     for name, value in check_protection(spec, rows.shape[1]):
         if name == "rotation":
             Q = random_rotation(out.shape[1], random_state=int(rng.integers(2**31))).astype(out.dtype)
             out = out @ Q
-            turns.append(Q)
+            matrices.append(Q)
         elif name == "noise":
             lengths = np.linalg.norm(out, axis=1, keepdims=True)
             noise = rng.standard_normal(out.shape, dtype=np.float32) / np.sqrt(out.shape[1])
@@ -118,21 +118,21 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
         elif name == "pca":
             if value > out.shape[1]:
                 raise ParameterError(
-                    f"Got protection pca={value:g} after one that left {out.shape[1]} directions; expected fewer. Name the smaller pca=… alone."
+                    f"Got protection pca={value:g} after a step that leaves {out.shape[1]} directions; expected at most as many. Use only the smaller pca=…."
                 )
             gram = out.T.astype(np.float64) @ out
             V = np.linalg.eigh(gram)[1][:, ::-1][:, : int(value)].astype(out.dtype)
             out = out @ V
-            turns.append(V)
+            matrices.append(V)
         elif name == "int8":
             step = np.maximum(np.abs(out).max(axis=0), np.finfo(out.dtype).tiny) / 127
             out = np.round(out / step) * step
         elif name == "binary":
             out = np.where(out > 0, 1, -1).astype(out.dtype)
 
-    def query(asked: np.ndarray) -> np.ndarray:
-        for turn in turns:
-            asked = asked @ turn
-        return asked
+    def query(queries: np.ndarray) -> np.ndarray:
+        for matrix in matrices:
+            queries = queries @ matrix
+        return queries
 
     return Protected(normalize_rows(out), query)

@@ -1,4 +1,4 @@
-"""Scores of individual queries, so that two maps can be compared query by query."""
+"""Scores of individual queries, for paired comparisons of maps."""
 
 from __future__ import annotations
 
@@ -130,43 +130,44 @@ def within(
     ------
     IdError
         If the maps' rows do not belong to the same items.
+    InputError
+        If an item has no label.
     """
-    pairs = [Pairs.join(one.aligned[modality], one.target[modality]) for one in maps]
+    pairs = [Pairs.join(mapped.aligned[modality], mapped.target[modality]) for mapped in maps]
     ids = id_texts(pairs[0].ids)
-    for one, joined in zip(maps, pairs, strict=True):
-        _check_same(
-            one, maps[0], modality, joined.source, Embeddings(pairs[0].source.vectors, ids=ids, allow_zero_rows=True)
-        )
+    first = Embeddings(pairs[0].source.vectors, ids=ids, allow_zero_rows=True)
+    for mapped, joined in zip(maps, pairs, strict=True):
+        _check_same(mapped, maps[0], modality, joined.source, first)
     n = len(ids)
     classes = labels_of(Embeddings(pairs[0].target.vectors, ids=ids, allow_zero_rows=True), labels)
     _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
     own = Pairs.join(maps[0].aligned[modality], native).target.vectors
     theirs = np.sort(nearest(own, k, metric="cosine", exact=False), axis=1) if n > k + 1 else None
     columns: dict[str, list[np.ndarray]] = {}
-    for moved, gallery in pairs:
-        found = {"retrieval": top1_scores(moved, gallery, group, group)}
+    for rows, gallery in pairs:
+        by_name = {"retrieval": top1_scores(rows, gallery, group, group)}
         if len(sizes) < n:  # an item's own counterpart is easy to find: leave it out as well
-            found["retrieval_other"] = top1_scores(moved, gallery, group, group, exclude_self=True)
+            by_name["retrieval_other"] = top1_scores(rows, gallery, group, group, exclude_self=True)
         if n > k:
-            found[f"recall_at_{k}"] = hits_at_k(moved, gallery, k)
+            by_name[f"recall_at_{k}"] = hits_at_k(rows, gallery, k)
         if theirs is not None:
-            ours = nearest(moved, k, gallery, metric="cosine", exact=False, left_out=np.arange(n))
+            ours = nearest(rows, k, gallery, metric="cosine", exact=False, left_out=np.arange(n))
             both = np.sort(np.concatenate([ours, theirs], axis=1), axis=1)
-            found[f"overlap_at_{k}"] = (both[:, 1:] == both[:, :-1]).sum(axis=1) / k
-        found["cosine"] = paired_cosines(moved, gallery)
-        for name, scores in found.items():
+            by_name[f"overlap_at_{k}"] = (both[:, 1:] == both[:, :-1]).sum(axis=1) / k
+        by_name["cosine"] = paired_cosines(rows, gallery)
+        for name, scores in by_name.items():
             columns.setdefault(name, []).append(scores)
     before = own if source is None else Pairs.join(source, native).source.vectors
     scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
     return QueryScores(f"aligned {modality}", f"target {modality}", ids, before, scored)
 
 
-def _check_same(one: Mapped, first: Mapped, modality: str, rows: Embeddings, known: Embeddings) -> None:
-    """Check that the rows belong to the first map's items, in the same order."""
+def _check_same(mapped: Mapped, first: Mapped, modality: str, rows: Embeddings, known: Embeddings) -> None:
+    """Check that the rows belong to the first map's items, in the same order. Raises IdError."""
     if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
         raise IdError(
-            f"Got {len(rows)} {modality} rows of {one.name!r} that are not those of {first.name!r}, which has {len(known)}; expected the "
-            "same items in the same order. Pass rows with the same ids for all that is compared."
+            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, which has {len(known)}; expected the "
+            "same items in the same order. Pass rows with the same ids for all maps."
         )
 
 
@@ -192,27 +193,34 @@ def across(
     Returns
     -------
     QueryScores or None
-        None if one of the two is missing, or no image's class is among the texts.
+        None if one of the two is missing, their widths differ, or no image's class is among the texts.
+
+    Raises
+    ------
+    IdError
+        If the maps' images are not the same items.
+    InputError
+        If an image has no label.
     """
-    sides = ({"aligned": one.aligned, "target": one.target} for one in maps)
+    sides = ({"aligned": mapped.aligned, "target": mapped.target} for mapped in maps)
     rows = [(side[which[0]].get("image"), side[which[1]].get("text")) for side in sides]
     columns: dict[str, list[np.ndarray]] = {"zero_shot": [], "zero_shot_centered": []}
     first: Embeddings | None = None
-    for one, (images, texts) in zip(maps, rows, strict=True):
+    for mapped, (images, texts) in zip(maps, rows, strict=True):
         if images is None or texts is None or images.dim != texts.dim:
             return None
         if first is None:
             first = images.by_text()
-        _check_same(one, maps[0], "image", images, first)
-        wanted, offered = shared_codes(labels_of(first, labels), texts.ids)
-        known = np.isin(wanted, offered)
+        _check_same(mapped, maps[0], "image", images, first)
+        of_image, of_text = shared_codes(labels_of(first, labels), texts.ids)
+        known = np.isin(of_image, of_text)
         if not known.any():
             return None
-        middle = one.center("image", int(which[0] == "target")), one.center("text", int(which[1] == "target"))
-        for name, center in (("zero_shot", None), ("zero_shot_centered", middle)):
-            scores = np.full(len(images), np.nan)  # an image without its class among the texts asks nothing
+        means = mapped.center("image", int(which[0] == "target")), mapped.center("text", int(which[1] == "target"))
+        for name, center in (("zero_shot", None), ("zero_shot_centered", means)):
+            scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
             scores[known] = zero_shot_scores(
-                images.vectors[known], texts.vectors, wanted[known], offered, center=center
+                images.vectors[known], texts.vectors, of_image[known], of_text, center=center
             )
             columns[name].append(scores)
     assert first is not None

@@ -11,7 +11,7 @@ from congruence.evaluation.judgments import Judgments
 
 __all__ = ["MODES", "expected_scores", "ranked_scores"]
 
-#: What recall counts: at least one relevant row among the k, or the share of relevant rows found.
+#: What recall measures: whether at least one relevant row is among the k, or the share of relevant rows found.
 MODES = ("any", "share")
 
 
@@ -77,7 +77,7 @@ def ranked_scores(
 def expected_scores(
     judgments: Judgments, n: int, *, at: Sequence[int] = (1, 10), ndcg_at: int = 10, mode: str = "any"
 ) -> dict[str, float]:
-    """Return the expected scores of an index of n rows in random order; parameters as for :func:`ranked_scores`."""
+    """Return the expected scores of n rows in random order; the parameters are those of :func:`ranked_scores`."""
     discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))
     out = dict.fromkeys(_names(at, ndcg_at), 0.0)
     m = len(judgments.rows)

@@ -1,4 +1,4 @@
-"""Recall between captions and wrong captions on any data: several wrong captions per row, and custom task names."""
+"""Recall between captions and wrong captions for any data: with several wrong captions per row, and any task names."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ def recall_by_task(
     if texts is None:
         numbers = np.unique(np.concatenate([P, N]), axis=0, return_inverse=True)[1].reshape(-1)
         texts = np.column_stack([numbers[:n], numbers[n:].reshape(n, k)])
-    said = texts.astype(str)
+    text_ids = texts.astype(str)
     N = N.reshape(n, k, width)
     right, other = np.einsum("nd,nd->n", V, P), np.einsum("nd,nkd->nk", V, N)
     kinds = np.full(n, "all") if tasks is None else np.asarray(tasks).astype(str)
     names, codes = np.unique(kinds, return_inverse=True)
     labels = np.asarray(groups).astype(str)
-    items = SugarCrepe(np.arange(n).astype(str), codes.astype(str), labels, said[:, 0], said[:, 1])
+    items = SugarCrepe(np.arange(n).astype(str), codes.astype(str), labels, text_ids[:, 0], text_ids[:, 1])
     binary, choice, note = chosen(right, other), None, None
     try:
         drawn = (
@@ -100,11 +100,11 @@ def recall_by_task(
     rows: list[TaskRow] = [
         {
             "task": name,
-            "n": int(of.sum()),
-            "binary": float(binary[of].mean()),
-            "choice": None if choice is None else float(choice[of].mean()),
-            "ties": int(ties[of].sum()),
+            "n": int(mask.sum()),
+            "binary": float(binary[mask].mean()),
+            "choice": None if choice is None else float(choice[mask].mean()),
+            "ties": int(ties[mask].sum()),
         }
-        for name, of in parts
+        for name, mask in parts
     ]
     return rows, note

@@ -15,16 +15,16 @@ from congruence.evaluation.judgments import Judgments
 
 __all__ = ["Thresholds", "Translation", "fit_thresholds", "match_quantiles"]
 
-#: Most queries that pairs are made of, and most pairs: the rows of a larger index are sampled.
+#: Maximum numbers of queries and of pairs; if there are more, queries and rows of the index are sampled.
 MOST_QUERIES, MOST_PAIRS = 2000, 4_000_000
 
-#: Points at which the translation is kept: by the share of pairs above, down to this many pairs, and finer among the few that are high.
+#: Points of the translation, by the share of pairs above: from this many pairs, with so many points above the median and so many below.
 TAIL_PAIRS, HIGH_POINTS, LOW_POINTS = 5, 192, 64
 
-#: Resampled sets of queries, and the share of them inside of an interval.
+#: Number of bootstrap samples of queries, and confidence level of the intervals.
 RESAMPLES, LEVEL = 500, 0.95
 
-#: What is known at each point, in this order.
+#: Rows of the table of thresholds.
 COLUMNS = (
     "old",
     "new",
@@ -117,22 +117,22 @@ class Thresholds:
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
-                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, between which the old model's scores of irrelevant pairs were. Fit "
+                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of the old model's scores of irrelevant pairs. Fit "
                 "the thresholds on more pairs, or pass threshold=… in this range."
             )
-        one = {name: float(np.interp(threshold, old, row)) for name, row in zip(COLUMNS, self.table, strict=True)}
+        at = {name: float(np.interp(threshold, old, row)) for name, row in zip(COLUMNS, self.table, strict=True)}
         known = self.n_relevant > 0
         return Translation(
             threshold=float(threshold),
-            value=one["new"],
-            fpr_old=one["fpr_old"],
-            fpr_unchanged=one["fpr_unchanged"],
-            fpr=one["fpr"],
-            fpr_interval=(one["fpr_low"], one["fpr_high"]),
-            recall_old=one["recall_old"] if known else None,
-            recall_unchanged=one["recall_unchanged"] if known else None,
-            recall=one["recall"] if known else None,
-            recall_interval=(one["recall_low"], one["recall_high"]) if known else None,
+            value=at["new"],
+            fpr_old=at["fpr_old"],
+            fpr_unchanged=at["fpr_unchanged"],
+            fpr=at["fpr"],
+            fpr_interval=(at["fpr_low"], at["fpr_high"]),
+            recall_old=at["recall_old"] if known else None,
+            recall_unchanged=at["recall_unchanged"] if known else None,
+            recall=at["recall"] if known else None,
+            recall_interval=(at["recall_low"], at["recall_high"]) if known else None,
         )
 
     @property
@@ -174,11 +174,12 @@ class Thresholds:
 
         Raises
         ------
-        TypeError, ValueError
+        KeyError, TypeError, ValueError
+            If a count is missing or not a count, or the table does not have the rows of :data:`COLUMNS` with valid values.
         """
         counts = [facts[name] for name in ("n_queries", "n_pairs", "n_relevant")]
         if set(facts) != {"n_queries", "n_pairs", "n_relevant"} or any(type(n) is not int or n < 0 for n in counts):
-            raise TypeError("counts of pairs that are none")
+            raise TypeError("invalid counts of queries or pairs")
         if table.ndim != 2 or table.shape[0] != len(COLUMNS) or table.shape[1] < 2 or table.dtype != np.float64:
             raise ValueError("a table of thresholds of another form")
         if not np.isfinite(table).all():
@@ -239,7 +240,7 @@ def fit_thresholds(
     Parameters
     ----------
     new, old : (ndarray, shape (m, d); ndarray, shape (n, d))
-        The same queries and the same index rows, as they are compared from now on, and as they were before; the widths may differ between the two.
+        The same queries and the same rows of the index, after and before the change; the widths may differ between the two.
     judgments : Judgments or None
         Judgments of these queries; if None, all pairs count as irrelevant.
     folds, random_state : int
@@ -262,30 +263,30 @@ def fit_thresholds(
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
         raise TooFewAnchorsError(
-            f"Got {len(order)} queries for {folds} folds; expected at least two queries a fold, and two folds. Pass more queries, or folds=2."
+            f"Got {len(order)} queries for {folds} folds; expected at least two folds, and two queries per fold. Pass more queries, or folds=2."
         )
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
     sampled = np.arange(size)
     if len(order) * size > MOST_PAIRS:
         sampled = np.sort(rng.choice(size, max(MOST_PAIRS // len(order), 100), replace=False))
     same = new[1] is old[1]  # a bridge leaves the index as it is
-    known = [normalize_rows(old[1][sampled])]
-    known.append(known[0] if same else normalize_rows(new[1][sampled]))
+    galleries = [normalize_rows(old[1][sampled])]
+    galleries.append(galleries[0] if same else normalize_rows(new[1][sampled]))
     relevant = [judgments.rows[q] if judgments else np.empty(0, np.intp) for q in order]
     # Relevant pairs are left out of the irrelevant ones by a score that lies below every cosine.
-    scores = [side @ rows.T for side, rows in zip(sides, known, strict=True)]
-    for q, found in enumerate(relevant):
-        here = np.isin(sampled, found)
+    scores = [side @ rows.T for side, rows in zip(sides, galleries, strict=True)]
+    for q, rows in enumerate(relevant):
+        excluded = np.isin(sampled, rows)
         for side in scores:
-            side[q, here] = -2
+            side[q, excluded] = -2
     for side in scores:
         side.sort(axis=1)
-    n_irrelevant = np.array([int(np.count_nonzero(one > -2)) for one in scores[0]])
+    n_irrelevant = np.array([int(np.count_nonzero(row > -2)) for row in scores[0]])
     true = [
-        [_cosines(side[q], rows[found]) for q, found in enumerate(relevant)]
-        for side, rows in zip(sides, (old[1], new[1]), strict=True)
+        [_cosines(side[q], gallery[rows]) for q, rows in enumerate(relevant)]
+        for side, gallery in zip(sides, (old[1], new[1]), strict=True)
     ]
-    n_relevant = np.array([len(found) for found in relevant])
+    n_relevant = np.array([len(rows) for rows in relevant])
     pooled = [_pool(side) for side in scores]
     points, values = match_quantiles(*pooled)
     if len(points) < 2:
@@ -304,26 +305,29 @@ def fit_thresholds(
                 hits[name][q] = _above(true[side][q], at)
     weights = rng.multinomial(len(order), np.full(len(order), 1 / len(order)), size=RESAMPLES).astype(np.float64)
 
-    def rates(found: dict[str, np.ndarray], of: np.ndarray) -> list[np.ndarray]:
-        if not of.sum():
+    def rates(above: dict[str, np.ndarray], total: np.ndarray) -> list[np.ndarray]:
+        """Return the three rates at each point, and the interval of the last one."""
+        if not total.sum():
             return [np.zeros(len(points))] * 5
-        plain = [found[name].sum(axis=0) / of.sum() for name in ("old", "unchanged", "new")]
-        drawn = (weights @ found["new"]) / np.maximum(weights @ of, 1)[:, None]
-        edges = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-        return [*plain, np.clip(edges[0], 0, 1), np.clip(edges[1], 0, 1)]
+        plain = [above[name].sum(axis=0) / total.sum() for name in ("old", "unchanged", "new")]
+        drawn = (weights @ above["new"]) / np.maximum(weights @ total, 1)[:, None]
+        ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        return [*plain, np.clip(ends[0], 0, 1), np.clip(ends[1], 0, 1)]
 
     table = np.stack([points, values, *rates(counts, n_irrelevant), *rates(hits, n_relevant)])
     return Thresholds(table.astype(np.float64), len(order), int(n_irrelevant.sum()), int(n_relevant.sum()))
 
 
 def _cosines(query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the cosines of a unit query with rows, ascending."""
     return np.sort(normalize_rows(rows) @ query) if len(rows) else np.empty(0, query.dtype)
 
 
 def _pool(scores: np.ndarray) -> np.ndarray:
-    found = scores[scores > -2].astype(np.float64)
-    found.sort()
-    return found
+    """Return the scores of all irrelevant pairs, ascending."""
+    pooled = scores[scores > -2].astype(np.float64)
+    pooled.sort()
+    return pooled
 
 
 def _above(ascending: np.ndarray, at: np.ndarray) -> np.ndarray:

@@ -19,13 +19,13 @@ _Text = Annotated[str, Field(min_length=1)]
 _Pair = Annotated[list[_Text], Field(min_length=2, max_length=2)]
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Number = Annotated[float, Field(gt=-(2**63), lt=2**63)]
-# A share is below 1; from 1 on only whole numbers count pairs.
+# A share is below 1; from 1 on, only whole numbers are valid, as numbers of pairs.
 _HeldOut = Annotated[float, Field(ge=0, lt=1)] | _Count | _Pair | None
 _HELD_OUT = "a share below 1, a number of pairs, or two files, source and target"
 
 
 class _Recipe(BaseModel):
-    """What may be written; :class:`congruence.recipe.Recipe` says what each entry means."""
+    """Names and types of the entries; their meaning is documented in :class:`congruence.recipe.Recipe`."""
 
     model_config = _STRICT
 
@@ -57,12 +57,12 @@ def check_entries(entries: Mapping[str, Any], where: Where) -> None:
     entries : mapping
         Plain data.
     where : Where
-        Of the entries.
+        Location of the entries, for error messages.
 
     Raises
     ------
     ParameterError
-        Names the entry, its line, what it was and what it must be.
+        If an entry is unknown, missing, or of the wrong type; the message names the entry, its line and the expected type.
     """
     validate(_Recipe, entries, where)
     schema, group = _parameters(entries["method"]), f"parameters of {entries['method']}"
@@ -74,13 +74,13 @@ def check_entries(entries: Mapping[str, Any], where: Where) -> None:
 
 @cache
 def _parameters(method: str) -> type[BaseModel]:
-    """Return the schema of a method's parameters: of the types of their defaults."""
+    """Return the schema of a method's parameters, with the types of their defaults."""
     entries: dict[str, Any] = {name: _field(value) for name, value in make_method(method).get_params().items()}
     return create_model(method, __config__=_STRICT, **entries)
 
 
 def _field(default: Any) -> Any:
-    """Return type and words of a parameter. Where the default is text, a number may stand for it (``divergence_weight: 0.1`` for ``auto``)."""
+    """Return the type and the field of a parameter. If the default is a string, numbers are accepted too (``divergence_weight: 0.1`` instead of ``auto``)."""
     kind: Any
     if isinstance(default, bool):
         kind, words = bool, "true or false"

@@ -72,7 +72,15 @@ class Items:
 
 
 def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
-    """Read the pairs of a recipe, their groups, tasks and wrong captions. Raises FileError, CorruptFileError, InputError, IdError, ShapeError."""
+    """Read the pairs of a recipe, their groups, tasks and wrong captions.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+        If a file cannot be read or is damaged.
+    InputError, IdError, ShapeError
+        If rows cannot be paired, or a file does not have one group, task or wrong caption per row of the target.
+    """
     sides, by_id = _read_sides(recipe.pairs, spaces)
     pairs = Pairs.join(*sides)
     order = id_rows(sides[1].ids, pairs.target.ids)
@@ -100,20 +108,20 @@ def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
 def hold_out(
     recipe: Recipe, name: str, items: Items, total: int, seed: int
 ) -> tuple[Items | None, Items, Split | None]:
-    """Return the items held out for validation or test, the remaining items, and the rule of the split.
+    """Return the items held out for validation or test, the remaining items, and the split.
 
-    If the recipe names other files, the held-out items are read from them, and there is no rule. A share refers to ``total`` pairs.
+    If the recipe names other files, the held-out items are read from them, and there is no split. A share refers to ``total`` pairs.
     """
-    what = getattr(recipe, name)
-    if isinstance(what, tuple):
-        pairs = Pairs.join(*_read_sides(what, (items.pairs.source.space, items.pairs.target.space))[0])
+    amount = getattr(recipe, name)
+    if isinstance(amount, tuple):
+        pairs = Pairs.join(*_read_sides(amount, (items.pairs.source.space, items.pairs.target.space))[0])
         return Items(pairs, group(recipe, pairs)), items, None
-    count = round(what * total) if what < 1 else what
+    count = round(amount * total) if amount < 1 else amount
     if not count:
         return None, items, None
-    rule = Split.choose(items.pairs.ids, count, seed, items.groups)
-    outside = rule.held_out(items.pairs.ids)
-    return items.take(outside), items.take(~outside), rule
+    split = Split.choose(items.pairs.ids, count, seed, items.groups)
+    held_out = split.held_out(items.pairs.ids)
+    return items.take(held_out), items.take(~held_out), split
 
 
 def keep_some(
@@ -122,6 +130,7 @@ def keep_some(
     """Keep some pairs, and remove the partners of the others, with each side in its own random order.
 
     ``overlap`` is the share of the items in each pool that are in the other pool too; by default only one side of each item is used.
+    Raises ParameterError if there are fewer pairs than ``keep``.
     """
     if keep > len(items):
         raise ParameterError(
@@ -133,18 +142,18 @@ def keep_some(
     left = order[keep:]
     pools = [left, left]
     if overlap < 1 and len(left):
-        # Split by group, because another caption of an image is also a partner of it.
+        # Split by group, because every caption of an image is its partner.
         pools = [
             left[pool]
             for pool in unpaired_pools(items.groups[left], items.groups[left], overlap, random_state=[seed, 3])
         ]
-    loose = [side.take(rng.permutation(pool)) for side, pool in zip(sides, pools, strict=True)]
-    more = [[*(rows or []), part] if len(part) else rows for rows, part in zip(unpaired, loose, strict=True)]
-    return items.take(np.sort(order[:keep])), more
+    added = [side.take(rng.permutation(pool)) for side, pool in zip(sides, pools, strict=True)]
+    extended = [[*(rows or []), part] if len(part) else rows for rows, part in zip(unpaired, added, strict=True)]
+    return items.take(np.sort(order[:keep])), extended
 
 
 def read_unpaired(files: Sequence[str]) -> Unpaired:
-    """Open unpaired rows. Files that fit in memory are read with their ids, so that pairs among them can be detected."""
+    """Open files of unpaired rows; None if there are none. Files that fit in memory are read with their ids, so that pairs among them can be detected."""
     opened: list[Embeddings | Rows] = []
     for file in files:
         source = open_source(file)

@@ -1,7 +1,4 @@
-"""A training run as a recipe: its files, method and parameters, and the values to choose among.
-
-:func:`congruence.recipe.run_recipe` runs it.
-"""
+"""A recipe of a training run: its files, method and parameters, and the grid to search. :func:`congruence.recipe.run_recipe` runs it."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _SHARES = (0.1, 0.0)
 _OTHER_SHARES = {"jam": (0.15, 0.15)}
 
 #: Parameter of a method's ``fit`` that each entry of a recipe requires.
-_TAKEN_AS = {
+_FIT_PARAMETERS = {
     "unpaired_source": "unpaired",
     "unpaired_target": "unpaired",
     "keep_pairs": "unpaired",
@@ -38,7 +35,7 @@ _TAKEN_AS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """The work that ``congruence train`` does.
+    """A training run of ``congruence train``.
 
     Attributes
     ----------
@@ -109,12 +106,12 @@ class Recipe:
         return make_method(self.method).get_params()
 
     def _check_rows(self) -> None:
-        """Refuse entries with rows that the method does not learn from."""
-        for name, taken in _TAKEN_AS.items():
-            if getattr(self, name) and not has_fit_parameter(METHODS[self.method], taken):
-                nothing = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[taken]
+        """Refuse entries that the method does not use, or that require another entry. Raises ParameterError."""
+        for name, parameter in _FIT_PARAMETERS.items():
+            if getattr(self, name) and not has_fit_parameter(METHODS[self.method], parameter):
+                rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
                 raise ParameterError(
-                    f"Got {name} for {self.method}, which does not learn from {nothing}; expected none. Leave out {name}=…."
+                    f"Got {name} for {self.method}, which does not learn from {rows}; expected none. Leave out {name}=…."
                 )
         if self.overlap is not None and self.keep_pairs is None:
             raise ParameterError(
@@ -144,17 +141,17 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     Raises
     ------
     FileError, CorruptFileError
-        If the file does not exist or is not a YAML mapping.
+        If the file cannot be read, or is not a YAML mapping.
     ParameterError
         If an entry is unknown, missing or has an invalid value.
     """
     text = read_yaml(path, "a recipe")
-    given = parse_yaml(text, str(path))
-    if not isinstance(given, dict):
+    entries = parse_yaml(text, str(path))
+    if not isinstance(entries, dict):
         raise CorruptFileError(
-            f"Got {type(given).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
+            f"Got {type(entries).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
         )
-    return _make(given, changes, Where(str(path), text))
+    return _make(entries, changes, Where(str(path), text))
 
 
 def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
@@ -163,7 +160,7 @@ def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If an entry is unknown, missing or has an invalid value.
     """
     return _make(entries, changes, Where())
 
@@ -173,9 +170,9 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:
-            given = entries.get(name) or {}
-            mergeable = name in ("parameters", "grid") and isinstance(given, Mapping)
-            merged = {**given, **value} if mergeable else value
+            present = entries.get(name) or {}
+            mergeable = name in ("parameters", "grid") and isinstance(present, Mapping)
+            merged = {**present, **value} if mergeable else value
             entries = {**entries, name: merged}
             replaced |= {(name, key) for key in value} if mergeable else {(name,)}
     missing = [name for name in ("method", "pairs") if name not in entries]
@@ -183,16 +180,16 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
         raise ParameterError(
             f"Got a recipe without {missing[0]!r}; expected this entry. Add it to the recipe, or pass {missing[0]}=…."
         )
-    chosen: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
+    plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):
-        if isinstance(chosen.get(name), str):
-            chosen[name] = [chosen[name]]
-    check_entries(chosen, replace(where, replaced=frozenset(replaced)))
-    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
-    return Recipe(**chosen)
+        if isinstance(plain.get(name), str):
+            plain[name] = [plain[name]]
+    check_entries(plain, replace(where, replaced=frozenset(replaced)))
+    return Recipe(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
 
 
 def _plain(value: object) -> object:
+    """Return a value as plain data: mappings, lists and numbers of Python."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -67,7 +67,7 @@ def run_recipe(
     ----------
     recipe : Recipe
     spaces : tuple of two Space, optional
-        What is known about the models; anything left open is taken from the files.
+        What is known about the models; unset fields are taken from the files.
     checkpoint : path-like, optional
         Folder for the checkpoints, one for each point of the grid; created if necessary. An interrupted run resumes from them.
     verbose : bool, default=True
@@ -84,7 +84,7 @@ def run_recipe(
     Raises
     ------
     FileError, CorruptFileError, InputError, ParameterError, TrainingError
-        If a file cannot be read, a file is damaged, the input cannot be used, a parameter has an invalid value, or training cannot continue.
+        If a file cannot be read or is damaged, the input cannot be used, a parameter has an invalid value, or training cannot continue.
 
     Warns
     -----
@@ -93,31 +93,31 @@ def run_recipe(
     TeacherWarning
         If the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation pairs.
     """
-    whole = items = read_items(recipe, spaces)
+    all_items = items = read_items(recipe, spaces)
     unpaired = [read_unpaired(files) for files in (recipe.unpaired_source, recipe.unpaired_target)]
     divided = any(
         getattr(recipe, name) and not isinstance(getattr(recipe, name), tuple) for name in ("test", "validation")
     )
-    same = warn_duplicates(items.groups) if divided and recipe.groups == "identical" else None
+    identical = warn_duplicates(items.groups) if divided and recipe.groups == "identical" else None
     assert recipe.seed is not None
-    test, items, rule = hold_out(recipe, "test", items, len(whole), recipe.seed + 1)
-    heldout, items, _ = hold_out(recipe, "validation", items, len(whole), recipe.seed)
+    test, items, split = hold_out(recipe, "test", items, len(all_items), recipe.seed + 1)
+    heldout, items, _ = hold_out(recipe, "validation", items, len(all_items), recipe.seed)
     if recipe.keep_pairs is not None:
         items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed, recipe.overlap or 0.0)
     parameters = dict(recipe.parameters)
     if "random_state" in recipe.default_parameters:
         parameters.setdefault("random_state", recipe.seed)
     method = make_method(recipe.method, **parameters)
-    done = _fit(method, recipe, items, unpaired, heldout, checkpoint, verbose, callback)
-    mapping = done.map
-    mapping.scores_ |= _scores(done, heldout, test, same)
-    if rule is not None and test is not None:
-        mapping.scores_["holdout"] = rule.to_dict()
+    tuned = _fit(method, recipe, items, unpaired, heldout, checkpoint, verbose, callback)
+    mapping = tuned.map
+    mapping.scores_ |= _scores(tuned, heldout, test, identical)
+    if split is not None and test is not None:
+        mapping.scores_["holdout"] = split.to_dict()
         parts = {"train": len(items), "validation": 0 if heldout is None else len(heldout), "test": len(test)}
         mapping.facts_["split"] = parts
-    mapping.scores_["trials"] = [{**point, method.criterion: score} for point, score in done.trials]
+    mapping.scores_["trials"] = [{**point, method.criterion: score} for point, score in tuned.trials]
     mapping.scores_["recipe"] = recipe.to_dict()
-    return Run(mapping, done.parameters, done.score, done.trials, whole)
+    return Run(mapping, tuned.parameters, tuned.score, tuned.trials, all_items)
 
 
 def _fit(
@@ -131,18 +131,18 @@ def _fit(
     callback: Callable[[dict[str, object], float], None] | None,
 ) -> Tuned:
     """Fit the method to the pairs and to the other rows that it learns from, and choose among the points of the grid."""
-    sides, more = (items.pairs.source, items.pairs.target), _more_rows(method, items, unpaired)
+    sides, arguments = (items.pairs.source, items.pairs.target), _fit_arguments(method, items, unpaired)
     if heldout is None:
-        more.pop("groups", None)  # with groups, JAM would split the pairs again
-        fitted = method.fit(*sides, **more, checkpoint=_first(checkpoint), verbose=verbose)
+        arguments.pop("groups", None)  # with groups, JAM would split the pairs again
+        fitted = method.fit(*sides, **arguments, checkpoint=_first_checkpoint(checkpoint), verbose=verbose)
         return Tuned(fitted, {}, float("nan"), [])
     validation = _validation(method, heldout)
     return tune(
-        method, recipe.grid, *sides, **more, validation=validation, checkpoint=checkpoint, verbose=verbose, callback=callback
+        method, recipe.grid, *sides, **arguments, validation=validation, checkpoint=checkpoint, verbose=verbose, callback=callback
     )  # fmt: skip
 
 
-def _more_rows(method: Method, items: Items, unpaired: list[Any]) -> dict[str, Any]:
+def _fit_arguments(method: Method, items: Items, unpaired: list[Any]) -> dict[str, Any]:
     """Return the arguments of a method's ``fit`` in addition to the pairs."""
     if has_fit_parameter(method, "negatives"):
         return {"negatives": items.negatives, "groups": items.groups}
@@ -159,47 +159,50 @@ def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
     return heldout.pairs.source, heldout.pairs.target
 
 
-def _first(folder: str | Path | None) -> Path | None:
+def _first_checkpoint(folder: str | Path | None) -> Path | None:
+    """Return the folder in which a search would store its first point, after creating the folder of checkpoints."""
     if folder is None:
         return None
     Path(folder).mkdir(exist_ok=True)
     return Path(folder) / "000"
 
 
-def _scores(done: Tuned, heldout: Items | None, test: Items | None, same: dict[str, int] | None) -> dict[str, Any]:
+def _scores(
+    tuned: Tuned, heldout: Items | None, test: Items | None, identical: dict[str, int] | None
+) -> dict[str, Any]:
     """Score the chosen map and, if it has one, its teacher."""
     scores: dict[str, Any] = {}
-    if same:
-        scores["identical_rows"], scores["identical_groups"] = same["rows"], same["groups"]
+    if identical:
+        scores["identical_rows"], scores["identical_groups"] = identical["rows"], identical["groups"]
     if heldout is not None:
         scores["validation_pairs"] = len(heldout)
-        scores[f"validation_{done.map.criterion}"] = done.score
-    teacher = getattr(done.map, "teacher_", None)
+        scores[f"validation_{tuned.map.criterion}"] = tuned.score
+    teacher = getattr(tuned.map, "teacher_", None)
     if test is not None:
         scores["test_pairs"] = len(test)
-        scores |= {f"test_{name}": score for name, score in _retrieval(done.map, test).items()}
+        scores |= {f"test_{name}": score for name, score in _retrieval(tuned.map, test).items()}
         if test.negatives is not None:
-            scores |= _choices(done.map, test)
+            scores |= _choices(tuned.map, test)
         if teacher is not None:
             scores |= {f"teacher_test_{name}": score for name, score in _retrieval(teacher, test).items()}
     if teacher is not None:
-        scores |= _compare(scores, done, heldout, test)
+        scores |= _compare_teacher(scores, tuned, heldout, test)
     return scores
 
 
-def _compare(scores: dict[str, Any], done: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
+def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
     """Warn if the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation pairs."""
     if test is not None:
-        rows, own, its = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
+        rows, own, teacher = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
     elif heldout is not None:
-        rows, own = f"{len(heldout):,} validation pairs", done.score
-        its = done.map.scores_["teacher_validation_mean_recall_at_1"]
+        rows, own = f"{len(heldout):,} validation pairs", tuned.score
+        teacher = tuned.map.scores_["teacher_validation_mean_recall_at_1"]
     else:
         return {}
-    if own >= its:
+    if own >= teacher:
         return {}
     note = (
-        f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {its:.3f}); "
+        f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {teacher:.3f}); "
         'expected better retrieval. Use the teacher alone (method "procrustes" or "cca"), start from it with init="teacher", or add unpaired rows.'
     )
     warnings.warn(note, TeacherWarning, stacklevel=4)
