@@ -154,13 +154,15 @@ def unseen_rows(
     return kept, notes
 
 
-def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels: Mapping[str, str] | None) -> Mapped:
+def mapped_rows(
+    name: str, map_or_rows: Map | RowsOfSide, sides: Sides, prompt_labels: Mapping[str, str] | None
+) -> Mapped:
     """Map the source rows, or use rows that are already mapped.
 
     Parameters
     ----------
     name : str
-    given : Map, or Embeddings or array_like, or mapping of str to those
+    map_or_rows : Map, or Embeddings or array_like, or mapping of str to those
     sides : dict of str to (dict of str to Embeddings)
     prompt_labels : mapping of str to str, or None
         Class of each text; texts of a class are ensembled after mapping.
@@ -177,28 +179,28 @@ def mapped_rows(name: str, given: Map | RowsOfSide, sides: Sides, prompt_labels:
         If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
     target = dict(sides["target"])
-    if isinstance(given, Map):
+    if isinstance(map_or_rows, Map):
         aligned = {
-            m: with_vectors(rows, map_for(given, m).transform(rows.vectors))
+            m: with_vectors(rows, map_for(map_or_rows, m).transform(rows.vectors))
             for m, rows in sides["source"].items()
-            if _applies_to(given, m)
+            if _applies_to(map_or_rows, m)
         }
-        if isinstance(given, TwoSidedMap):
-            target = {m: with_vectors(rows, given.transform_target(rows.vectors)) for m, rows in target.items()}
-    elif isinstance(given, Mapping):
-        aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in given.items()}
+        if isinstance(map_or_rows, TwoSidedMap):
+            target = {m: with_vectors(rows, map_or_rows.transform_target(rows.vectors)) for m, rows in target.items()}
+    elif isinstance(map_or_rows, Mapping):
+        aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in map_or_rows.items()}
     elif len(target) == 1:
-        aligned = {next(iter(target)): as_embeddings(given, name).by_text()}
+        aligned = {next(iter(target)): as_embeddings(map_or_rows, name).by_text()}
     else:
         raise InputError(
-            f"Got mapped rows for {name} and a target of {', '.join(target)}; expected to know which modality they are of. Pass them in a dict by modality."
+            f"Got mapped rows for {name} and a target of {', '.join(target)}; expected their modality. Pass them in a dict by modality."
         )
     if prompt_labels is not None:
         for side in (aligned, target):
             if "text" in side:
                 vectors, classes = ensembled_prompts(side["text"], prompt_labels)
                 side["text"] = Embeddings(vectors, ids=classes, allow_zero_rows=True)
-    return Mapped(name, given if isinstance(given, Map) else None, aligned, target)
+    return Mapped(name, map_or_rows if isinstance(map_or_rows, Map) else None, aligned, target)
 
 
 def _applies_to(mapping: Map, modality: str) -> bool:

@@ -185,7 +185,8 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
         if isinstance(plain.get(name), str):
             plain[name] = [plain[name]]
     check_entries(plain, replace(where, replaced=frozenset(replaced)))
-    return Recipe(**{name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()})
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    return Recipe(**plain)
 
 
 def _plain(value: object) -> object:

@@ -318,7 +318,7 @@ def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, st
             note(
                 "origin",
                 "unknown",
-                f"the map stores no mean vectors by which its two models could be told apart{words}",
+                f"the map stores no mean vectors by which its two models could be distinguished{words}",
             )
         else:
             target = mapper.map.target_space_.model or "target of the map"

@@ -139,19 +139,17 @@ def verify(
     total = checksum.rows
     recall = recall_old = None
     if database.capabilities.searches and len(queries):
-        answers = database.search(queries, k, "new")
-        recall = (
-            _as_near(database, "new", queries, answers, least, min(k, total), distance)
-            if mapper.new.coded
-            else _agreement(best[: len(queries)], answers)
-        )
+        results = database.search(queries, k, "new")
+        if mapper.new.coded:
+            recall = _as_near(database, "new", queries, results, least, min(k, total), distance)
+        else:
+            recall = _agreement(best[: len(queries)], results)
         exact_old, least = _exact(database, "old", queries_old, k, distance, callback)
-        answers = database.search(queries_old, k, "old")
-        recall_old = (
-            _as_near(database, "old", queries_old, answers, least, min(k, total), distance)
-            if mapper.old.coded
-            else _agreement(exact_old, answers)
-        )
+        results = database.search(queries_old, k, "old")
+        if mapper.old.coded:
+            recall_old = _as_near(database, "old", queries_old, results, least, min(k, total), distance)
+        else:
+            recall_old = _agreement(exact_old, results)
         if recall < min(least_recall, recall_old - 0.05):
             problems.append(f"the new index finds {recall:.3f} of the {k} nearest rows, the old one {recall_old:.3f}")
     scores: dict[str, float] = {}

@@ -358,7 +358,11 @@ class Progressive(Stage):
 
     @classmethod
     def from_state(
-        cls, state: tuple[Mapping[str, np.ndarray], Mapping[str, object]], mapping: Map, old: RowsLike, **inputs: object
+        cls,
+        state: tuple[Mapping[str, np.ndarray], Mapping[str, object]],
+        mapping: Map,
+        old: RowsLike | Source | RowsOnDisk,
+        **inputs: object,
     ) -> Self:
         """Resume a plan.
 
@@ -389,6 +393,6 @@ class Progressive(Stage):
         return saving.save(self, path, force=force)
 
     @classmethod
-    def load(cls, path: str | Path, mapping: Map, old: RowsLike, **inputs: Any) -> Self:
+    def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsOnDisk, **inputs: object) -> Self:
         """Resume a plan saved with :meth:`save`; see :meth:`from_state`. Raises FileError, CorruptFileError, VersionError."""
         return saving.load(cls, path, mapping, old, inputs)

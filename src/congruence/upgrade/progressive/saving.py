@@ -12,9 +12,11 @@ import numpy as np
 from congruence import persist
 from congruence._utils.arrays import blocks
 from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.typing import RowsLike
 from congruence.errors import CorruptFileError, ParameterError
 from congruence.maps import Map
-from congruence.upgrade.progressive._lazy import row_blocks
+from congruence.stores import Source
+from congruence.upgrade.progressive._lazy import RowsOnDisk, row_blocks
 from congruence.upgrade.progressive._pieces import STATE, read_piece, sweep, why_no_plan, write_piece
 from congruence.upgrade.progressive._stage import Stage
 from congruence.upgrade.progressive.meter import Reading
@@ -64,7 +66,7 @@ def restore(
     cls: Callable[..., PlanT],
     state: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
     mapping: Map,
-    old: Any,
+    old: RowsLike | Source | RowsOnDisk,
     inputs: Mapping[str, Any],
     folder: Path | None = None,
 ) -> PlanT:
@@ -187,7 +189,13 @@ def write(
         plan.new_vectors.release(folder)
 
 
-def load(cls: Callable[..., PlanT], path: str | Path, mapping: Map, old: Any, inputs: Mapping[str, Any]) -> PlanT:
+def load(
+    cls: Callable[..., PlanT],
+    path: str | Path,
+    mapping: Map,
+    old: RowsLike | Source | RowsOnDisk,
+    inputs: Mapping[str, Any],
+) -> PlanT:
     """Read a plan's folder; see :meth:`Progressive.load`."""
     path = Path(path)
     if (path / persist.CONFIG).exists():
