@@ -152,7 +152,7 @@ def test_bad_input_names_the_layer():
     for metric in ("paired_cosine", "magic", None):
         with pytest.raises(ParameterError, match="compares two spaces"):
             compare_layers(X, Y, metric)
-    for options in ({"permutations": 0}, {"max_rows": -1}):
+    for options in ({"permutations": 0}, {"max_rows": -1}, {"max_rows": 7}):
         with pytest.raises(ParameterError):
             compare_layers(X, Y, **options)
 

@@ -124,9 +124,9 @@ def test_bad_input():
     for metrics in (["paired_cosine"], ["magic"], []):
         with pytest.raises(ParameterError, match="compares two spaces"):
             compare_spaces(X, Y, metrics)
-    for options in ({"permutations": 0}, {"halves": 0}, {"max_rows": -1}):
-        with pytest.raises(ParameterError):
-            compare_spaces(X, Y, **options)
+    for options in ({"permutations": 0}, {"halves": 0}, {"max_rows": -1}, {"max_rows": 7}):
+        with pytest.raises(ParameterError, match=next(iter(options))):
+            compare_spaces(X, Y, ["cca"], **options)
 
 
 # ------------------------------------------------------------------ the command

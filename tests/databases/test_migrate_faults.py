@@ -193,8 +193,9 @@ def test_a_sample_of_other_ids_is_said(damaged):
     journal = Journal.read(folder)
     journal.sample = ["a"]
     journal.write(folder)
-    with pytest.raises(CorruptFileError, match="Got a journal whose sample has other ids"):
-        Migration(fuzz_migrate.MemoryDatabase(table), journal=folder).verify()
+    for step in (Migration.verify, Migration.fit_thresholds):
+        with pytest.raises(CorruptFileError, match="Got a journal whose sample has other ids"):
+            step(Migration(fuzz_migrate.MemoryDatabase(table), journal=folder))
 
 
 def test_some_of_the_damage_that_the_benchmark_does(damaged):

@@ -10,6 +10,7 @@ import numpy as np
 
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
+from congruence.compare._rows import FEWEST_ROWS, draw_rows
 from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
 from congruence.metrics.null import chance, entry
@@ -137,7 +138,7 @@ def compare_layers(
     permutations : int, default=200
         Number of random re-pairings, the same ones for every pair of layers.
     max_rows : int, optional
-        If there are more rows, use a random sample of this size.
+        If there are more rows, use a random sample of this size, at least 8.
     random_state : int, default=0
     callback : callable, optional
         Called with 1 after every re-pairing.
@@ -149,7 +150,7 @@ def compare_layers(
     Raises
     ------
     ParameterError
-        If a model has no layer, names are repeated, or the metric is unknown or needs both sides in one space.
+        If a model has no layer, names are repeated, the metric is unknown or needs both sides in one space, or a number is out of range.
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
         If a layer cannot be used; the message names the layer.
 
@@ -184,12 +185,10 @@ def compare_layers(
         check_same_rows(len(first), len(A), first_name, name)
     n = len(first)
     rng = np.random.default_rng(random_state)
-    if max_rows is not None:
-        check_positive(max_rows, "max_rows", integer=True)
-        if n > max_rows:
-            rows = np.sort(rng.choice(n, max_rows, replace=False))
-            sides = [{name: A[rows] for name, A in side.items()} for side in sides]
-            n = max_rows
+    rows = draw_rows(n, max_rows, rng)
+    if rows is not None:
+        sides = [{name: A[rows] for name, A in side.items()} for side in sides]
+        n = len(rows)
     ours, theirs = ([steps.prepare(A, name) for name, A in side.items()] for side in sides)
 
     def compare(others: list[object]) -> list[list[float]]:
@@ -247,7 +246,7 @@ def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
     out = {}
     for name, array in zip(names, arrays, strict=True):
         label = f"layer {name!r} of {side}"
-        A = out[label] = as_matrix(array, label, min_rows=8, allow_zero_rows=True)
+        A = out[label] = as_matrix(array, label, min_rows=FEWEST_ROWS, allow_zero_rows=True)
         if not np.ptp(A, axis=0).any():
             raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ. Leave this layer out.")
     return out

@@ -10,6 +10,7 @@ import numpy as np
 
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed
+from congruence.compare._rows import FEWEST_ROWS
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS
 from congruence.metrics.definitions import Measure, measures
@@ -217,14 +218,19 @@ def match_test(
     check_positive(permutations, "permutations", integer=True)
     if components is not None:
         check_positive(components, "components", integer=True)
-    V, T = (as_matrix(A, name, min_rows=8, allow_zero_rows=True) for A, name in ((images, "images"), (texts, "texts")))
+    V, T = (
+        as_matrix(A, name, min_rows=FEWEST_ROWS, allow_zero_rows=True)
+        for A, name in ((images, "images"), (texts, "texts"))
+    )
     check_scale(V, "images")
     check_scale(T, "texts")
     n = len(V)
     check_same_rows(n, len(T), "images", "texts")
-    rows = max(n // 2, 8) if rows is None else check_positive(rows, "rows", integer=True)
-    if not 8 <= rows <= n:
-        raise ParameterError(f"Got rows={rows} for {n} pairs; expected 8 to {n}. Pass rows={n} to use all pairs.")
+    rows = max(n // 2, FEWEST_ROWS) if rows is None else check_positive(rows, "rows", integer=True)
+    if not FEWEST_ROWS <= rows <= n:
+        raise ParameterError(
+            f"Got rows={rows} for {n} pairs; expected {FEWEST_ROWS} to {n}. Pass rows={n} to use all pairs."
+        )
     H = None if hard is None else _hard(hard, T)
     U = None if unrelated is None else _unrelated(unrelated, T)
     conditions = ["noise", "shuffled" if U is None else "unrelated", *(["hard"] if H is not None else [])]

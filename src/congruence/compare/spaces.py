@@ -11,6 +11,7 @@ import numpy as np
 from congruence._inputs import as_pair
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
+from congruence.compare._rows import FEWEST_ROWS, draw_rows
 from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca
@@ -116,7 +117,7 @@ def compare_spaces(
     halves : int, default=20
         Number of random halves of the rows, for the interval.
     max_rows : int, optional
-        If there are more rows, use a random sample of this size. ``rbf_cka`` and ``rsa`` need this beyond 5,000 rows.
+        If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond 5,000 rows.
     random_state : int, default=0
     callback : callable, optional
         Called with 1 after each metric.
@@ -163,14 +164,12 @@ def compare_spaces(
     if not (ours.has_ids and theirs.has_ids):
         check_same_rows(len(ours), len(theirs), "X", "Y")
     pairs = Pairs.join(ours, theirs)
-    A = as_matrix(pairs.source.vectors, "X", min_rows=8, allow_zero_rows=True)
-    B = as_matrix(pairs.target.vectors, "Y", min_rows=8, allow_zero_rows=True)
+    A = as_matrix(pairs.source.vectors, "X", min_rows=FEWEST_ROWS, allow_zero_rows=True)
+    B = as_matrix(pairs.target.vectors, "Y", min_rows=FEWEST_ROWS, allow_zero_rows=True)
     rng = np.random.default_rng(random_state)
-    if max_rows is not None:
-        check_positive(max_rows, "max_rows", integer=True)
-        if len(A) > max_rows:
-            rows = np.sort(rng.choice(len(A), max_rows, replace=False))
-            A, B = A[rows], B[rows]
+    rows = draw_rows(len(A), max_rows, rng)
+    if rows is not None:
+        A, B = A[rows], B[rows]
     n = len(A)
     orders = [rng.permutation(n) for _ in range(permutations)]
     parts = [np.sort(rng.choice(n, n // 2, replace=False)) for _ in range(halves)]

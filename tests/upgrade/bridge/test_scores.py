@@ -140,6 +140,11 @@ def test_what_cannot_be_measured_is_refused(bridge, sides):
         bridge.evaluate(sides["queries"], sides["index"], queries_old=wide)
     with pytest.raises(ShapeError, match="queries_old"):
         bridge.evaluate(sides["queries"], sides["index"], queries_old=OLD[:3])
+    unjudged = {sides["queries"].ids[0]: {"d0": 1}}
+    with pytest.raises(InputError, match="no query of queries_old"):
+        bridge.evaluate(
+            sides["queries"], sides["index"], queries_old=sides["queries_old"].take(np.arange(9)), qrels=unjudged
+        )
     with pytest.raises(IdError, match="index_new"):
         bridge.evaluate(sides["queries"], sides["index"], index_new=Embeddings(NEW[:3], ids=["x", "y", "z"]))
 
@@ -228,7 +233,7 @@ def test_thresholds_that_cannot_be_are_refused(bridge, sides):
     for cut in (float("nan"), True, "0.3"):
         with pytest.raises(ParameterError, match="expected a number"):
             bridge.translate(cut)
-    with pytest.raises(TooFewAnchorsError, match="two queries a fold"):
+    with pytest.raises(TooFewAnchorsError, match="two queries per fold"):
         bridge.fit_thresholds(**{**given, "queries": sides["queries"].take(np.arange(7))})
     with pytest.raises(ParameterError, match="folds"):
         bridge.fit_thresholds(**given, folds=0)

@@ -126,7 +126,7 @@ class Bridge(BridgedSearch):
         Raises
         ------
         InputError
-            If no query has a relevant row, or ids are needed and missing.
+            If no query, or none that is in ``queries_old``, has a relevant row, or ids are needed and missing.
         ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError, IdError
             If an argument cannot be used.
         DirectionError, SpaceMismatchError, ModalityError

@@ -13,7 +13,7 @@ from congruence._utils.ids import id_rows
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_width
 from congruence.embeddings import Embeddings
-from congruence.errors import IdError, ParameterError
+from congruence.errors import IdError, InputError, ParameterError
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.ranked import expected_scores, ranked_scores
 from congruence.metrics.hubness import Hubness, as_hubness
@@ -128,6 +128,10 @@ def evaluate_bridge(
         if not matched.all():
             notes.append(f"{int((~matched).sum())} queries are not among those of the old model; they were left out.")
             kept = kept[matched[kept]]
+        if not len(kept):
+            raise InputError(
+                "Got no query of queries_old=… with a relevant row in the index; expected at least one. Pass queries_old=… with the queries that are judged."
+            )
     judgments = judgments.take(kept)
     new = None
     if index_new is not None:

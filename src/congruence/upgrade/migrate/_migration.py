@@ -354,8 +354,9 @@ class Migration(OpenMigration):
             If the run is not complete.
         TooFewAnchorsError
             If the sample has fewer than two rows with both vectors, or there are fewer than two queries per fold.
-        ParameterError, ModalityError, ShapeError, InputError
-            If only one of ``queries`` and ``queries_old`` is given, there is no column of modalities, or the queries belong to another model.
+        ParameterError, ModalityError, ShapeError, InputError, CorruptFileError
+            If only one of ``queries`` and ``queries_old`` is given, there is no column of modalities, the queries belong to another model, the
+            table has no rows, or the ids that the journal keeps are not of its type.
 
         Notes
         -----

@@ -6,13 +6,14 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._inputs import as_embeddings
-from congruence._utils.ids import id_rows, id_texts, is_in
+from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence.databases import Database
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
+from congruence.upgrade.migrate._sample import read_sample
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.quantize import Quantizer
 
@@ -31,10 +32,7 @@ def fit_cutoffs(
     random_state: int,
 ) -> Thresholds:
     """Fit the translation of cut-offs on a sample of the table's rows; see :meth:`congruence.Migration.fit_thresholds`."""
-    first = next(iter(database.scan("old", batch=1)))
-    ids = pa.array(sample, first.ids.type)
-    old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
-    place = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
+    old, new, place = read_sample(database, sample)
     kept = place >= 0
     if among is not None:
         if old.modalities is None:

@@ -13,7 +13,8 @@ from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.top_k import top_k
 from congruence.databases import Database
 from congruence.embeddings import Embeddings, normalize_rows
-from congruence.errors import CorruptFileError, IdError, ShapeError
+from congruence.errors import IdError, ShapeError
+from congruence.upgrade.migrate._sample import read_sample
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of
@@ -99,21 +100,10 @@ def verify(
     n_old, n_new = database.count("old"), database.count("new")
     if n_old != n_new:
         problems.append(f"{n_old:,} rows have an old vector and {n_new:,} a new one")
-    first = next(iter(database.scan("old", batch=1)), None)
-    if first is None:
-        raise ShapeError("Got a table without rows; expected at least one. Check the table and the condition.")
-    try:
-        ids = pa.array(sample, first.ids.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise CorruptFileError(
-            f"Got a journal whose sample has other ids than the table, whose ids are {first.ids.type}; expected ids of the table. Restore the journal, or "
-            "remove the new vectors (discard) and run the migration again with another journal folder."
-        ) from error
-    old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
-    rows = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
-    has_new = rows >= 0
+    old, new, place = read_sample(database, sample)
+    has_new = place >= 0
     wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
-    stored = new.vectors[rows[has_new]]
+    stored = new.vectors[place[has_new]]
     wrong = int((~has_new).sum()) + int(mapper.new.differs(stored, wanted[has_new]).sum())
     if wrong:
         problems.append(
