@@ -63,6 +63,10 @@ class OriginReport:
         Number of rows that were written by each map, if this can be determined: a map's output may span fewer directions than the space has.
     looks_like : str or None
         The known model that more than half of the rows look like, if any.
+    origin : ndarray of int16, shape (n,)
+        Position in ``names`` of the model that each row looks like; −1 for none.
+    p_value : ndarray of float32, shape (n,)
+        Largest p-value of each row over the known models; NaN for rows with NaN or infinity, for zero rows, and without known rows.
     """
 
     n: int

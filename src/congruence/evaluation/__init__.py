@@ -94,6 +94,8 @@ def evaluate(
 
     Raises
     ------
+    NotFittedMapError
+        If the map is not fitted.
     InputError
         If nothing can be measured, only one of source and target is a mapping, or images or prompts have no class.
     SpaceMismatchError, DirectionError, ModalityError

@@ -93,7 +93,7 @@ class Ranking:
         )
         if self.hubness:
             notes.append(
-                f"Scores corrected by {self.hubness.name} take the evaluated queries as the bank: they are those of queries that arrive together (transductive)."
+                f"Scores corrected by {self.hubness.name} use the evaluated queries as the bank: they are those of queries that arrive together (transductive)."
             )
         return notes
 

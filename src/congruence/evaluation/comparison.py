@@ -174,6 +174,8 @@ def compare_maps(
 
     Raises
     ------
+    NotFittedMapError
+        If a map is not fitted.
     InputError
         If a map was fitted on some rows and ``fitted_rows="refuse"``; if no rows are left with ``"drop"``; if nothing can be measured; or if a
         map is passed without source rows.

@@ -70,6 +70,11 @@ class Recipe:
         JAM: file of wrong captions, one or several for each row of the target.
     tasks : str, optional
         JAM: file with the kind of each wrong caption, to report scores by kind.
+
+    Raises
+    ------
+    ParameterError
+        If an entry has an invalid value, the method does not use it, or an entry that it requires is missing.
     """
 
     method: str

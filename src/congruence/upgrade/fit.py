@@ -176,7 +176,7 @@ def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
     """Return the map that is fitted with unpaired rows. Raises ParameterError."""
     if method != "orthogonal":
         raise ParameterError(
-            f"Got unpaired rows for method={method!r}; expected an orthogonal map, the one that is refined with them. "
+            f"Got unpaired rows for method={method!r}; expected an orthogonal map, the only one that can be refined with them. "
             "Pass method='orthogonal', or leave out unpaired=…."
         )
     return RefinedMap(**parameters)

@@ -295,7 +295,7 @@ class Bridge(BridgedSearch):
         return read_bridge(cls, path)
 
     def describe(self) -> dict[str, Any]:
-        """Return what is known about the bridge as plain data."""
+        """Return parameters, spaces, map and thresholds as plain data."""
         return {
             "kind": "bridge",
             "parameters": {"normalize": self.normalize, "modality": self.modality},

@@ -212,7 +212,7 @@ class _Part:
 
 
 def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
-    """Refuse a part that is known to come from another model: exchanged parts of the same width cannot be recognized by their width."""
+    """Refuse a part that is known to come from another model; the width alone does not show this if both models have the same."""
     if None in (rows.model, own.model) or rows.model == own.model:
         return
     if rows.model == other.model:

@@ -180,11 +180,11 @@ def _bank_notes(has_bank: bool, has_old: bool) -> list[str]:
     """Return notes on the queries from which the correction was computed."""
     if not has_bank:
         return [
-            "Centering and the correction of hubs take the measured queries as the bank: scores are those of queries that arrive together (transductive). A "
-            "bank of earlier queries gives those of queries that come one by one."
+            "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of queries that arrive together "
+            "(transductive). Pass a bank of earlier queries for queries that arrive one by one."
         ]
     return [
-        "The bank is of the new model's queries: the old model's line takes its own measured ones instead."
+        "The bank holds queries of the new model; the old model's line uses its own evaluated queries instead."
     ] * has_old
 
 

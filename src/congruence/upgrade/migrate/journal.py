@@ -91,6 +91,8 @@ class Journal:
         Latest verification and summary; empty before the first.
     events : list of dict
         Time and description.
+    version : str
+        Version of congruence that began the migration.
     """
 
     place: str

@@ -60,6 +60,13 @@ class RowMapper:
         Whether mapped rows are scaled to unit norm.
     scale : bool
         Whether rows are scaled to unit norm before they are mapped.
+
+    Raises
+    ------
+    ParameterError
+        If the map is a joint-space map, the modality is unknown, or new vectors are stored as bits and their width is not a multiple of 8.
+    ModalityError
+        If the map has no means of the modality.
     """
 
     @classmethod

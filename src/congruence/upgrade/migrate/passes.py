@@ -226,6 +226,13 @@ def repair(
 
     Parameters
     ----------
+    database : Database
+    mapper : RowMapper
+    dim : int
+        Width of the old vectors.
+    retry : Retry
+    callback : callable, optional
+        Called with the number of rows of each block.
     write : bool, default=True
         If False, only count the differences.
 

@@ -259,10 +259,10 @@ def _apart(
         for earlier in (native, np.concatenate(kept)):
             for piece in blocks(len(earlier), 4 * (len(candidates) + old.shape[1])):
                 copy |= (rows @ old[earlier[piece]].T >= near).any(axis=1)
-        alike = rows @ rows.T >= near
+        similar = rows @ rows.T >= near
         for place in range(len(candidates)):
             if not copy[place]:
-                copy[place + 1 :] |= alike[place, place + 1 :]
+                copy[place + 1 :] |= similar[place, place + 1 :]
         kept.append(candidates[~copy])
         copies.append(candidates[copy])
         count += int(np.count_nonzero(~free[candidates[~copy]]))
