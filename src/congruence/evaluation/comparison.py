@@ -19,6 +19,7 @@ from congruence.maps import Map
 from congruence.splits import duplicate_groups
 
 if TYPE_CHECKING:
+    from congruence._utils.typing import Labels
     from congruence.evaluation.compared_rows import RowsOfSide
 
 __all__ = ["Comparison", "Difference", "compare_maps"]
@@ -124,7 +125,7 @@ def compare_maps(
     metrics: Sequence[str] | None = None,
     k: int = 10,
     name: str = "A",
-    groups: object = "identical",
+    groups: Labels | Mapping[str, str] | str | None = "identical",
     fitted_rows: str = "refuse",
     level: float = 0.95,
     draws: int = 2000,
@@ -257,7 +258,9 @@ def _named(name: str, A: Any, B: Any) -> dict[str, Any]:
     return {name: A, **others}
 
 
-def _labels_by_id(groups: Any, side: Mapping[str, Embeddings]) -> dict[str, Any] | None:
+def _labels_by_id(
+    groups: Labels | Mapping[str, str] | str | None, side: Mapping[str, Embeddings]
+) -> dict[str, str] | None:
     """Return the group of each query by id, if groups are given."""
     if groups is None or isinstance(groups, str):
         if groups is not None:

@@ -18,7 +18,7 @@ from congruence.stores import open_rows, open_source, read_column, read_embeddin
 from congruence.train.captions import Captions, read_captions
 from congruence.train.rows import Rows
 
-__all__ = ["Items", "group", "hold_out", "keep_some", "read_items", "read_unpaired"]
+__all__ = ["Items", "Unpaired", "group", "hold_out", "keep_some", "read_items", "read_unpaired"]
 
 #: Size in bytes above which a file of unpaired rows is streamed instead of read into memory.
 MEMORY = 2**30

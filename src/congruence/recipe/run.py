@@ -15,7 +15,7 @@ from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
 from congruence.evaluation.task_rows import recall_by_task
 from congruence.maps import TwoSidedMap
-from congruence.recipe.items import Items, hold_out, keep_some, read_items, read_unpaired
+from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe
 from congruence.splits import warn_duplicates
 from congruence.train import Method, make_method
@@ -124,7 +124,7 @@ def _fit(
     method: Method,
     recipe: Recipe,
     items: Items,
-    unpaired: list[Any],
+    unpaired: list[Unpaired],
     heldout: Items | None,
     checkpoint: str | Path | None,
     verbose: bool,
@@ -142,7 +142,7 @@ def _fit(
     )  # fmt: skip
 
 
-def _fit_arguments(method: Method, items: Items, unpaired: list[Any]) -> dict[str, Any]:
+def _fit_arguments(method: Method, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
     """Return the arguments of a method's ``fit`` in addition to the pairs."""
     if has_fit_parameter(method, "negatives"):
         return {"negatives": items.negatives, "groups": items.groups}

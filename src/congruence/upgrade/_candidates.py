@@ -126,6 +126,7 @@ class FittedPairs:
         return np.asarray(np.linalg.qr(self.X.T.astype(np.float64))[0])
 
     def _thin(self, center: bool) -> tuple[CrossSVD, float]:
+        """Return :meth:`solved` from the rows, if there are fewer pairs than dimensions."""
         a, b = self.means if center else (0.0, 0.0)
         x, y = self.X.astype(np.float64) - a, self.Y.astype(np.float64) - b
         n, most = len(x), min(x.shape[1], y.shape[1])
@@ -139,6 +140,7 @@ class FittedPairs:
         return CrossSVD(qx @ U[:, :rank], whole, Vt[:rank] @ qy.T, rank), float(s.sum() / size) if size else 0.0
 
     def _whole(self, center: bool) -> tuple[CrossSVD, float]:
+        """Return :meth:`solved` from the moments."""
         m = self.moments
         assert m is not None
         cross = (m.cross if center else m.uncentered_cross()) / m.weight

@@ -121,6 +121,7 @@ class BridgedQueries:
         return folded.apply(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
+        """Map checked queries, and scale them to unit norm if required. Raises ZeroRowError."""
         out: Array = self._for(modality).transform(rows)
         if not self._unit:
             return out

@@ -165,6 +165,7 @@ def _nearest(
     correction: Hubness | None,
     bank: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers and the scores of the n nearest rows. Raises ParameterError for options that do not go together."""
     if not (center or correction):
         if bank is not None:
             raise ParameterError(

@@ -30,7 +30,24 @@ class Executor(Protocol):
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> None:
-        """Write the new vectors of all rows."""
+        """Write the new vectors of all rows, and record the progress in the journal.
+
+        Parameters
+        ----------
+        database : Database
+        mapper : RowMapper
+            Maps blocks of rows.
+        journal : Journal
+            An interrupted pass resumes at its cursor.
+        folder : Path
+            Folder of the journal.
+        dim : int
+            Width of the old vectors.
+        retry : Retry
+            Retries steps of the database.
+        callback : callable or None
+            Called with the number of rows of each block.
+        """
 
     def repair(
         self,
@@ -40,10 +57,21 @@ class Executor(Protocol):
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Compare each new vector with the mapped old one, and write those that differ."""
+        """Compare each new vector with the mapped old one, and write those that differ.
+
+        Parameters
+        ----------
+        database, mapper, dim, retry, callback
+            As for :meth:`fill`.
+
+        Returns
+        -------
+        dict
+            As for :func:`congruence.upgrade.migrate.passes.repair`.
+        """
 
     def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
-        """Return the checksum of the old vectors."""
+        """Return the checksum of the old vectors, whose width is ``dim``."""
 
 
 class LocalExecutor:

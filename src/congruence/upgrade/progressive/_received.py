@@ -105,6 +105,7 @@ class Received(Mapping[int, np.ndarray]):
         self._append(_Part(rows.astype(np.int64), vectors, surprise.astype(np.float64), self._count))
 
     def _append(self, part: _Part) -> None:
+        """Append a part, whose vectors replace earlier ones of the same rows."""
         first = ~self.known(part.rows)
         self.rows = np.concatenate([self.rows, part.rows[first]])
         self.surprise = np.concatenate([self.surprise, part.surprise[first]])

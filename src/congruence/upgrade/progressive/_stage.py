@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from congruence.upgrade.progressive.learned import OrderSelection
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.order import ORDERS, Order, View, quantiles, ranks
 from congruence.upgrade.progressive.refit import Correction, Refit
-from congruence.upgrade.progressive.texts import Scale, Texts, read_facts
+from congruence.upgrade.progressive.texts import Scale, TextFacts, Texts, read_facts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -270,12 +270,13 @@ class Stage:
         return picture(self.history_, name, ahead)
 
     def _view(self, size: int) -> View:
+        """Return what the order may use to choose this many rows."""
         positions = self._shown()
         if len(positions) > SEEN:
             sample = np.random.default_rng([self.random_state, 9]).permutation(len(positions))[:SEEN]
             positions = positions[np.sort(sample)]
         native = self.new_vectors.rows[positions]
-        facts: tuple[Any, Any] = (None, None)
+        facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
         if self.texts is not None:
             scale = Scale.of(self._mapped, self.texts.new)
             facts = (
@@ -293,6 +294,7 @@ class Stage:
         )
 
     def _score(self, view: View) -> np.ndarray:
+        """Return the scores of all rows by the order, weighted. Raises ShapeError."""
         if self.order == "auto":
             self.order_ = self._selection.current_order()
         order = ORDERS[self.order_] if isinstance(self.order, str) else self.order

@@ -144,6 +144,7 @@ class Sums:
         return out
 
     def _choose(self, learn: np.ndarray, weight: float) -> Correction:
+        """Choose the kind of map and its penalty by cross-validation on random rows."""
         kinds = self._refit.kinds
         kept = np.empty((len(kinds), len(RIDGES), len(learn), 2))
         ridges = [ridge * self._refit.size for ridge in RIDGES]

@@ -92,6 +92,7 @@ class Written:
         return self._map(numbers, self._old[rows])
 
     def _map(self, rows: np.ndarray, old: np.ndarray) -> np.ndarray:
+        """Map old rows, each with the map with which it was written."""
         out = np.empty((len(rows), self._refit.mapping.d_target), np.float32)
         slots = self.slot[rows]
         for slot in np.unique(slots).tolist():

@@ -325,6 +325,7 @@ class Progressive(Stage):
         return self._changed()
 
     def _fit(self) -> None:
+        """Refit the map on the re-embedded rows, and map all rows with it."""
         native = self.new_vectors.rows[self._shown()]
         if not len(native):
             return

@@ -173,6 +173,7 @@ class Refit:
         return out
 
     def _choose(self, parts: Parts, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
+        """Choose the kind of map and its penalty by cross-validation on random rows."""
         fold = np.full(len(Y), -1)
         fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # these rows are already in random order
         kept = np.zeros((len(self.kinds), len(RIDGES), len(Y), 2))

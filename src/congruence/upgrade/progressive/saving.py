@@ -112,6 +112,7 @@ def _check_vectors(arrays: Mapping[str, np.ndarray], plan: Stage) -> None:
 
 
 def _fill(plan: Stage, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
+    """Set the state of a new plan that has its vectors. Raises KeyError, TypeError or ValueError if it is not valid."""
     states, n = plan._row_states, len(plan)
     for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
         if arrays[name].shape != (n,):
