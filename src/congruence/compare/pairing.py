@@ -288,9 +288,8 @@ class _Side:
         if d <= _WIDTH:
             return cls(centered.astype(np.float64), np.zeros(n), d)
         sample = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
-        if (
-            len(sample) > _WIDTH
-        ):  # a randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3)
+        if len(sample) > _WIDTH:
+            # A randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3).
             probe = rng.standard_normal((len(sample), _WIDTH)).astype(sample.dtype)
             sample = (sample.T @ (sample @ (sample.T @ probe))).T
         basis = np.linalg.qr(sample.T)[0]

@@ -18,7 +18,7 @@ __all__ = ["Thresholds", "Translation", "fit_thresholds", "match_quantiles"]
 #: Maximum numbers of queries and of pairs; if there are more, queries and rows of the index are sampled.
 MOST_QUERIES, MOST_PAIRS = 2000, 4_000_000
 
-#: Points of the translation, by the share of pairs above: from this many pairs, with so many points above the median and so many below.
+#: Number of pairs above the highest point of the translation, and numbers of points above and below the median score.
 TAIL_PAIRS, HIGH_POINTS, LOW_POINTS = 5, 192, 64
 
 #: Number of bootstrap samples of queries, and confidence level of the intervals.
