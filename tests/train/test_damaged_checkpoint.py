@@ -50,7 +50,7 @@ def test_best_weights_of_another_shape_are_refused(tmp_path):
     module, optimizer = training()
     saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
     saved.save(module, optimizer, History(steps=1), torch.nn.Linear(4, 2).state_dict())
-    with pytest.raises(CorruptFileError, match="best weights of other shapes"):
+    with pytest.raises(CorruptFileError, match="best weights whose shapes differ"):
         saved.load(*training())
 
 

@@ -9,8 +9,10 @@ from sklearn.base import clone
 from congruence import CCAMap, Embeddings, ProcrustesHeads, load
 from congruence.errors import (
     ConvergenceWarning,
+    FileError,
     InputError,
     NotFiniteError,
+    OutputExistsError,
     ParameterError,
     ShapeError,
     TooFewAnchorsError,
@@ -65,7 +67,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     assert warning.filename == __file__
     losses = mapping.facts_["history"]["losses"]
     past = sum(error > 0.01 for error in losses["gradient_error"])
-    assert f"in {past} of the 40 steps" in str(warning.message)
+    assert f"in {past} of 40 recorded steps" in str(warning.message)
     assert past > 0
     assert all(len(losses[name]) == 40 for name in ("marginal_error", "marginal_error_teacher"))
     assert max(losses["marginal_error_teacher"]) > 0.01
@@ -166,7 +168,7 @@ def test_the_teachers_plan_is_solved_once_where_rows_come_again(world, monkeypat
 
 def _forgetful(teach):
     def taught(self, rows):
-        self.always_the_same = False
+        self.constant_rows = False
         return teach(self, rows)
 
     return taught
@@ -342,6 +344,15 @@ def test_tuning_keeps_the_best(world):
     assert done.score == max(score for _, score in seen) == pytest.approx(recall(done.map, world.heldout))
     assert done.parameters == next(point for point, score in seen if score == done.score)
     assert done.map.facts_["training"]["divergence_weight"] == done.parameters["divergence_weight"]
+
+
+def test_tuning_refuses_a_folder_for_checkpoints_that_cannot_be_made(world, tmp_path):
+    grid, data = {"divergence_weight": [0.1]}, {"unpaired": world.unpaired, "validation": world.heldout}
+    with pytest.raises(FileError, match="Got no folder"):
+        tune(SOTAlign(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "none" / "points")
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputExistsError, match="Got a file"):
+        tune(SOTAlign(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "file")
 
 
 def test_tuning_what_is_not_there(world):

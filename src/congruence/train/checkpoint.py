@@ -1,4 +1,4 @@
-"""The folder that stores a training run with its record, so that the run can be resumed."""
+"""A folder with the state of a training run, from which the run can be resumed."""
 
 from __future__ import annotations
 
@@ -24,29 +24,31 @@ FORMAT, FORMAT_VERSION = "congruence-checkpoint", 1
 
 def why_no_checkpoint(folder: Path) -> str | None:
     """Return why a folder must not be replaced by a checkpoint; None if it is one."""
-    return why_foreign(
-        folder,
-        "a checkpoint",
-        STATE,
-        FORMAT,
-        lambda name: name in (WEIGHTS, STATE),
-    )
+    return why_foreign(folder, "a checkpoint", STATE, FORMAT, lambda name: name in (WEIGHTS, STATE))
+
+
+def check_parent(path: Path) -> None:
+    """Raise FileError if the folder in which a checkpoint is to be created does not exist."""
+    if not path.parent.is_dir():
+        raise FileError(
+            f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it, or pass a checkpoint=… in a folder that exists."
+        )
 
 
 class Checkpoint:
-    """A folder with the weights, the optimizer's moments and the record, written atomically."""
+    """A folder with the weights, the optimizer's moments and the history, written atomically.
+
+    Raises FileError if the parent folder is missing, and OutputExistsError if the path is taken by something else.
+    """
 
     def __init__(self, path: Path, schedule: Mapping[str, object], identity: Mapping[str, object] | None):
-        if not path.parent.is_dir():
-            raise FileError(
-                f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it, or pass a checkpoint=… in a folder that exists."
-            )
+        check_parent(path)
         self.path = path
         recover(path, why_no_checkpoint)
-        if not self.there:  # else reading it says what is wrong
+        if not self.there:  # otherwise load() reports what is wrong
             self._check_replaceable()
-        whole = {"schedule": schedule, **(identity or {})}
-        self.identity = json.loads(json.dumps(whole, default=str))
+        run = {"schedule": schedule, **(identity or {})}
+        self.identity = json.loads(json.dumps(run, default=str))
 
     @property
     def there(self) -> bool:
@@ -56,15 +58,15 @@ class Checkpoint:
     def _check_replaceable(self) -> None:
         check_output(self.path, force=True, directory=True, foreign=why_no_checkpoint)
 
-    def kept(self) -> str:
-        """Return a description of what is stored, for a message."""
+    def describe(self) -> str:
+        """Return a sentence that says which step is stored, for a message."""
         if not self.there:
             return f"No checkpoint had been written to {self.path} yet."
         steps = json.loads((self.path / STATE).read_text(encoding="utf-8"))["history"]["steps"]
         return f"The checkpoint of step {steps} is kept at {self.path}."
 
     def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, object]) -> None:
-        """Write weights, moments, record and the best weights so far. Raises StorageError."""
+        """Write the weights, the moments, the history and the best weights so far. Raises StorageError."""
         import safetensors.torch
 
         arrays = {f"module.{name}": tensor for name, tensor in module.state_dict().items()}
@@ -77,7 +79,7 @@ class Checkpoint:
                     arrays[key] = value
                 else:
                     plain[key] = value
-        # Tensors that share memory (a momentum never does, a snapshot might) are refused by safetensors: copies are sure.
+        # safetensors refuses tensors that share memory, as those of a snapshot may, so copies are written.
         weights = safetensors.torch.save({key: value.detach().cpu().clone() for key, value in arrays.items()})
         state = {
             "format": FORMAT,
@@ -92,12 +94,14 @@ class Checkpoint:
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, module: Module, optimizer: Optimizer) -> tuple[History, dict[str, Any]]:
-        """Restore module and optimizer from the checkpoint; return the record and the best weights.
+        """Restore module and optimizer from the checkpoint; return the history and the best weights.
 
         Raises
         ------
         CorruptFileError
-            If the checkpoint is damaged, or belongs to another module.
+            If the checkpoint is damaged, or does not fit the module.
+        OutputExistsError
+            If the folder contains other files.
         TrainingError
             If the checkpoint belongs to another run.
         """
@@ -106,15 +110,15 @@ class Checkpoint:
         try:
             state = json.loads((self.path / STATE).read_text(encoding="utf-8"))
             if not isinstance(state, dict) or (state["format"], state["format_version"]) != (FORMAT, FORMAT_VERSION):
-                raise ValueError(f"no {FORMAT} of version {FORMAT_VERSION}")
+                raise ValueError(f"not a {FORMAT} of version {FORMAT_VERSION}")
             raw = (self.path / WEIGHTS).read_bytes()
             if state["sha256"] != hashlib.sha256(raw).hexdigest():
-                raise ValueError("the weights are not those it was written with")
+                raise ValueError("the weights do not match their digest")
             history = History.from_dict(state["history"])
             groups = _grouped({**safetensors.torch.load(raw), **state["optimizer"]})
             identity = state["identity"]
             if not isinstance(identity, dict):
-                raise TypeError("the identity is no mapping")
+                raise TypeError("the identity is not a mapping")
         except (
             OSError,
             ValueError,
@@ -139,22 +143,22 @@ class Checkpoint:
             raise CorruptFileError(
                 f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run. Remove it and train again."
             ) from error
-        place = next(module.parameters()).device
-        return history, {name: tensor.to(place) for name, tensor in groups["best"].items()}
+        device = next(module.parameters()).device
+        return history, {name: tensor.to(device) for name, tensor in groups["best"].items()}
 
-    def _compare(self, other: Mapping[str, object]) -> None:
-        mine = _flat(self.identity)
-        theirs = _flat(other)
-        differing = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+    def _compare(self, stored_identity: Mapping[str, object]) -> None:
+        """Raise TrainingError if the stored checkpoint belongs to another run."""
+        ours, stored = _flat(self.identity), _flat(stored_identity)
+        differing = sorted(key for key in {*ours, *stored} if ours.get(key) != stored.get(key))
         if differing:
             key = differing[0]
             raise TrainingError(
-                f"Got a checkpoint at {self.path} of another run ({key} was {theirs.get(key)!r}, is {mine.get(key)!r}); expected the same data and options. Pass another checkpoint=…, or remove this one."
+                f"Got a checkpoint at {self.path} of another run ({key} was {stored.get(key)!r}, is {ours.get(key)!r}); expected the same data and options. Pass another checkpoint=…, or remove this one."
             )
 
 
 def _grouped(values: Mapping[str, object]) -> dict[str, dict[str, Any]]:
-    """Return the saved values of the module, of its best state and of the optimizer, by name."""
+    """Return the saved values of the module, of the best weights and of the optimizer, by name."""
     groups: dict[str, dict[str, object]] = {"module": {}, "best": {}, "optimizer": {}}
     for key, value in values.items():
         kind, _, name = key.partition(".")
@@ -163,6 +167,7 @@ def _grouped(values: Mapping[str, object]) -> dict[str, dict[str, Any]]:
 
 
 def _moments(values: Mapping[str, object]) -> dict[int, dict[str, Any]]:
+    """Return the optimizer's moments by the number of their parameter."""
     moments: dict[int, dict[str, object]] = {}
     for key, value in values.items():
         number, _, name = key.partition(".")
@@ -177,12 +182,12 @@ def _check_fit(
     best: Mapping[str, Any],
     moments: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    """Refuse moments and best weights whose shapes differ from the module's, or which are not finite. Raises ValueError."""
+    """Raise ValueError if moments or best weights have other shapes than the module's, or any value is not finite."""
     import torch
 
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
     if best and {name: tensor.shape for name, tensor in best.items()} != shapes:
-        raise ValueError("best weights of other shapes than the weights")
+        raise ValueError("best weights whose shapes differ from those of the weights")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if len({frozenset(state) for state in moments.values()}) > 1:
         raise ValueError("moments of different kinds")
@@ -202,9 +207,10 @@ def _check_fit(
             raise ValueError(f"{what} that are not finite")
 
 
-def _flat(facts: Mapping[str, object], before: str = "") -> dict[str, object]:
+def _flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Return nested facts as one mapping, with keys joined by dots."""
     flat: dict[str, object] = {}
     for key, value in facts.items():
-        name = f"{before}{key}"
+        name = f"{prefix}{key}"
         flat |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return flat

@@ -11,8 +11,9 @@ from typing import Any
 from sklearn.base import clone
 
 from congruence._utils.typing import RowsLike
-from congruence.errors import ParameterError
+from congruence.errors import OutputExistsError, ParameterError
 from congruence.train._trainer import Method
+from congruence.train.checkpoint import check_parent
 
 __all__ = ["Tuned", "grid_points", "tune"]
 
@@ -60,8 +61,8 @@ def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]
             raise ParameterError(
                 f"Got {name}={values!r} in a grid; expected a list of values. Write [{values!r}] for a single one."
             )
-    # scikit-learn's ParameterGrid sorts the parameters by name. Here they keep the order they were written in: the first of equals wins,
-    # checkpoints go by the number of the point, and the recorded tables of the papers were chosen so.
+    # scikit-learn's ParameterGrid sorts the parameters by name. Here they keep their order, which matters: the first of equal scores wins,
+    # checkpoints are named by the number of the point, and the papers' recorded tables were computed in this order.
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
@@ -97,12 +98,14 @@ def tune(
     Returns
     -------
     Tuned
-        The first one in case of ties.
+        The best combination; the first one in case of ties.
 
     Raises
     ------
     ParameterError
-        If the method does not have a parameter.
+        If the method lacks a parameter of the grid, or the values of one are not a list.
+    FileError, OutputExistsError
+        If the parent of ``checkpoint`` does not exist, or ``checkpoint`` is a file.
     InputError, TrainingError
         As for ``fit``.
     """
@@ -112,19 +115,26 @@ def tune(
         raise ParameterError(
             f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}. Use one of these names."
         )
-    if checkpoint is not None:
-        Path(checkpoint).mkdir(exist_ok=True)
+    folder = None if checkpoint is None else Path(checkpoint)
+    if folder is not None:
+        check_parent(folder)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError:
+            raise OutputExistsError(
+                f"Got a file at {folder} for checkpoints; expected a folder. Pass another checkpoint=…."
+            ) from None
     best: Tuned | None = None
     trials: list[tuple[dict[str, object], float]] = []
     for number, point in enumerate(grid_points(grid)):
         fitted = clone(method).set_params(**point)
-        place = None if checkpoint is None else Path(checkpoint) / f"{number:03d}"
-        fitted.fit(X, Y, validation=validation, checkpoint=place, verbose=verbose, **fit_params)
-        found = fitted.score(*validation)
-        trials.append((point, found))
+        path = None if folder is None else folder / f"{number:03d}"
+        fitted.fit(X, Y, validation=validation, checkpoint=path, verbose=verbose, **fit_params)
+        score = fitted.score(*validation)
+        trials.append((point, score))
         if callback is not None:
-            callback(point, found)
-        if best is None or found > best.score:
-            best = Tuned(fitted, point, found, trials)
+            callback(point, score)
+        if best is None or score > best.score:
+            best = Tuned(fitted, point, score, trials)
     assert best is not None
     return best
