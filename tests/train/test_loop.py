@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError, TrainingError
-from congruence.train.loop import Schedule, _norm, _seed, autocast, run, used_precision
+from congruence.train.loop import Schedule, _clip_gradient, _seed, autocast, run, used_precision
 
 torch = pytest.importorskip("torch", reason="the loop needs torch")
 
@@ -143,7 +143,11 @@ def test_lion_is_given_gradients_as_torch_clips_them(clip):
         task.training_step(0)["loss"].backward()
         parameters = list(task.module.parameters())
         lion = make_optimizer("lion", task.module, 0.01, 0.0)
-        norm = _norm(parameters, clip, lion) if ours else torch.nn.utils.clip_grad_norm_(parameters, clip or math.inf)
+        norm = (
+            _clip_gradient(parameters, clip, lion)
+            if ours
+            else torch.nn.utils.clip_grad_norm_(parameters, clip or math.inf)
+        )
         ends.append([float(norm), *(p.grad for p in parameters)])
     for mine, theirs in zip(*ends, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-8)
@@ -220,7 +224,7 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
     with pytest.raises(TrainingError, match=r"step 25; .*checkpoint of step 20 is kept"):
         run(Toy(fail_at=25), schedule, checkpoint=tmp_path / "c", verbose=False)
     assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["history"]["steps"] == 20
-    with pytest.raises(TrainingError, match="No checkpoint was asked for"):
+    with pytest.raises(TrainingError, match="No checkpoint was requested"):
         run(Toy(fail_at=0), schedule, verbose=False)
     with pytest.raises(TrainingError, match="No checkpoint had been written"):
         run(Toy(fail_at=3), schedule, checkpoint=tmp_path / "d", verbose=False)
@@ -316,7 +320,7 @@ def test_what_the_processor_can_do_is_pytorchs_answer(asks_processor, monkeypatc
 
 
 def test_a_device_that_is_not_there():
-    from congruence.train.loop import place
+    from congruence.train.loop import torch_device
 
     with pytest.raises(ParameterError, match="device"):
-        place("tpu")
+        torch_device("tpu")

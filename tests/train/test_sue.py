@@ -116,7 +116,7 @@ def test_the_last_stage_moves_the_source_towards_the_target(latent):
     assert distances[1] < 0.6 * distances[0]
 
 
-def test_rows_carried_once_are_those_carried_at_each_step(latent, monkeypatch):
+def test_rows_mapped_once_equal_those_mapped_at_each_step(latent, monkeypatch):
     once = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     drawn = []
     original = _MappedRows.batch
@@ -126,13 +126,13 @@ def test_rows_carried_once_are_those_carried_at_each_step(latent, monkeypatch):
         return original(self, step, size, seed)
 
     monkeypatch.setattr(_MappedRows, "batch", batch)
-    monkeypatch.setattr(_MappedRows, "heldout", lambda self: self)
+    monkeypatch.setattr(_MappedRows, "precompute", lambda self: self)
     again = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     assert len(drawn) == 2 * QUICK["max_steps"]
     np.testing.assert_allclose(again.transform(latent.X_test), once.transform(latent.X_test), rtol=1e-4, atol=1e-5)
 
 
-def test_a_stopped_run_goes_on_to_the_bit(latent, tmp_path, monkeypatch):
+def test_a_stopped_run_resumes_to_the_bit(latent, tmp_path, monkeypatch):
     trainer = SUE(checkpoint_every=2, **QUICK)
     whole = clone(trainer).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     original = _Objective.training_step

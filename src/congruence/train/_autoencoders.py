@@ -13,7 +13,7 @@ from congruence.metrics import recall_at_k
 from congruence.train.autoencoder import autoencoder
 from congruence.train.captions import Captions
 from congruence.train.joint_losses import con_loss, negcon_loss, spread_loss
-from congruence.train.loop import Schedule, autocast, place
+from congruence.train.loop import Schedule, autocast, torch_device
 from congruence.train.retrieval import partners
 from congruence.train.rows import ArrayRows
 
@@ -46,7 +46,7 @@ class Batch:
 
 
 class Parameters(Protocol):
-    """The parameters of :class:`congruence.train.JAM` that the objective reads."""
+    """The parameters of :class:`congruence.train.JAM` that the objective uses."""
 
     loss: str
     spread_mix: float | tuple[float, float]
@@ -82,7 +82,7 @@ class AutoencoderObjective:
         from congruence.train._layers import Head
 
         self.jam, self.data, self.heldout, self.schedule = jam, data, heldout, schedule
-        self.device = place(schedule.device)
+        self.device = torch_device(schedule.device)
         rng = np.random.default_rng([schedule.random_state, 1])
         self.means: list[np.ndarray] = []
         self.scales: list[float] = []
@@ -91,7 +91,7 @@ class AutoencoderObjective:
             encoder, decoder = autoencoder(rows.shape[1], rng, tuple(jam.hidden), jam.latent, jam.dropout)
             encoders.append(Head(encoder))
             decoders.append(Head(decoder))
-            mean, scale = _units(rows) if jam.standardize else (np.zeros(rows.shape[1]), 1.0)
+            mean, scale = _mean_and_scale(rows) if jam.standardize else (np.zeros(rows.shape[1]), 1.0)
             self.means.append(mean)
             self.scales.append(scale)
         self.module = torch.nn.Module()
@@ -105,12 +105,9 @@ class AutoencoderObjective:
         self.wrong = None if negatives is None else self.tensor(negatives, 1)
         self.labels: Tensor | None = None
         if jam.mask_same:
-            known = (
-                data.groups,
-                data.source,
-                data.target,
-            )  # images by group label and by vector, since groups may not be given
-            numbers = [np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) for rows in known]
+            # Images are identified by group label and also by vector, since groups may be missing.
+            keys = (data.groups, data.source, data.target)
+            numbers = [np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) for rows in keys]
             self.labels = torch.from_numpy(np.column_stack(numbers)).to(self.device)
         self.batch_size = min(jam.batch_size, len(data))
         self._order = ArrayRows(np.arange(len(data))[:, None])
@@ -123,8 +120,8 @@ class AutoencoderObjective:
         """Return the rows of a step."""
         import torch
 
-        drawn = self._order.batch(step, self.batch_size, self.schedule.random_state)[:, 0].astype(np.int64)
-        index = torch.from_numpy(drawn).to(self.device)
+        rows = self._order.batch(step, self.batch_size, self.schedule.random_state)[:, 0].astype(np.int64)
+        index = torch.from_numpy(rows).to(self.device)
         texts = self.target[index]
         if self.wrong is not None:
             texts = torch.cat([texts, self.wrong[index].flatten(0, 1)])
@@ -134,11 +131,11 @@ class AutoencoderObjective:
         """Return the loss of a batch and its terms."""
         from torch.nn import functional as F
 
-        jam, given = self.jam, (batch.images, batch.texts)
+        jam, inputs = self.jam, (batch.images, batch.texts)
         with autocast(str(self.device), self.schedule.precision):
-            latent = [encode(rows) for encode, rows in zip(self.module.encode, given, strict=True)]
-            again = [decode(rows).float() for decode, rows in zip(self.module.decode, latent, strict=True)]
-        errors = [F.mse_loss(a, b) for a, b in zip(again, given, strict=True)]
+            latent = [encode(rows) for encode, rows in zip(self.module.encode, inputs, strict=True)]
+            decoded = [decode(rows).float() for decode, rows in zip(self.module.decode, latent, strict=True)]
+        errors = [F.mse_loss(output, rows) for output, rows in zip(decoded, inputs, strict=True)]
         v, t = (F.normalize(rows.float(), dim=1) for rows in latent)
         tau = self.temperature()
         if self.wrong is None:
@@ -148,9 +145,9 @@ class AutoencoderObjective:
             if jam.loss == "negcon":
                 alignment = negcon_loss(v, pos, neg, tau, labels=batch.labels)
             else:
-                alpha = self.between(jam.spread_mix, batch.step)
+                alpha = self.scheduled(jam.spread_mix, batch.step)
                 alignment = spread_loss(v, pos, neg, alpha, tau, labels=batch.labels)
-        weight = self.between(jam.reconstruction, batch.step)
+        weight = self.scheduled(jam.reconstruction, batch.step)
         terms = {
             "loss": alignment + weight * (errors[0] + errors[1]),
             "alignment": alignment,
@@ -181,8 +178,8 @@ class AutoencoderObjective:
         """Return standardized rows as a tensor on the device."""
         import torch
 
-        units = (rows - self.means[side]) / self.scales[side]
-        return torch.from_numpy(np.ascontiguousarray(units, np.float32)).to(self.device)
+        standardized = (rows - self.means[side]) / self.scales[side]
+        return torch.from_numpy(np.ascontiguousarray(standardized, np.float32)).to(self.device)
 
     def temperature(self) -> Tensor:
         """Return the temperature τ."""
@@ -190,18 +187,20 @@ class AutoencoderObjective:
 
         if not self.jam.learn_temperature:
             return torch.tensor(self.jam.temperature)
-        with torch.no_grad():  # clamp the parameter, not its output: past the bound the output's gradient would be zero
+        with (
+            torch.no_grad()
+        ):  # clamp the parameter, not its output: beyond the bound, the output's gradient would be zero
             self.module.log_scale.clamp_(max=float(np.log(LARGEST_SCALE)))
         return self.module.log_scale.neg().exp()
 
-    def between(self, span: float | tuple[float, float], step: int) -> float:
-        """Return the value of a linear schedule at a step; it has its first value in the first step and its second in the last."""
+    def scheduled(self, span: float | tuple[float, float], step: int) -> float:
+        """Return the value of a linear schedule at a step, from the first value in the first step to the second in the last."""
         first, last = ends(span, "span")
         return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
 
 
 def ends(value: object, name: str) -> tuple[float, float]:
-    """Return the start and end of a schedule; a single number is a constant schedule."""
+    """Return the start and end of a schedule; a single number is a constant schedule. Raises ParameterError for anything else."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
         raise ParameterError(
@@ -210,8 +209,8 @@ def ends(value: object, name: str) -> tuple[float, float]:
     return both[0], both[1]
 
 
-def _units(rows: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the mean of the rows and their overall standard deviation (a single number), or 1 if all rows are equal up to rounding."""
+def _mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the mean of the rows and their overall standard deviation (a single number), which is 1 if all rows are equal up to rounding."""
     mean = rows.mean(0, dtype=np.float64)
     scale = float(np.sqrt(np.mean((rows - mean) ** 2)))
     return mean, scale if scale > np.finfo(np.float32).eps * np.abs(rows).max() else 1.0

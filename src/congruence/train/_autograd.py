@@ -1,4 +1,4 @@
-"""Losses over all pairs of two batches, value and gradients from strips of rows, so that no n × m array is kept.
+"""Losses over all pairs of two batches, with values and gradients computed in strips of rows, so that no n × m array is stored.
 
 Imports torch; import this module only when torch is known to be installed.
 """
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.function import FunctionCtx
 
-#: Bytes of a strip of logits. A few of its size are alive at once; they should stay in the cache of one core.
+#: Bytes of a strip of logits. A few arrays of this size exist at a time; they should stay in the cache of one core.
 STRIP = 8 * 2**20
 
 
 def strips(X: Tensor, Y: Tensor) -> Iterator[slice]:
-    """Yield slices of the rows of X whose inner products with all rows of Y fit the budget."""
+    """Yield slices of the rows of X whose inner products with all rows of Y fit in :data:`STRIP`."""
     return blocks(len(X), max(1, len(Y)) * X.element_size(), budget=STRIP)
 
 
@@ -31,14 +31,14 @@ class Siglip(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, X: Tensor, Y: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-        """Return the sum; the gradients are computed on the way."""
+        """Return the sum; the gradients are computed in the same pass."""
         total = X.new_zeros((), dtype=torch.float64)
         dX, dY = torch.zeros_like(X), torch.zeros_like(Y)
         slopes = X.new_zeros(2, dtype=torch.float64)
         for part in strips(X, Y):
             S = X[part] @ Y.T
             L = S * scale + bias
-            own = L.diagonal(part.start)  # empty past the last column
+            own = L.diagonal(part.start)  # of the pairs; empty beyond the last column
             total += torch.nn.functional.softplus(L).sum(dtype=torch.float64) - own.sum(dtype=torch.float64)
             G = torch.sigmoid_(L)
             G.diagonal(part.start).sub_(1)
@@ -48,16 +48,16 @@ class Siglip(torch.autograd.Function):
             torch.matmul(G, Y, out=dX[part])
             dY.addmm_(G.T, X[part])
         ctx.save_for_backward(dX, dY, slopes)
-        ctx.kinds = scale.dtype, bias.dtype
+        ctx.dtypes = scale.dtype, bias.dtype
         return total.to(X.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return what the way forward computed, scaled."""
+        """Return the gradients from the forward pass times the upstream gradient."""
         dX, dY, slopes = ctx.saved_tensors
-        of_scale, of_bias = ((slope * upstream).to(kind) for slope, kind in zip(slopes, ctx.kinds, strict=True))
-        return dX * upstream, dY * upstream, of_scale, of_bias
+        d_scale, d_bias = ((slope * upstream).to(dtype) for slope, dtype in zip(slopes, ctx.dtypes, strict=True))
+        return dX * upstream, dY * upstream, d_scale, d_bias
 
 
 class InfoNCE(torch.autograd.Function):
@@ -85,15 +85,15 @@ class InfoNCE(torch.autograd.Function):
             torch.matmul(G, Y, out=dX[part])
             dY.addmm_(G.T, X[part])
         ctx.save_for_backward(dX, dY, slope)
-        ctx.kind = scale.dtype
+        ctx.dtype = scale.dtype
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return what the way forward computed, scaled."""
+        """Return the gradients from the forward pass times the upstream gradient."""
         dX, dY, slope = ctx.saved_tensors
-        return dX * upstream, dY * upstream, (slope * upstream).to(ctx.kind)
+        return dX * upstream, dY * upstream, (slope * upstream).to(ctx.dtype)
 
 
 class SoftmaxKL(torch.autograd.Function):
@@ -103,7 +103,7 @@ class SoftmaxKL(torch.autograd.Function):
     def forward(
         ctx: FunctionCtx, X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor, epsilon: float, epsilon_teacher: float
     ) -> Tensor:
-        """Return the mean; rows are independent, so that value and gradients take one pass."""
+        """Return the mean. Rows are independent, so one pass computes value and gradients."""
         n = len(X)
         total = X.new_zeros((), dtype=torch.float64)
         dX, dY = torch.zeros_like(X), torch.zeros_like(Y)
@@ -122,20 +122,20 @@ class SoftmaxKL(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return what the way forward computed, scaled."""
+        """Return the gradients from the forward pass times the upstream gradient."""
         dX, dY = ctx.saved_tensors
         return dX * upstream, dY * upstream, None, None, None, None
 
 
 class LogSumOthers(torch.autograd.Function):
-    """For each of n rows log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows; texts of row i stand together, from i·m on.
+    """For each of n rows, log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows. The m texts of row i are rows i·m to (i + 1)·m − 1 of T.
 
-    With labels, of shape (n, g), rows that have one in common in any column are no others to each other.
+    With labels, of shape (n, g), rows that share a label in any column are left out of each other's sums.
     """
 
     @staticmethod
     def forward(ctx: FunctionCtx, X: Tensor, T: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the logarithms: −inf for a row that has no others."""
+        """Return the logarithms: −inf for a row without other rows."""
         out = X.new_empty(len(X))
         for part in strips(X, T):
             out[part] = _hide_same(X[part] @ T.T * scale, part, len(T) // len(X), labels).logsumexp(1)
@@ -145,11 +145,10 @@ class LogSumOthers(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the strips again: the weights of the sum are needed, and were not kept."""
+        """Return the gradients; the strips are recomputed, since the softmax weights were not stored."""
         X, T, scale, out, labels = ctx.saved_tensors
-        out = out.clamp_min(
-            torch.finfo(out.dtype).min
-        )  # of a row without others every weight is exp(−inf), and not that of −inf + inf
+        # For a row without other rows, every weight becomes exp(−inf) = 0; without the clamp it would be exp(−inf + inf), which is NaN.
+        out = out.clamp_min(torch.finfo(out.dtype).min)
         dX, dT, slope = torch.zeros_like(X), torch.zeros_like(T), X.new_zeros((), dtype=torch.float64)
         for part in strips(X, T):
             S = X[part] @ T.T
@@ -167,7 +166,7 @@ class LogSumOthers(torch.autograd.Function):
 
 
 def _hide_same(L: Tensor, part: slice, m: int, labels: Tensor | None) -> Tensor:
-    """Set the logits of each row's own texts, and of those of rows with its labels, to −inf, in place."""
+    """Set the logits of each row's own texts, and of the texts of rows that share a label with it, to −inf, in place."""
     if labels is not None:
         same = (labels[part, None] == labels).any(2)
         return L.masked_fill_(same.repeat_interleave(m, 1), -torch.inf)

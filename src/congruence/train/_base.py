@@ -156,8 +156,8 @@ precision, device, random_state
             "n_unpaired_source": 0 if data.unpaired_source is None else len(data.unpaired_source),
             "n_unpaired_target": 0 if data.unpaired_target is None else len(data.unpaired_target),
         }
-        parts = {"source": objective.module.source.plain(), "target": objective.module.target.plain()}
-        self._take(parts, history, facts, (space_of(X), space_of(Y)))
+        layers = {"source": objective.module.source.plain(), "target": objective.module.target.plain()}
+        self._take(layers, history, facts, (space_of(X), space_of(Y)))
         self._finish(objective, data, history)
         return self
 
@@ -171,6 +171,7 @@ precision, device, random_state
         """Record further results of a method, after the trained heads have been stored."""
 
     def _check_parameters(self) -> None:
+        """Raise ParameterError if a parameter is invalid."""
         for name in ("n_components", "batch_size", "pair_batch_size"):
             check_positive(getattr(self, name), name, integer=True)
         if self.hidden is not None:

@@ -1,4 +1,4 @@
-"""Validation of the inputs of losses: batches of rows, and a temperature."""
+"""Validation of the inputs of a loss: two batches of rows, and a temperature."""
 
 from __future__ import annotations
 

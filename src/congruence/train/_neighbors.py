@@ -30,14 +30,14 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
     Returns
     -------
     ndarray of int, shape (n, k)
-        Row numbers, nearest first. Cosines are computed in float32; rows whose cosines differ by less than its rounding may swap places.
+        Row numbers, nearest first. Cosines are computed in float32; rows whose cosines differ by no more than rounding may be in either order.
 
     Raises
     ------
     ParameterError
         If ``k`` is larger than the number of rows.
     InputError
-        If the rows cannot be scanned.
+        If the rows cannot be scanned; see :func:`~congruence.train.rows.scannable`.
 
     Notes
     -----
@@ -54,10 +54,11 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
     best = torch.full((len(Q), k), -torch.inf, device=device)
     index = torch.zeros((len(Q), k), dtype=torch.int64, device=device)
     for start, block in scannable(rows).scan():
-        there = unit(torch.tensor(block), dim=1).to(device)
-        for part in blocks(len(Q), 4 * len(there)):
-            value, place = (Q[part] @ there.T).topk(min(k, len(there)), dim=1)
-            values, places = torch.cat([best[part], value], 1), torch.cat([index[part], place + start], 1)
-            best[part], order = values.topk(k, dim=1)
-            index[part] = places.gather(1, order)
+        R = unit(torch.tensor(block), dim=1).to(device)
+        for part in blocks(len(Q), 4 * len(R)):
+            cosines, columns = (Q[part] @ R.T).topk(min(k, len(R)), dim=1)
+            candidates = torch.cat([best[part], cosines], 1)
+            numbers = torch.cat([index[part], columns + start], 1)
+            best[part], order = candidates.topk(k, dim=1)
+            index[part] = numbers.gather(1, order)
     return index.cpu().numpy()

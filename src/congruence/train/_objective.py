@@ -12,7 +12,7 @@ import numpy as np
 from congruence._utils.typing import Layer
 from congruence.errors import ParameterError
 from congruence.train._reading import Data
-from congruence.train.loop import Schedule, autocast, place
+from congruence.train.loop import Schedule, autocast, torch_device
 from congruence.train.losses import infonce_loss, siglip_loss
 from congruence.train.retrieval import mean_recall
 from congruence.train.rows import ArrayRows, Rows, sample
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-#: Rows from which the mean of a side is taken.
+#: Maximum number of unpaired rows that the mean of a side is computed from.
 MEAN_ROWS = 100_000
 
 
@@ -47,7 +47,7 @@ class Batch:
 
 
 class Parameters(Protocol):
-    """The parameters of :class:`congruence.train.HeadTrainer` that every objective reads."""
+    """The parameters of :class:`congruence.train.HeadTrainer` that every objective uses."""
 
     n_components: int
     head: str
@@ -62,14 +62,14 @@ class Parameters(Protocol):
 
 
 class HeadsObjective:
-    """The objective of a method: its module on its device, and the losses of its steps.
+    """The objective of a method: its module on its device, and the loss of each training step.
 
-    The objective of each method implements :meth:`training_step`, and prepares in its constructor what this needs besides the heads.
+    The subclass of each method implements :meth:`training_step`; its constructor prepares everything this needs besides the heads.
 
     Attributes
     ----------
     module : torch.nn.Module
-        With ``source`` and ``target``, the heads, and ``log_scale`` (and ``bias``) of the loss on pairs.
+        Contains the heads ``source`` and ``target``, and ``log_scale`` of the loss on pairs, with ``bias`` for the sigmoid loss.
     data : Data
     source, target : tensor
         The rows of the pairs, on the device.
@@ -87,7 +87,7 @@ class HeadsObjective:
         from congruence.train import _layers
 
         self.trainer, self.data, self.schedule = trainer, data, schedule
-        self.device = place(schedule.device)
+        self.device = torch_device(schedule.device)
         rng = np.random.default_rng([schedule.random_state, 1])
         self.module = torch.nn.Module()
         sides = (("source", data.source, data.unpaired_source), ("target", data.target, data.unpaired_target))
@@ -106,23 +106,23 @@ class HeadsObjective:
         self._pairs = ArrayRows(np.arange(len(data.source))[:, None])
         self.source, self.target = self.tensor(data.source), self.tensor(data.target)
         self.pair_batch = min(trainer.pair_batch_size, trainer.batch_size, len(data.source))
-        room = max(trainer.batch_size - self.pair_batch, 1)
+        remaining = max(trainer.batch_size - self.pair_batch, 1)
         self.unpaired_batch = [
-            0 if rows is None else min(room, len(rows)) for rows in (data.unpaired_source, data.unpaired_target)
+            0 if rows is None else min(remaining, len(rows)) for rows in (data.unpaired_source, data.unpaired_target)
         ]
 
-    # ------------------------------------------------------------------ what the loop asks for
+    # ------------------------------------------------------------------ for the training loop
 
     def batch(self, step: int) -> Batch:
         """Return the rows of a step."""
         import torch
 
         seed = self.schedule.random_state
-        # The pairs' numbers are drawn like rows; float32 holds integers up to 2^24 exactly, far more pairs than this is for.
+        # Row numbers are drawn like rows, as float32, which is exact for integers up to 2^24: more pairs than these methods are meant for.
         index = self._pairs.batch(step, self.pair_batch, seed)[:, 0].astype(np.int64)
-        whole = self.pair_batch == len(self.data.source)
+        all_pairs = self.pair_batch == len(self.data.source)
         pairs = [
-            side if whole else side[torch.from_numpy(index).to(side.device)] for side in (self.source, self.target)
+            side if all_pairs else side[torch.from_numpy(index).to(side.device)] for side in (self.source, self.target)
         ]
         sides = (self.data.unpaired_source, self.data.unpaired_target)
         unpaired = [
@@ -146,7 +146,7 @@ class HeadsObjective:
             FX, FY = (self.heads(self.tensor(rows), side).float().cpu().numpy() for rows, side in ((X, 0), (Y, 1)))
         return mean_recall(FX, FY, x_labels, y_labels)
 
-    # ------------------------------------------------------------------ for methods
+    # ------------------------------------------------------------------ for subclasses
 
     def tensor(self, rows: np.ndarray) -> Tensor:
         """Return rows as a float32 tensor on the device."""
@@ -164,7 +164,7 @@ class HeadsObjective:
         return torch.nn.functional.normalize(out.float(), dim=1)
 
     def pair_loss(self, X: Tensor, Y: Tensor, negatives: Tensor | None = None) -> Tensor:
-        """Return the supervised loss of unit rows; the first rows of ``Y`` are paired with those of ``X``."""
+        """Return the supervised loss of paired unit rows. Raises ParameterError for ``negatives`` with InfoNCE."""
         import torch
 
         scale = self.module.log_scale.exp()
@@ -179,7 +179,7 @@ class HeadsObjective:
 
 
 def first_layers(preprocess: str, paired: np.ndarray, unpaired: Rows | None) -> list[Layer]:
-    """Return the fixed layers before the trained ones."""
+    """Return the fixed layers of a head, which precede the trained ones."""
     if preprocess == "none":
         return []
     layers: list[Layer] = [{"kind": "normalize"}]

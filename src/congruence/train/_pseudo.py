@@ -1,4 +1,4 @@
-"""Cross-entropy of softmaxes over all of a batch with given targets, value and gradients from strips of rows.
+"""Cross-entropy between softmaxes over a batch and given targets, with value and gradients computed in strips of rows.
 
 Imports torch; import this module only when torch is known to be installed.
 """
@@ -24,7 +24,7 @@ class CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, X: Tensor, Y: Tensor, scale: Tensor, targets: Callable[[slice], Tensor]) -> Tensor:
-        """Return the mean; rows are independent, so that value and gradients take one pass."""
+        """Return the mean. Rows are independent, so one pass computes value and gradients."""
         n = len(X)
         total, slope = (X.new_zeros((), dtype=torch.float64) for _ in range(2))
         dX, dY = torch.zeros_like(X), torch.zeros_like(Y)
@@ -39,21 +39,21 @@ class CrossEntropy(torch.autograd.Function):
             torch.matmul(G, Y, out=dX[part])
             dY.addmm_(G.T, X[part])
         ctx.save_for_backward(dX, dY, slope)
-        ctx.kind = scale.dtype
+        ctx.dtype = scale.dtype
         return (total / n).to(X.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return what the way forward computed, scaled."""
+        """Return the gradients from the forward pass times the upstream gradient."""
         dX, dY, slope = ctx.saved_tensors
-        return dX * upstream, dY * upstream, (slope * upstream).to(ctx.kind), None
+        return dX * upstream, dY * upstream, (slope * upstream).to(ctx.dtype), None
 
 
 def pseudo_labels(
     U: Tensor, X: Tensor, assignment: str, temperature: float, max_iter: int
 ) -> Callable[[slice], Tensor]:
-    """Return a function from a slice of U to how much each of its rows is assigned to each row of X; see :class:`~congruence.train.SCLIP`.
+    """Return a function that assigns the rows of a slice of U to the rows of X; see :class:`~congruence.train.SCLIP`.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def pseudo_labels(
     Returns
     -------
     callable
-        From a slice to a tensor, shape (rows, n), whose rows add up to 1.
+        From a slice of U to a tensor of weights, shape (rows, n), whose rows add up to 1.
     """
     if assignment == "ot":
         result = sinkhorn(X=U, Y=X, epsilon=temperature, max_iter=max_iter)

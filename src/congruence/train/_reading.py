@@ -47,7 +47,7 @@ class Data:
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
     def facts(self) -> dict[str, object]:
-        """Return facts that identify these data without storing them: sizes, and a digest of the pairs and of some unpaired rows."""
+        """Return facts that identify these data: sizes, and a digest of the pairs and of a sample of the unpaired rows."""
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(np.ascontiguousarray(side).tobytes())
@@ -72,18 +72,18 @@ def read_data(
         parameter has an invalid value; or the input cannot be used otherwise.
     """
     source, target, ids = read_pairs(X, Y, mapping)
-    rows = []
-    for side, given, name, paired in zip(SIDES, _two(unpaired), "XY", (source, target), strict=True):
-        read = as_rows(given, f"unpaired_{side}")
-        if read is not None:
-            check_width(read.dim, paired.shape[1], f"the {side} rows of the pairs ({name})")
-            refuse_paired(given, read, ids, paired, side)
-        rows.append(read)
+    sides = []
+    for side, supply, name, paired in zip(SIDES, _unpaired_sides(unpaired), "XY", (source, target), strict=True):
+        rows = as_rows(supply, f"unpaired_{side}")
+        if rows is not None:
+            check_width(rows.dim, paired.shape[1], f"the {side} rows of the pairs ({name})")
+            refuse_paired(supply, rows, ids, paired, side)
+        sides.append(rows)
     heldout = read_validation(validation, source.shape[1], target.shape[1])
-    return Data(source, target, rows[0], rows[1], heldout)
+    return Data(source, target, sides[0], sides[1], heldout)
 
 
-def _two(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
+def _unpaired_sides(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
     """Return the unpaired rows of both sides. Raises ParameterError."""
     if unpaired is None:
         return None, None
@@ -95,7 +95,7 @@ def _two(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
 
 
 def space_of(rows: object) -> Space:
-    """Return the space that rows declare."""
+    """Return the space of embeddings, or an unknown space for other rows."""
     return rows.space if isinstance(rows, Embeddings) else Space()
 
 
@@ -107,7 +107,7 @@ def pair_by_id(X: object, Y: object) -> bool:
 def read_pairs(
     X: RowsLike, Y: RowsLike | None, mapping: Map | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return paired rows as float32, and their ids if they have any; records the features on the map."""
+    """Return paired rows as float32, and their ids if both sides have ids; with ``mapping``, also store the features on it."""
     ids = None
     if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
         joined = Pairs.join(X, Y)
@@ -121,21 +121,21 @@ def read_pairs(
 
 
 def read_validation(
-    given: Validation | None, d_source: int, d_target: int
+    validation: Validation | None, d_source: int, d_target: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Return the held-out rows of both sides, float32, and their labels. Raises InputError, ParameterError."""
-    if given is None:
+    if validation is None:
         return None
-    if not isinstance(given, (tuple, list)) or len(given) not in (2, 4):
+    if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 4):
         raise ParameterError(
             "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these. Pass validation=(X, Y)."
         )
-    if len(given) == 2:
-        A, B, _ = read_pairs(given[0], given[1])
+    if len(validation) == 2:
+        A, B, _ = read_pairs(validation[0], validation[1])
         x_labels = y_labels = np.arange(len(A))
     else:
-        A, B = (as_matrix(getattr(side, "vectors", side), f"validation[{i}]") for i, side in enumerate(given[:2]))
-        x_labels, y_labels = np.asarray(given[2]), np.asarray(given[3])
+        A, B = (as_matrix(getattr(side, "vectors", side), f"validation[{i}]") for i, side in enumerate(validation[:2]))
+        x_labels, y_labels = np.asarray(validation[2]), np.asarray(validation[3])
         for labels, rows in ((x_labels, A), (y_labels, B)):
             if len(labels) != len(rows):
                 raise ShapeError(
@@ -146,36 +146,36 @@ def read_validation(
     return np.asarray(A, np.float32), np.asarray(B, np.float32), x_labels, y_labels
 
 
-def refuse_paired(given: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
+def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
     """Raise InputError if pairs also occur in the unpaired rows: by id if both have ids, otherwise if more than half of the pairs have an equal row."""
-    if isinstance(given, (list, tuple)):
-        for part in given:
+    if isinstance(supply, (list, tuple)):
+        for part in supply:
             if part is not None:
                 refuse_paired(part, as_rows(part, side), ids, paired, side)
         return
-    if ids is not None and isinstance(given, Embeddings) and given.has_ids:
-        both = id_texts(ids[is_in(ids, given.ids)]).tolist()
+    if ids is not None and isinstance(supply, Embeddings) and supply.has_ids:
+        repeated = id_texts(ids[is_in(ids, supply.ids)]).tolist()
     elif isinstance(rows, ArrayRows):
         # Equal rows occur by chance (two images with one caption), so a few of them are no evidence.
-        found = _found(paired, rows)
-        both = [f"row {i}" for i in np.flatnonzero(found)] if found.mean() > 0.5 else []
+        equal = _has_equal_row(paired, rows)
+        repeated = [f"row {i}" for i in np.flatnonzero(equal)] if equal.mean() > 0.5 else []
     else:
-        both = []
-    if both:
+        repeated = []
+    if repeated:
         raise InputError(
-            f"Got {len(both)} of {len(paired)} pairs listed as unpaired {side} rows too ({shorten(repr(both[0]))}, …); expected each row in only one of them, since unpaired rows must be new data. Remove these rows from the unpaired rows."
+            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too ({shorten(repr(repeated[0]))}, …); expected each row in only one of them, since unpaired rows must be new data. Remove these rows from the unpaired rows."
         )
 
 
-def _found(paired: np.ndarray, rows: ArrayRows) -> np.ndarray:
-    """Return which paired rows have an equal row among the unpaired ones, in one pass over these and with memory for the pairs only."""
+def _has_equal_row(paired: np.ndarray, rows: ArrayRows) -> np.ndarray:
+    """Return a mask of the paired rows that have an equal unpaired row, from one pass over the unpaired rows and with memory for the pairs only."""
     keys: dict[bytes, list[int]] = {}
     for i, row in enumerate(paired):
         keys.setdefault(row.tobytes(), []).append(i)
-    found = np.zeros(len(paired), bool)
+    equal = np.zeros(len(paired), bool)
     # Sums are cheap to compare; only rows whose sum equals that of a pair are compared in full.
     sums = np.unique(paired.sum(axis=1))
     for _, block in rows.scan():
         for row in block[np.isin(block.sum(axis=1), sums)]:
-            found[keys.get(row.tobytes(), [])] = True
-    return found
+            equal[keys.get(row.tobytes(), [])] = True
+    return equal

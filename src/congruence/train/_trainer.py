@@ -153,25 +153,25 @@ class Trainer(LayeredMap, Method):
 
     def _take(
         self,
-        parts: Mapping[str, object],
+        layers: Mapping[str, object],
         history: History,
         facts: Mapping[str, object],
         spaces: tuple[Space, Space],
     ) -> None:
-        """Turn this object into the map with the given layers."""
-        done = {
+        """Store the trained layers and the facts about the training, which makes this object a fitted map."""
+        training_facts = {
             "steps": history.steps,
             "best_step": history.best_step,
             "history": history.to_dict(),
             "training": self._plain_params(),
         }
-        self._set(parts, self.method, {**facts, **done})
+        self._set(layers, self.method, {**facts, **training_facts})
         self.source_space_ = replace(spaces[0], dim=self.n_features_in_)
         self.target_space_ = replace(spaces[1], dim=self.d_target)
         self.scores_ = {} if history.best_score is None else {f"validation_{self.criterion}": history.best_score}
 
     def _plain_params(self) -> dict[str, object]:
-        """Return the parameters as plain data; objects are represented by their kind."""
+        """Return the parameters as plain data; objects are represented by their ``repr``."""
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
 
 

@@ -65,7 +65,7 @@ def autoencoder(
     Raises
     ------
     MissingExtraError
-        If an optional dependency is not installed.
+        If PyTorch is not installed.
 
     Notes
     -----
@@ -141,7 +141,7 @@ def count(layers: Iterable[Layer]) -> Cost:
 def in_units(encoder: Layers, decoder: Layers, mean: np.ndarray, scale: float) -> tuple[Layers, Layers]:
     """Return layers for rows in their original scale, given layers trained on rows minus ``mean``, divided by ``scale``.
 
-    The first dense layer absorbs the scale and a layer before it the mean; the decoder's last layer absorbs both.
+    A new first layer subtracts the mean, the encoder's first dense layer absorbs the scale, and the decoder's last layer absorbs both.
     """
     first, last = encoder[0], decoder[-1]
     divided = {"weight": first["weight"] / np.float32(scale)}

@@ -18,7 +18,7 @@ from congruence.splits import Split
 __all__ = ["Captions", "read_captions", "read_validation_captions", "split_by_group"]
 
 
-#: Held-out rows, with their wrong captions and the image of each row where these are known.
+#: Held-out images and captions, optionally with wrong captions and the image label of each row.
 HeldCaptions: TypeAlias = (
     "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, RowsLike | None]"
     " | tuple[RowsLike, RowsLike, RowsLike | None, Labels | None]"
@@ -70,7 +70,7 @@ class Captions:
         digest = hashlib.sha256()
         for rows in (self.source, self.target, self.negatives):
             digest.update(b"none" if rows is None else np.ascontiguousarray(rows).tobytes())
-        # Labels count by which rows share one, whatever they are called.
+        # Only which rows share a label matters, not the labels themselves.
         digest.update(np.unique(self.groups, return_inverse=True)[1].astype(np.int64).tobytes())
         return digest.hexdigest()
 
@@ -113,19 +113,20 @@ def split_by_group(
             f"Got shares={shares}; expected two above 0 whose sum is below 1. Pass shares=(0.7, 0.15), for example."
         )
     names = np.unique(labels)
-    away = _held_out(names, train, random_state)
-    test = _held_out(away, round(validation / (1 - train), 9), random_state)  # 0.15 of the 0.3 that are left is a half
-    heldout, tested = np.isin(labels, away), np.isin(labels, test)
+    not_train = _held_out(names, train, random_state)
+    test = _held_out(not_train, round(validation / (1 - train), 9), random_state)  # 0.15 is half of the remaining 0.3
+    heldout, tested = np.isin(labels, not_train), np.isin(labels, test)
     return np.flatnonzero(~heldout), np.flatnonzero(heldout & ~tested), np.flatnonzero(tested)
 
 
-def _held_out(names: np.ndarray, kept: float, random_state: int) -> np.ndarray:
-    rest = len(names) - round(kept * len(names))
-    if not 0 < rest <= len(names) - 2:
+def _held_out(names: np.ndarray, share_kept: float, random_state: int) -> np.ndarray:
+    """Return the groups that are held out if a share of them is kept. Raises TooFewAnchorsError."""
+    count = len(names) - round(share_kept * len(names))
+    if not 0 < count <= len(names) - 2:
         raise TooFewAnchorsError(
-            f"Got {len(names)} groups to divide in {len(names) - rest} and {rest}; expected at least two and one. Pass more groups."
+            f"Got {len(names)} groups to divide in {len(names) - count} and {count}; expected at least two and one. Pass more groups."
         )
-    return names[Split.choose(names, rest, random_state).held_out(names)]
+    return names[Split.choose(names, count, random_state).held_out(names)]
 
 
 def read_captions(
@@ -164,7 +165,7 @@ def read_captions(
         labels = np.asarray(groups)
         if labels.shape != (n,):
             raise ShapeError(
-                f"Got groups of shape {labels.shape}; expected ({n},), a label to a caption. Pass groups=… of that shape."
+                f"Got groups of shape {labels.shape}; expected ({n},), one label per caption. Pass groups=… of that shape."
             )
     if rows is not None:
         wrong, labels = (None if wrong is None else wrong[rows]), labels[rows]
@@ -174,9 +175,9 @@ def read_captions(
 def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.ndarray:
     """Return the wrong captions of each row of Y, shape (n, k, width)."""
     if isinstance(negatives, Embeddings) and negatives.has_ids and isinstance(Y, Embeddings) and Y.has_ids:
-        found = Pairs.join(Y, negatives)
-        check_same_rows(n, len(found.target), "Y", "negatives with an id of Y")
-        negatives = found.target
+        joined = Pairs.join(Y, negatives)
+        check_same_rows(n, len(joined.target), "Y", "negatives with an id of Y")
+        negatives = joined.target
     N = np.asarray(getattr(negatives, "vectors", negatives))
     if N.ndim == 3 and N.size:
         k, flat = N.shape[1], N.reshape(-1, N.shape[2])
@@ -189,7 +190,7 @@ def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.nd
 
 
 def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
-    """Return the validation rows. Raises ParameterError, ShapeError."""
+    """Return the validation rows. Raises ParameterError if ``validation`` has another form, and the errors of :func:`read_captions`."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
             "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Pass validation=(X, Y), for example."

@@ -47,6 +47,7 @@ class JAM(Trainer):
     reconstruction : tuple of two float, default=(1.0, 0.1)
         λ, the weight of the reconstruction error, in the first step and in the last.
     hidden : sequence of int, default=(512, 512, 512)
+        Widths of the hidden stages; see :func:`congruence.train.autoencoder.autoencoder`.
     latent : int, default=256
         Width of the joint space.
     dropout : float, default=0.1
@@ -61,6 +62,7 @@ class JAM(Trainer):
     learning_rate, weight_decay : float, default=1e-3 and 0.01
         Of AdamW; the paper does not report them.
     clip : float or None, default=1.0
+        Largest norm of the gradient.
     schedule : {"cosine", "constant"}, default="cosine"
     validate_every, patience : int, int or None, default=5 and 5
         Epochs between validations, and number of validations without improvement after which training ends.
@@ -236,8 +238,8 @@ class JAM(Trainer):
         """
         self._check_source(getattr(X, "vectors", X))
         heldout = read_captions(X, y if Y is None else Y, negatives, groups)
-        found = partners(heldout.groups, heldout.groups)
-        return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), found, k=1)
+        hits = partners(heldout.groups, heldout.groups)
+        return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), hits, k=1)
 
     # ------------------------------------------------------------------ parts
 
@@ -264,6 +266,7 @@ class JAM(Trainer):
         )
 
     def _check_parameters(self) -> None:
+        """Raise ParameterError if a parameter is invalid."""
         check_choice(self.loss, LOSSES, "loss")
         for name in ("latent", "max_epochs", "batch_size", "validate_every", "checkpoint_every"):
             check_positive(getattr(self, name), name, integer=True)
@@ -293,10 +296,10 @@ class JAM(Trainer):
         layers: dict[str, list[Layer]] = {}
         size: dict[str, int] = {}
         for i, side in enumerate(("source", "target")):
-            halves = objective.module.encode[i].plain(), objective.module.decode[i].plain()
-            cost = count(halves[0]) + count(halves[1])
+            encoder, decoder = objective.module.encode[i].plain(), objective.module.decode[i].plain()
+            cost = count(encoder) + count(decoder)
             size |= {f"{side}_parameters": cost.parameters, f"{side}_flops_per_row": cost.flops}
-            layers[side], layers[f"decode_{side}"] = in_units(*halves, objective.means[i], objective.scales[i])
+            layers[side], layers[f"decode_{side}"] = in_units(encoder, decoder, objective.means[i], objective.scales[i])
         negatives = objective.data.negatives
         facts: dict[str, object] = {
             "n_pairs": len(objective.data),
@@ -307,7 +310,7 @@ class JAM(Trainer):
         if split is not None:
             facts["split"] = dict(zip(("train", "validation", "test"), split, strict=True))
         if history.best_step is not None and isinstance(self.spread_mix, (tuple, list)):
-            facts["spread_mix_at_best"] = objective.between(self.spread_mix, max(history.best_step - 1, 0))
+            facts["spread_mix_at_best"] = objective.scheduled(self.spread_mix, max(history.best_step - 1, 0))
         if self.learn_temperature:
             facts["temperature"] = float(objective.temperature().detach())
         return layers, facts
@@ -324,7 +327,7 @@ class JAM(Trainer):
         }
 
 
-def _error(again: np.ndarray, rows: np.ndarray, mean: np.ndarray) -> float:
+def _error(reconstructed: np.ndarray, rows: np.ndarray, mean: np.ndarray) -> float:
     """Return the squared error of reconstructed rows divided by that of the training mean."""
     spread = float(np.sum((rows - mean) ** 2))
-    return float(np.sum((again.astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+    return float(np.sum((reconstructed.astype(np.float64) - rows) ** 2)) / spread if spread else 0.0

@@ -32,7 +32,7 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
         τ of σ(x, x′) = exp(⟨x, x′⟩/τ). Gradients flow into it.
     labels : tensor of int, shape (n,) or (n, g), optional
         Rows with an equal label in the same column, such as two captions of one image, are not negatives of each other: they are removed from
-        each other's denominators. By default each row is on its own.
+        each other's denominators. By default all other rows are negatives.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     Notes
     -----
@@ -54,8 +54,8 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
     Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", equation 1.
     """
     v, pos, scale = _read(v, pos, temperature)
-    marks = _labels(labels, v)
-    return (_among(v, pos[:, None], scale, marks) + _among(pos, v[:, None], scale, marks)) / 2
+    columns = _labels(labels, v)
+    return (_cross_entropy(v, pos[:, None], scale, columns) + _cross_entropy(pos, v[:, None], scale, columns)) / 2
 
 
 def negcon_loss(
@@ -83,7 +83,7 @@ def negcon_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     Notes
     -----
@@ -95,10 +95,10 @@ def negcon_loss(
     Yoon, Yue and Kim (2025), equation 2; NegCLIP, Yuksekgonul et al. (2023).
     """
     v, pos, scale = _read(v, pos, temperature)
-    marks = _labels(labels, v)
-    own, away = _logits(v, _contexts(v, pos, neg), scale, marks)
-    forth = (own.logsumexp(1).logaddexp(away) - own[:, 0]).mean()
-    return (forth + _among(pos, v[:, None], scale, marks)) / 2
+    columns = _labels(labels, v)
+    own, others = _logits(v, _contexts(v, pos, neg), scale, columns)
+    image_to_text = (own.logsumexp(1).logaddexp(others) - own[:, 0]).mean()
+    return (image_to_text + _cross_entropy(pos, v[:, None], scale, columns)) / 2
 
 
 def spread_loss(
@@ -137,7 +137,7 @@ def spread_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     Notes
     -----
@@ -153,17 +153,17 @@ def spread_loss(
     >>> import torch
     >>> from congruence.train.losses import spread_loss
     >>> v = torch.eye(4, dtype=torch.float64)
-    >>> round(spread_loss(v, v, v, alpha=1.0).item(), 4)  # nothing tells right from wrong: half of log 2
+    >>> round(spread_loss(v, v, v, alpha=1.0).item(), 4)  # wrong captions equal the correct ones: half of log 2
     0.3466
     """
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
         raise ParameterError(f"Got alpha={alpha!r}; expected a number from 0 to 1. Pass alpha=0.5, for example.")
     v, pos, scale = _read(v, pos, temperature)
-    marks = _labels(labels, v)
-    own, away = _logits(v, _contexts(v, pos, neg), scale, marks)
-    context = (away[:, None] - own).logaddexp(own.new_zeros(())).mean()
-    instance = (own.logsumexp(1) - own[:, 0]).mean()
-    return ((1 - alpha) * context + alpha * instance + _among(pos, v[:, None], scale, marks)) / 2
+    columns = _labels(labels, v)
+    own, others = _logits(v, _contexts(v, pos, neg), scale, columns)
+    con_con = (others[:, None] - own).logaddexp(own.new_zeros(())).mean()
+    context_nce = (own.logsumexp(1) - own[:, 0]).mean()
+    return ((1 - alpha) * con_con + alpha * context_nce + _cross_entropy(pos, v[:, None], scale, columns)) / 2
 
 
 def _read(v: Tensor, pos: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -175,7 +175,7 @@ def _read(v: Tensor, pos: Tensor, temperature: float | Tensor) -> tuple[Tensor, 
 
 
 def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
-    """Return the texts of each image, its caption first, shape (n, 1 + k, d)."""
+    """Return the texts of each image, its caption first, shape (n, 1 + k, d). Raises ShapeError."""
     torch = require("torch", extra="train")
     neg = torch.as_tensor(neg).to(v)
     if neg.ndim == 2:
@@ -192,24 +192,24 @@ def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
     if labels is None:
         return None
     torch = require("torch", extra="train")
-    given = torch.as_tensor(labels, device=v.device)
-    found: Tensor = given[:, None] if given.ndim == 1 else given
-    if found.ndim != 2 or len(found) != len(v) or not found.shape[1]:
+    labels = torch.as_tensor(labels, device=v.device)
+    columns: Tensor = labels[:, None] if labels.ndim == 1 else labels
+    if columns.ndim != 2 or len(columns) != len(v) or not columns.shape[1]:
         raise ShapeError(
-            f"Got labels of shape {tuple(given.shape)} for {len(v)} images; expected (n,) or (n, g), one row to an image. Pass labels=… of such a shape."
+            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images; expected (n,) or (n, g), one row per image. Pass labels=… of such a shape."
         )
-    return found
+    return columns
 
 
 def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each row's logits of its own context, shape (n, m), and the log of the sum over all other contexts, shape (n,)."""
+    """Return each row's logits of its own context, shape (n, m), and the log of the sum of exponentials over all others, shape (n,)."""
     from congruence.train import _autograd
 
     own = (rows[:, None] * contexts).sum(2) * scale
     return own, _autograd.LogSumOthers.apply(rows, contexts.flatten(0, 1), scale, labels)
 
 
-def _among(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy of finding each row's own among all, one to a row."""
-    own, away = _logits(rows, contexts, scale, labels)
-    return (own[:, 0].logaddexp(away) - own[:, 0]).mean()
+def _cross_entropy(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy of finding each row's partner among those of all rows, where each context is one partner."""
+    own, others = _logits(rows, contexts, scale, labels)
+    return (own[:, 0].logaddexp(others) - own[:, 0]).mean()

@@ -1,4 +1,4 @@
-"""The training loop shared by all methods, with validation, checkpoints that resume bit for bit, and a plain record."""
+"""The training loop shared by all methods, with validation, a history, and checkpoints from which a run resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
-__all__ = ["Objective", "Schedule", "autocast", "place", "processor_has_bfloat16", "run", "used_precision"]
+__all__ = ["Objective", "Schedule", "autocast", "processor_has_bfloat16", "run", "torch_device", "used_precision"]
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 SCHEDULES = ("cosine", "constant")
@@ -46,7 +46,7 @@ class Schedule:
     clip : float or None
         Largest norm of the gradient of all parameters.
     validate_every, patience : int, int or None
-        Steps between validations, and number of validations without improvement after which training ends. Step 0 is validated as well.
+        Steps between validations, and number of validations without improvement after which training ends. Step 0 is validated, too.
     log_every : int
         Steps between recorded losses.
     checkpoint_every : int
@@ -100,7 +100,7 @@ BatchT = TypeVar("BatchT")
 
 
 class Objective(Protocol[BatchT]):
-    """What is trained: a module, the batches and losses of its steps, and optionally a score to select weights by."""
+    """A module to train, the batches and losses of its steps, and optionally a score by which weights are selected."""
 
     @property
     def module(self) -> Module:
@@ -110,7 +110,7 @@ class Objective(Protocol[BatchT]):
         """Return the data of a step, determined by the step and the seed alone."""
 
     def training_step(self, batch: BatchT) -> Mapping[str, Tensor]:
-        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is the one that is minimized."""
+        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is minimized."""
 
     def validate(self) -> float | None:
         """Return a score (larger is better), or None."""
@@ -148,7 +148,8 @@ def run(
     Raises
     ------
     TrainingError
-        If a loss or a gradient is not finite (the last good checkpoint is kept), or the checkpoint belongs to another run.
+        If a loss or a gradient is not finite (the last checkpoint is kept), the checkpoint belongs to another run, or there is one and
+        ``resume`` is False.
     CorruptFileError, FileError, StorageError, MissingExtraError
         If the checkpoint cannot be read or written, or PyTorch is not installed.
 
@@ -173,12 +174,12 @@ def run(
     parameters = [p for p in module.parameters() if p.requires_grad]
     patience = math.inf if schedule.patience is None else schedule.patience
     state = torch.random.get_rng_state()
-    module.train()  # once here and after each validation: it visits all layers, which took a sixth of a step of small heads
+    module.train()  # here and after each validation, not in each step: it visits all layers, a sixth of the time of a step of small heads
     try:
         if not history.validation:
             best = _validate(objective, history, best)
         with _bar(schedule.max_steps, history.steps, verbose) as show:
-            while history.steps < schedule.max_steps and _waited(history) < patience:
+            while history.steps < schedule.max_steps and _validations_since_best(history) < patience:
                 step = history.steps
                 rate = schedule.learning_rate * rate_at(step, schedule.max_steps, schedule.warmup, schedule.schedule)
                 for group in optimizer.param_groups:
@@ -188,9 +189,9 @@ def run(
                 terms = objective.training_step(objective.batch(step))
                 terms["loss"].backward()
                 values = {name: float(value.detach()) for name, value in terms.items()}
-                norm = _norm(parameters, schedule.clip, optimizer)
+                norm = _clip_gradient(parameters, schedule.clip, optimizer)
                 if not (all(map(math.isfinite, values.values())) and math.isfinite(norm)):
-                    _refuse(step, values, norm, saved)
+                    raise _not_finite(step, values, norm, saved)
                 optimizer.step()
                 history.steps = step + 1
                 if step % schedule.log_every == 0 or history.steps == schedule.max_steps:
@@ -224,11 +225,13 @@ def _seed_generators(seed: int, parameters: list[Parameter]) -> None:
 
 
 def _seed(seed: int, step: int) -> int:
+    """Return the seed of a step."""
     digest = hashlib.sha256(f"{seed}:{step}".encode()).digest()
     return int.from_bytes(digest[:7], "little")
 
 
 def _snapshot(module: Module) -> dict[str, Tensor]:
+    """Return a copy of the module's state."""
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
@@ -247,15 +250,14 @@ def _validate(objective: Objective[BatchT], history: History, best: dict[str, Te
     return best
 
 
-def _waited(history: History) -> int:
-    """Return the number of validations since the best one."""
+def _validations_since_best(history: History) -> int:
     if history.best_step is None:
         return 0
     return sum(step > history.best_step for step, _ in history.validation)
 
 
-def _norm(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
-    """Return the norm of the gradient before clipping, and clip it at ``clip``, directly or through the optimizer."""
+def _clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
+    """Clip the norm of the gradient at ``clip``, directly or through the optimizer, and return the norm before clipping."""
     import torch
 
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
@@ -267,11 +269,11 @@ def _norm(parameters: list[Parameter], clip: float | None, optimizer: Optimizer)
     return norm
 
 
-def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint | None) -> None:
-    """Raise an error for a loss or gradient that is not finite."""
+def _not_finite(step: int, values: dict[str, float], norm: float, saved: Checkpoint | None) -> TrainingError:
+    """Return the error for a loss or gradient that is not finite."""
     bad = [f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value)]
-    kept = "No checkpoint was asked for." if saved is None else saved.kept()
-    raise TrainingError(
+    kept = "No checkpoint was requested." if saved is None else saved.describe()
+    return TrainingError(
         f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses. Lower the learning rate, or raise the temperatures. {kept}"
     )
 
@@ -284,16 +286,16 @@ def _bar(steps: int, done: int, verbose: bool) -> Iterator[Callable[[int, dict[s
         def show(step: int, values: dict[str, float], history: History) -> None:
             if bar is None:
                 return
-            said = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             if history.validation:
-                said += f"  validation {history.validation[-1][1]:.3f}"
-            bar.show(step, said)
+                text += f"  validation {history.validation[-1][1]:.3f}"
+            bar.show(step, text)
 
         yield show
 
 
 def autocast(device: str, precision: str) -> AbstractContextManager[object]:
-    """Return the context in which the heads run."""
+    """Return the context in which the heads are applied: bfloat16 where the precision asks for it."""
     import torch
 
     enabled = used_precision(precision, device) == "bfloat16"
@@ -301,7 +303,7 @@ def autocast(device: str, precision: str) -> AbstractContextManager[object]:
 
 
 def used_precision(precision: str, device: str) -> str:
-    """Return the precision that ``"auto"`` stands for on a device; any other precision unchanged."""
+    """Return the precision that ``"auto"`` selects on a device; any other precision unchanged."""
     if precision != "auto":
         return precision
     return "bfloat16" if device == "cpu" and processor_has_bfloat16() else "float32"
@@ -315,8 +317,8 @@ def processor_has_bfloat16() -> bool:
     return native is not None and bool(native())
 
 
-def place(name: str) -> device:
-    """Return the device to train on. Raises ParameterError."""
+def torch_device(name: str) -> device:
+    """Return the device to train on. Raises ParameterError if there is no such device."""
     import torch
 
     return torch.device(choose_device(torch, name))

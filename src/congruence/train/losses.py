@@ -39,7 +39,7 @@ def siglip_loss(
     *,
     reduction: str = "logits",
 ) -> Tensor:
-    """Sigmoid loss: each of the n·m combinations is classified as a pair (on the diagonal) or not.
+    """Sigmoid loss: each of the n·m combinations is classified as a pair (i = j) or not.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def siglip_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     References
     ----------
@@ -69,7 +69,7 @@ def siglip_loss(
     >>> import torch
     >>> from congruence.train.losses import siglip_loss
     >>> X = torch.eye(2, dtype=torch.float64)
-    >>> round(siglip_loss(X, X, 20.0, -10.0).item(), 8)  # all four logits are right by 10
+    >>> round(siglip_loss(X, X, 20.0, -10.0).item(), 8)  # all four logits have the correct sign and size 10
     4.54e-05
     """
     torch = require("torch", extra="train")
@@ -79,7 +79,7 @@ def siglip_loss(
     X, Y = batches(X, Y)
     if len(Y) < len(X):
         raise ShapeError(
-            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, a row for each of X first. Exchange X and Y."
+            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, the partners of X first. Exchange X and Y."
         )
     scale, bias = (torch.as_tensor(v, dtype=X.dtype, device=X.device) for v in (logit_scale, logit_bias))
     total = _autograd.Siglip.apply(X, Y, scale, bias)
@@ -105,7 +105,7 @@ def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Te
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     References
     ----------
@@ -150,7 +150,7 @@ def generalized_infonce(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     References
     ----------
@@ -161,7 +161,7 @@ def generalized_infonce(
 
     check_positive(epsilon, "epsilon")
     check_positive(epsilon_teacher, "epsilon_teacher")
-    X, Y, TX, TY = _students(X, Y, TX, TY)
+    X, Y, TX, TY = _read(X, Y, TX, TY)
     value = _autograd.SoftmaxKL.apply(X, Y, TX, TY, epsilon, epsilon_teacher)
     if symmetric:
         value = (value + _autograd.SoftmaxKL.apply(Y, X, TY, TX, epsilon, epsilon_teacher)) / 2
@@ -186,7 +186,7 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     Raises
     ------
     ShapeError, MissingExtraError
-        If arrays have the wrong shape, or an optional dependency is not installed.
+        If arrays have the wrong shape, or PyTorch is not installed.
 
     Notes
     -----
@@ -198,17 +198,18 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     SOTAlign, equation 9.
     """
     torch = require("torch", extra="train")
-    X, Y, TX, TY = (side - side.mean(0) for side in _students(X, Y, TX, TY))
+    X, Y, TX, TY = (side - side.mean(0) for side in _read(X, Y, TX, TY))
 
     def inner(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         return ((a.T @ c) * (b.T @ d)).sum()
 
-    least = torch.finfo(X.dtype).tiny
-    sizes = (inner(X, Y, X, Y) * inner(TX, TY, TX, TY)).clamp_min(least)
-    return 1 - inner(X, Y, TX, TY) / sizes.sqrt()
+    tiny = torch.finfo(X.dtype).tiny
+    squared_norms = (inner(X, Y, X, Y) * inner(TX, TY, TX, TY)).clamp_min(tiny)
+    return 1 - inner(X, Y, TX, TY) / squared_norms.sqrt()
 
 
-def _students(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _read(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the vectors of student and teacher as tensors of the student's type, the teacher's without a graph. Raises ShapeError."""
     X, Y = batches(X, Y)
     TX, TY = batches(TX, TY)
     check_same_rows(len(X), len(TX), "X", "TX")

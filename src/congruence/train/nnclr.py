@@ -89,8 +89,8 @@ class _Objective(HeadsObjective):
                 f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are searched among them. Pass unpaired=(U, V), or {name}=0."
             )
         index = nearest_rows(paired, unpaired, self.trainer.n_neighbors, self.device)
-        used, places = np.unique(index, return_inverse=True)
-        return places.reshape(index.shape), self.tensor(scannable(unpaired).take(used))
+        used, positions = np.unique(index, return_inverse=True)
+        return positions.reshape(index.shape), self.tensor(scannable(unpaired).take(used))
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         trainer = self.trainer
@@ -105,12 +105,12 @@ class _Objective(HeadsObjective):
         return {"loss": loss, **terms}
 
     def _draw(self, batch: Batch, side: int) -> Tensor:
-        """Return a neighbor of each pair's row, determined by the step and the seed alone."""
+        """Return one neighbor for each pair of the batch, determined by the step and the seed alone."""
         import torch
 
-        found = self.neighbors[side]
-        assert found is not None  # its weight is not 0
-        places, rows = found
+        neighbors = self.neighbors[side]
+        assert neighbors is not None  # the side's weight is not 0
+        positions, rows = neighbors
         rng = np.random.default_rng([self.schedule.random_state, batch.step, 11 + side])
-        chosen = places[batch.index, rng.integers(self.trainer.n_neighbors, size=len(batch.index))]
+        chosen = positions[batch.index, rng.integers(self.trainer.n_neighbors, size=len(batch.index))]
         return rows[torch.from_numpy(chosen).to(rows.device)]

@@ -11,7 +11,7 @@ from congruence._utils.validation import check_choice
 
 __all__ = ["Lion", "make_optimizer", "rate_at"]
 
-#: Optimisers by name.
+#: Names of the optimizers.
 OPTIMIZERS = ("lion", "adamw")
 
 
@@ -72,7 +72,7 @@ def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``name`` is not in :data:`OPTIMIZERS`.
     """
     check_choice(name, OPTIMIZERS, "optimizer")
     trained = [p for p in module.parameters() if p.requires_grad]
@@ -83,7 +83,7 @@ def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay
     groups = [group for group in groups if group["params"]]
     if name == "lion":
         return Lion(groups, lr=rate)
-    # One pass over memory instead of a dozen: with batches of a few rows the optimizer is a good part of a step.
+    # Fused: one pass over memory instead of a dozen, which matters with small batches, where the optimizer takes much of a step.
     fused = all(p.device.type in ("cpu", "cuda") for p in trained)
     return torch.optim.AdamW(groups, lr=rate, fused=fused)
 
@@ -91,7 +91,7 @@ def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay
 def rate_at(step: int, steps: int, warmup: int, schedule: str) -> float:
     """Return the share of the full learning rate at a step: a linear rise over ``warmup`` steps, then constant or half a cosine.
 
-    The first step has (1/warmup)th of the rate, and the last the cosine's last value above zero.
+    The first step of a warmup has 1/warmup of the rate; the last step of a cosine is above zero.
     """
     if step < warmup:
         return (step + 1) / warmup

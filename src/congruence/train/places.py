@@ -1,4 +1,4 @@
-"""The folder next to an output that holds the checkpoints of its runs; created, locked and removed by this library only."""
+"""Folders for the checkpoints of a run: one next to the output, which is removed on success, or one that the user names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["named_folder", "own_folder"]
 MARKER = "checkpoints.json"
 FORMAT, FORMAT_VERSION = "congruence-checkpoints", 1
 
-#: What a run writes: checkpoints by the number of their combination, and what a writer that was killed left of them.
+#: Names of checkpoints, the number of their combination, and of temporary folders that a killed process left behind.
 _NUMBERED = re.compile(r"\d{3,}")
 _LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
 
@@ -30,28 +30,31 @@ _LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
 def own_folder(place: Path) -> Iterator[Path]:
     """Yield a folder for checkpoints that is removed on success; a folder left by an interrupted run is reused.
 
-    If the block fails, the checkpoints it wrote are kept, to resume from; an empty folder is removed.
+    If the block fails, the checkpoints it wrote are kept, to resume from; a folder without checkpoints is removed.
 
     Parameters
     ----------
     place : Path
+        The folder; its parent must exist.
 
     Raises
     ------
     OutputExistsError
-        If there is something that this library did not write, which would be removed or mixed with checkpoints.
+        If there is a file at the path, or a folder with files that this library did not write.
     FileError
-        If another run is using the folder.
+        If the parent folder does not exist, or another run is using the folder.
+    StorageError
+        If the folder cannot be written.
     """
     with suppress(OutputExistsError), atomic_path(place, directory=True) as folder:
         _mark(folder, made=True)
     if place.is_symlink() or not place.is_dir() or not (_is_marked(place) or not any(place.iterdir())):
         raise OutputExistsError(
-            f"Got something at {place} that this library did not make; expected a free place for the checkpoints of this run. "
-            "Pass another checkpoint=…, or move away what is there."
+            f"Got something at {place} that this library did not write; expected a free path for the checkpoints of this run. "
+            "Pass another checkpoint=…, or move what is there."
         )
-    with _held(place):
-        if not _is_marked(place):  # an empty folder that someone made: it stays
+    with _locked(place):
+        if not _is_marked(place):  # an empty folder that the user created, which is not removed at the end
             _mark(place, made=False)
         try:
             yield place
@@ -65,7 +68,11 @@ def own_folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder for checkpoints that is kept; it is created if necessary, and removed again if it stays empty.
+    """Yield a folder for checkpoints that is kept. It is created if necessary, and removed again if the block fails before it writes anything.
+
+    Parameters
+    ----------
+    place : Path
 
     Raises
     ------
@@ -85,17 +92,18 @@ def named_folder(place: Path) -> Iterator[Path]:
         ) from None
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the disk for the checkpoints at {place}")) from error
-    with _held(place):
+    with _locked(place):
         try:
             yield place
         except BaseException:
             if made:
-                with suppress(OSError):  # it holds something
+                with suppress(OSError):  # not empty
                     place.rmdir()
             raise
 
 
 def _mark(folder: Path, *, made: bool) -> None:
+    """Write the marker file; ``made`` says whether the folder was created for the checkpoints."""
     facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "made_folder": made}
     with atomic_path(folder / MARKER) as temporary:
         temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
@@ -106,7 +114,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _clear(place: Path) -> None:
-    """Remove the checkpoints; and the folder, if it was made for them and nothing else came into it."""
+    """Remove the checkpoints, and the folder too if it was created for them and contains nothing else."""
     made = json.loads((place / MARKER).read_bytes()).get("made_folder") is True
     for entry in place.iterdir():
         if entry.is_symlink() or not entry.is_dir():
@@ -116,11 +124,11 @@ def _clear(place: Path) -> None:
     if os.listdir(place) == [MARKER]:
         (place / MARKER).unlink()
         if made:
-            with suppress(OSError):  # something came into it just now
+            with suppress(OSError):  # another process has just written to it
                 place.rmdir()
 
 
-def _held(place: Path) -> AbstractContextManager[None]:
+def _locked(place: Path) -> AbstractContextManager[None]:
     return locked(
         place,
         f"Got checkpoints at {place} that another run is using; expected one run. Wait for it, or pass another checkpoint=….",

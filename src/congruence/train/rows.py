@@ -1,6 +1,6 @@
-"""Sources of rows for a training run: any object that returns the rows of a step.
+"""Sources of unpaired rows for a training run: any object that returns the rows of a step.
 
-The rows of a step depend only on the step and the seed, so that a resumed run uses exactly the same rows.
+The rows of a step depend only on the step and the seed, so a resumed run uses exactly the same rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ScannableRows(Rows, Protocol):
     """Rows that can also be read in order, and by number."""
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield ``(number of its first row, rows)`` blocks."""
+        """Yield all rows in order, in blocks: the number of a block's first row, and the block."""
         ...
 
     def take(self, indices: np.ndarray) -> np.ndarray:
@@ -53,14 +53,14 @@ class ScannableRows(Rows, Protocol):
         ...
 
 
-#: Rows of one side: vectors, anything that is :class:`Rows`, a list of these, or none.
+#: Rows of one side: vectors, a :class:`Rows` object, a list of these, or None.
 Supply: TypeAlias = "RowsLike | Rows | list[RowsLike | Rows | None] | tuple[RowsLike | Rows | None, ...] | None"
 
 
 class ArrayRows:
     """Rows of an array, in memory or mapped from a file.
 
-    The rows are read in a random order, then in another one, and so on; a batch of all rows is the array itself.
+    Batches go through the rows in a random order, then in another one, and so on; a batch of all rows is the array itself.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ class ArrayRows:
             return self._float32(slice(None))
         start, chosen = step * size, []
         while size:  # a batch may begin in one order and end in the next
-            order, at = self._order(seed, start // n), start % n
-            chosen.append(order[at : at + size])
+            order, offset = self._order(seed, start // n), start % n
+            chosen.append(order[offset : offset + size])
             start, size = start + len(chosen[-1]), size - len(chosen[-1])
         return self._float32(np.concatenate(chosen))
 
@@ -107,7 +107,7 @@ class ArrayRows:
         return self._float32(np.asarray(indices))
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield ``(number of its first row, rows)`` blocks of the array in its order, float32."""
+        """Yield all rows in order, in blocks: the number of a block's first row, and the block, float32."""
         for part in blocks(len(self._rows), self.dim * 4):
             yield part.start, self._float32(part)
 
@@ -125,6 +125,7 @@ class ArrayRows:
         return rows
 
     def _order(self, seed: int, epoch: int) -> np.ndarray:
+        """Return the random order of an epoch; the last two are cached."""
         if (seed, epoch) not in self._orders:
             while len(self._orders) > 1:
                 del self._orders[next(iter(self._orders))]
@@ -138,6 +139,12 @@ class Sources:
     Parameters
     ----------
     parts : sequence of Rows
+        At least one, all of the same width.
+
+    Raises
+    ------
+    ShapeError
+        If the widths differ.
     """
 
     def __init__(self, parts: Sequence[Rows]):
@@ -164,12 +171,12 @@ class Sources:
         return np.concatenate([sample(part, max(1, size * len(part) // len(self))) for part in self.parts])
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows of all sources, one source after the other: the start of each block, and the block, float32."""
-        before = 0
+        """Yield all rows, one source after the other, in blocks: the number of a block's first row, and the block, float32."""
+        offset = 0
         for part in self.parts:
             for start, block in scannable(part).scan():
-                yield before + start, block
-            before += len(part)
+                yield offset + start, block
+            offset += len(part)
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """Return the rows with these numbers, counted over all sources, float32."""
@@ -189,28 +196,30 @@ def _can_scan(rows: Rows) -> TypeGuard[ScannableRows]:
 
 
 def scannable(rows: Rows) -> ScannableRows:
-    """Return rows that can be read in order and by number; raise an error for others.
+    """Return the rows if they can be read in order and by number.
 
     Raises
     ------
     InputError
-        If the input cannot be used.
+        If they have no methods ``scan`` and ``take``.
     """
     if _can_scan(rows):
         return rows
     raise InputError(
-        f"Got unpaired rows of type {type(rows).__name__}, which only gives batches; expected rows that can also be read "
-        "through and by number (methods scan and take), since neighbors are searched among all of them. Pass an array."
+        f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; expected rows that can also be read in "
+        "order and by number (methods scan and take), since neighbors are searched among all of them. Pass an array."
     )
 
 
 def as_rows(rows: Supply, name: str) -> Rows | None:
-    """Return the rows of an array, of embeddings, of any :class:`Rows` object, or of a list of these.
+    """Return an array, embeddings, a :class:`Rows` object or a list of these as one source; None if there are no rows.
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape or different widths, are not real numbers, contain NaN or infinity, or have a row of zeros.
+    InputError
+        If a :class:`Rows` object is empty.
     """
     if rows is None:
         return None

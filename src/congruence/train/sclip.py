@@ -39,9 +39,9 @@ def pseudo_label_loss(
     Parameters
     ----------
     U : tensor, shape (m, d)
-        Unpaired rows in the joint space, unit norm. Gradients flow into them.
+        Unpaired rows in the joint space, of unit norm. Gradients flow into them.
     Y : tensor, shape (n, d)
-        Partners of the paired rows in the joint space, unit norm. Gradients flow into them.
+        Partners of the paired rows in the joint space, of unit norm. Gradients flow into them.
     similar : tensor, shape (m, e)
         The unpaired rows in the space where similarity is measured. No gradient.
     paired : tensor, shape (n, e)
@@ -64,7 +64,7 @@ def pseudo_label_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     References
     ----------
@@ -79,9 +79,9 @@ def pseudo_label_loss(
     check_positive(max_iter, "max_iter", integer=True)
     check_same_rows(len(U), len(similar), "U", "similar")
     check_same_rows(len(Y), len(paired), "Y", "paired")
-    near, far = (torch.nn.functional.normalize(rows.detach().to(U.dtype), dim=1) for rows in (similar, paired))
+    queries, keys = (torch.nn.functional.normalize(rows.detach().to(U.dtype), dim=1) for rows in (similar, paired))
     scale = torch.as_tensor(logit_scale, dtype=U.dtype, device=U.device)
-    return CrossEntropy.apply(U, Y, scale, pseudo_labels(near, far, assignment, temperature, max_iter))
+    return CrossEntropy.apply(U, Y, scale, pseudo_labels(queries, keys, assignment, temperature, max_iter))
 
 
 @dataclass(eq=False, repr=False)
@@ -172,11 +172,11 @@ class _Objective(HeadsObjective):
             ("image", trainer.image_weight, 0, batch.unpaired_source, batch.source, X, Y),
             ("text", trainer.text_weight, 1, batch.unpaired_target, batch.target, Y, X),
         )
-        for name, weight, side, rows, own, own_joint, partners in sides:
+        for name, weight, side, unpaired, paired_rows, paired_joint, partners in sides:
             if not weight:
                 continue
-            U = self.heads(rows, side)
-            similar, paired = (rows, own) if trainer.space == "unimodal" else (U, own_joint)
+            U = self.heads(unpaired, side)
+            similar, paired = (unpaired, paired_rows) if trainer.space == "unimodal" else (U, paired_joint)
             terms[f"pseudo_{name}"] = pseudo_label_loss(
                 U,
                 partners,

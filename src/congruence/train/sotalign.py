@@ -135,6 +135,8 @@ class SOTAlign(HeadTrainer):
         ------
         TooFewAnchorsError, ParameterError
             If there are too few rows, or a parameter has an invalid value.
+        ShapeError
+            If a fitted teacher has another width than the rows.
         """
         if isinstance(self.teacher, TwoSidedMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
@@ -158,7 +160,7 @@ class SOTAlign(HeadTrainer):
             return CCAMap(n_components=self.teacher_n_components, ridge=best).fit(X, Y)
         A, B, a, b = validation
         fitted = teacher.fit_ridges(X, Y, RIDGES)
-        scores = [mean_recall(one.transform(A), one.transform_target(B), a, b) for one in fitted]
+        scores = [mean_recall(cca.transform(A), cca.transform_target(B), a, b) for cca in fitted]
         return fitted[int(np.argmax(scores))]
 
     def _check_parameters(self) -> None:
@@ -193,13 +195,13 @@ class SOTAlign(HeadTrainer):
         self.teacher_ = objective.teacher
         errors = history.losses.get("gradient_error", [])
         if errors:
-            off = sum(error > GRADIENT_ERROR for error in errors)
-            where = f"at worst, and past the bound in {off} of the {len(errors)} steps recorded"
+            above = sum(error > GRADIENT_ERROR for error in errors)
+            where = f"at worst, and above the bound in {above} of {len(errors)} recorded steps"
             warn_unconverged(max(errors), where, "", stacklevel=3)
         if data.validation is not None:
             X, Y, x_labels, y_labels = data.validation
-            its = mean_recall(self.teacher_.transform(X), self.teacher_.transform_target(Y), x_labels, y_labels)
-            self.scores_["teacher_validation_mean_recall_at_1"] = its
+            score = mean_recall(self.teacher_.transform(X), self.teacher_.transform_target(Y), x_labels, y_labels)
+            self.scores_["teacher_validation_mean_recall_at_1"] = score
 
 
 class _Objective(HeadsObjective):
@@ -214,17 +216,15 @@ class _Objective(HeadsObjective):
                 "Got no unpaired rows of one side or both; expected some of each, on which the heads are compared with the teacher. Pass unpaired=(U, V), or train SAIL or the teacher alone."
             )
         # If a step uses all rows, they are the same in each step, and so are the teacher's vectors.
-        sizes = (
-            self.unpaired_batch[0] == len(data.unpaired_source),
-            self.unpaired_batch[1] == len(data.unpaired_target),
+        self.constant_rows = self.unpaired_batch == [len(data.unpaired_source), len(data.unpaired_target)] and (
+            not trainer.pairs_too or self.pair_batch == len(data.source)
         )
-        self.always_the_same = all(sizes) and (not trainer.pairs_too or self.pair_batch == len(data.source))
-        self.taught: tuple[list[Tensor], Side | None] | None = None
+        self.cached_teacher: tuple[list[Tensor], Side | None] | None = None
         self.teacher = trainer.fit_teacher(data.source, data.target, data.validation)
         self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
         if trainer.init == "teacher":
             for head, teacher in zip((self.module.source, self.module.target), self.teacher_heads, strict=True):
-                _begin_at(head, teacher)
+                _initialize(head, teacher)
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         import torch
@@ -239,12 +239,12 @@ class _Objective(HeadsObjective):
         if self.trainer.pairs_too:
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
-        divergence, found = self._divergence(students, *(self.taught or self._teach(rows)))
-        terms = {"supervised": supervised, self.trainer.divergence: divergence, **found}
+        divergence, convergence = self._divergence(students, *(self.cached_teacher or self._teach(rows)))
+        terms = {"supervised": supervised, self.trainer.divergence: divergence, **convergence}
         return {"loss": supervised + weight * divergence, **terms}
 
     def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Side | None]:
-        """Return the teacher's vectors and, if the rows are the same in each step, its plan; these are cached."""
+        """Return the teacher's vectors and, if the rows are the same in each step, its plan, and cache both in this case."""
         import torch
 
         with torch.no_grad():
@@ -252,7 +252,7 @@ class _Objective(HeadsObjective):
                 torch.nn.functional.normalize(head(side), dim=1)
                 for head, side in zip(self.teacher_heads, rows, strict=True)
             ]
-        if not self.always_the_same:
+        if not self.constant_rows:
             return teachers, None
         plan, trainer = None, self.trainer
         if trainer.divergence == "klot":
@@ -264,10 +264,11 @@ class _Objective(HeadsObjective):
                 trainer.tol,
                 rho_teacher=trainer.rho_teacher,
             )
-        self.taught = teachers, plan
-        return self.taught
+        self.cached_teacher = teachers, plan
+        return self.cached_teacher
 
     def _weight(self, pairs: int) -> float:
+        """Return the weight of the divergence for a number of pairs."""
         weight = self.trainer.divergence_weight
         if isinstance(weight, str):
             return 1.0 if self.trainer.pair_loss == "infonce" else 10 / pairs
@@ -303,7 +304,7 @@ class _Objective(HeadsObjective):
 
 
 def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float]:
-    """Return, for each of :data:`RIDGES`, the mean recall at 1 on the pairs of each fold, searched among these, of maps fitted on the other folds."""
+    """Return the cross-validated mean recall at 1 for each of :data:`RIDGES`; each fold of the pairs is searched among its own rows."""
     n = len(X)
     fold = np.arange(n) % min(FOLDS, n)
     scores: list[list[float]] = []
@@ -311,35 +312,40 @@ def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float
         out = fold == number
         width = None if teacher.n_components is None else min(teacher.n_components, int((~out).sum()) - 1)
         fitted = clone(teacher).set_params(n_components=width).fit_ridges(X[~out], Y[~out], RIDGES)
-        scores.append([mean_recall(one.transform(X[out]), one.transform_target(Y[out])) for one in fitted])
+        scores.append([mean_recall(cca.transform(X[out]), cca.transform_target(Y[out])) for cca in fitted])
     return np.mean(scores, axis=0).tolist() if scores else [0.0] * len(RIDGES)
 
 
-def _begin_at(head: Head, teacher: Head) -> None:
-    """Give a linear head weights with which it maps every row as the teacher does, up to one common factor.
+def _initialize(head: Head, teacher: Head) -> None:
+    """Initialize a linear head so that it maps every row as the teacher does, up to one common factor.
 
-    The teacher's matrix and offset are computed from its output on rows that have passed the head's own first layers. These may differ from
-    the teacher's first layers by an affine map only, which holds if both or neither scale rows to unit norm.
+    Both may center rows at different means, for which the bias compensates. Either both must scale rows to unit norm first, or neither.
+
+    Raises
+    ------
+    ParameterError
+        If only one of the two scales rows to unit norm, or the teacher is not a single linear layer after that.
     """
     import torch
 
     *first, last = head.layers
     with torch.no_grad():
-        here, there = (
+        head_kinds, teacher_kinds = (
             [layer.kind for layer in layers if layer.kind in ("normalize", "center", "linear")]
             for layers in (head.layers, teacher.layers)
         )
-        if ("normalize" in here) != ("normalize" in there) or there[-1] != "linear" or there.count("linear") != 1:
+        same_scaling = ("normalize" in head_kinds) == ("normalize" in teacher_kinds)
+        if not same_scaling or teacher_kinds[-1] != "linear" or teacher_kinds.count("linear") != 1:
             raise ParameterError(
-                f"Got a teacher of layers {', '.join(there)} and heads of {', '.join(here)}; expected one linear layer after the same scaling. "
+                f"Got a teacher of layers {', '.join(teacher_kinds)} and heads of {', '.join(head_kinds)}; expected one linear layer after the same scaling. "
                 'Pass preprocess="center" or "normalize", or init="random".'
             )
-        own, its = (
+        head_mean, teacher_mean = (
             next((layer.mean for layer in layers if layer.kind == "center"), torch.zeros_like(last.weight[:, 0]))
             for layers in (first, teacher.layers)
         )
         matrix = teacher.layers[-1].weight[:, : last.weight.shape[1]].to(last.weight)
-        bias = (own - its) @ matrix
+        bias = (head_mean - teacher_mean) @ matrix
         if getattr(teacher.layers[-1], "bias", None) is not None:
             bias = bias + teacher.layers[-1].bias[: matrix.shape[1]].to(bias)
         # Scaled to the norm of the weights it replaces, so that the same learning rate is suitable; the other columns are small, but not zero.

@@ -60,7 +60,7 @@ def structure_loss(
     Raises
     ------
     ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or an optional dependency is not installed.
+        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
 
     References
     ----------
@@ -93,18 +93,19 @@ def structure_loss(
         Pl, Ql = P, Q
         for level in range(2, levels + 1):
             Pl, Ql = Pl @ P, Ql @ Q
-            total = total + _dense(Pl, Ql, direction) / (level if decay else 1)
+            total = total + _dense_divergence(Pl, Ql, direction) / (level if decay else 1)
     return total / levels
 
 
 def _centered(rows: Tensor) -> Tensor:
+    """Return rows scaled to unit norm and centered."""
     import torch
 
     rows = torch.nn.functional.normalize(rows, dim=1)
     return rows - rows.mean(0)
 
 
-def _dense(P: Tensor, Q: Tensor, direction: str) -> Tensor:
+def _dense_divergence(P: Tensor, Q: Tensor, direction: str) -> Tensor:
     """Return the mean divergence of the rows of two stochastic matrices."""
     import torch
 
@@ -183,9 +184,9 @@ class _Objective(HeadsObjective):
             return {"loss": supervised, "supervised": supervised}
         sides = ((X, batch.source, batch.unpaired_source), (Y, batch.target, batch.unpaired_target))
         terms = []
-        for side, (aligned, original, more) in enumerate(sides):
-            if trainer.unpaired and more is not None:
-                aligned, original = torch.cat([aligned, self.heads(more, side)]), torch.cat([original, more])
+        for side, (aligned, original, unpaired) in enumerate(sides):
+            if trainer.unpaired and unpaired is not None:
+                aligned, original = torch.cat([aligned, self.heads(unpaired, side)]), torch.cat([original, unpaired])
             terms.append(
                 structure_loss(
                     aligned,

@@ -153,17 +153,17 @@ class _Objective(HeadsObjective):
             random_state=trainer.random_state,
         )
         run(stage, spectral, verbose=False)
-        projections = self._join(stage)
+        projections = self._project(stage)
         mapped: dict[str, Any] = {}
         for i, (side, projection) in enumerate(zip(("source", "target"), projections, strict=True)):
             fixed = _layers.Head([*stage.heads[i].plain(), projection]).requires_grad_(False).to(self.device)
             with torch.no_grad():
                 setattr(self, side, fixed(getattr(self, side)))
             rows = getattr(data, f"unpaired_{side}")
-            # If every row is drawn at least once, all rows pass the fixed layers only once.
-            often = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
-            through = _MappedRows(self, fixed, rows)
-            mapped[f"unpaired_{side}"] = through.heldout() if often else through
+            # If every row is drawn at least once, it takes less time to pass all rows through the fixed layers in advance.
+            all_drawn = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
+            mapped_rows = _MappedRows(self, fixed, rows)
+            mapped[f"unpaired_{side}"] = mapped_rows.precompute() if all_drawn else mapped_rows
             if side == "source":
                 residual = _residual(
                     trainer.n_components, trainer.residual_width, np.random.default_rng([trainer.random_state, 3])
@@ -183,8 +183,8 @@ class _Objective(HeadsObjective):
         X = self.module.source.layers[-1](torch.cat([batch.source, batch.unpaired_source]))
         return {"loss": mmd(X, torch.cat([batch.target, batch.unpaired_target]), self.trainer.scales)}
 
-    def _join(self, stage: _Spectral) -> list[Layer]:
-        """Return the linear layer from the network's outputs to the joint space, for each side."""
+    def _project(self, stage: _Spectral) -> list[Layer]:
+        """Return the linear layer from each network's outputs to the joint space (stage 2)."""
         import torch
 
         trainer, data, whitened, maps = self.trainer, self.data, [], []
@@ -193,24 +193,26 @@ class _Objective(HeadsObjective):
             head.eval()
             with torch.no_grad():
                 Z = [head(self.tensor(rows)).double().cpu().numpy() for rows in (paired, sample(unpaired, MEAN_ROWS))]
-            every = np.concatenate(Z)
-            mean = every.mean(axis=0)
-            values, vectors = scipy.linalg.eigh(np.cov(every.T, bias=True).reshape(trainer.n_spectral_components, -1))
-            # As in the loss: directions with almost no variance stay small.
+            all_rows = np.concatenate(Z)
+            mean = all_rows.mean(axis=0)
+            values, vectors = scipy.linalg.eigh(
+                np.cov(all_rows.T, bias=True).reshape(trainer.n_spectral_components, -1)
+            )
+            # Regularized as in the loss, so that directions with almost no variance stay small.
             whiten = vectors / np.sqrt(np.maximum(values, 0) + 1e-6 * values.mean())
             whitened.append((Z[0] - mean) @ whiten)
             maps.append((mean, whiten))
         cca = CCAMap(n_components=trainer.n_components, ridge=trainer.ridge, normalize=False).fit(*whitened)
         layers = []
         for (mean, whiten), weights in zip(maps, (cca.source_weights_, cca.target_weights_), strict=True):
-            # Scaled to unit variance, and centered by the mean of all rows, since the pairs are a small sample.
+            # Scaled to unit variance, and centered at the mean of all rows, since the pairs are a small sample.
             weight = whiten @ weights * np.sqrt(len(data.source))
             layers.append({"kind": "linear", "weight": weight, "bias": -mean @ weight})
         return layers
 
 
 class _MappedRows:
-    """Rows after the fixed layers."""
+    """Rows mapped by the fixed layers."""
 
     def __init__(self, objective: HeadsObjective, head: Module, rows: Rows):
         self.objective, self.layers, self.rows = objective, list(head.layers), rows
@@ -221,19 +223,21 @@ class _MappedRows:
 
     def batch(self, step: int, size: int, seed: int) -> np.ndarray:
         """Return the rows of a step."""
-        return self._through(self.rows.batch(step, size, seed))
+        return self._map(self.rows.batch(step, size, seed))
 
-    def heldout(self) -> ArrayRows:
-        """Return the same rows, all computed, as array rows."""
+    def precompute(self) -> ArrayRows:
+        """Map all rows at once, and return them as array rows."""
         assert isinstance(self.rows, ArrayRows)
-        return ArrayRows(np.concatenate([self._through(rows) for _, rows in self.rows.scan()]))
+        return ArrayRows(np.concatenate([self._map(rows) for _, rows in self.rows.scan()]))
 
-    def _through(self, rows: np.ndarray) -> np.ndarray:
+    def _map(self, rows: np.ndarray) -> np.ndarray:
         import torch
 
         X = self.objective.tensor(rows)
         with torch.no_grad():
-            for layer in self.layers:  # the layers present at creation; the trained layer is appended later
+            for layer in (
+                self.layers
+            ):  # a copy of the list: the trained layer, which is appended to the head later, is not in it
                 X = layer(X)
         return X.cpu().numpy()
 
@@ -257,7 +261,7 @@ class _Spectral:
             size = min(len(rows), trainer.spectral_batch_size)
             if size <= trainer.n_spectral_components + 1:
                 raise ParameterError(
-                    f"Got n_spectral_components={trainer.n_spectral_components} and graphs of {size} {name} rows; expected more rows than dimensions and one. Pass a smaller n_spectral_components=…, or a larger spectral_batch_size=…."
+                    f"Got n_spectral_components={trainer.n_spectral_components} and graphs of {size} {name} rows; expected at least {trainer.n_spectral_components + 2} rows. Pass a smaller n_spectral_components=…, or a larger spectral_batch_size=…."
                 )
             widths = [paired.shape[1], trainer.n_spectral_components]
             if trainer.head == "mlp":
