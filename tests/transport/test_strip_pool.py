@@ -101,7 +101,7 @@ def test_numpy_is_equal_but_for_rounding(way, monkeypatch):
     found = {}
     for n in (1, 3):
         monkeypatch.setattr(_strip_pool, "threads", lambda tensors, n=n: n)
-        monkeypatch.setattr(_strip_pool, "ALONE", 32)
+        monkeypatch.setattr(_strip_pool, "DOT_TERMS", 32)
         found[n] = sinkhorn(epsilon=0.02, **given)
     assert found[1].n_iter == found[3].n_iter
     np.testing.assert_allclose(found[1].u, found[3].u, atol=1e-11)
@@ -111,7 +111,7 @@ def test_numpy_is_equal_but_for_rounding(way, monkeypatch):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("m", [1, 31, 32, 33, 200])
 def test_products_without_the_library(m, dtype, monkeypatch):
-    monkeypatch.setattr(_strip_pool, "ALONE", 32)
+    monkeypatch.setattr(_strip_pool, "DOT_TERMS", 32)
     rng = np.random.default_rng(0)
     K, a, b = (rng.random(shape).astype(dtype) for shape in ((7, m), 7, m))
     tolerance = 20 * np.finfo(dtype).eps
@@ -243,7 +243,7 @@ def test_numpy_uses_as_many_as_its_blas_may():
         with threadpool_limits(n):
             assert _strip_pool.threads(tensors=False) == n
             assert _strip_pool.StripPool(np.ones(1), 1).size == n
-            assert _strip_pool.StripPool(np.ones(1), 1).apart == (n > 1)
+            assert _strip_pool.StripPool(np.ones(1), 1).avoid_blas == (n > 1)
 
 
 # ------------------------------------------------------------------ a pool by itself

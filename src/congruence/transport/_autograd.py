@@ -1,4 +1,4 @@
-"""Autograd functions that use the explicit gradient of the KLOT loss. Imports torch, so import it only if torch is installed."""
+"""Autograd functions with the explicit gradient of the KLOT loss. Imports torch; import this module only if torch is installed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Klot(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, A: Tensor, T: Tensor, student: Side, teacher: Side, scale: float, found: list[float]
+        ctx: FunctionCtx, A: Tensor, T: Tensor, student: Side, teacher: Side, scale: float, differences: list[float]
     ) -> Tensor:
-        """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``found``."""
+        """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``differences``."""
         ctx.save_for_backward(A, T)  # lets torch detect in-place changes of either
         ctx.sides, ctx.scale = (student, teacher), scale
         parts = compare(student, teacher, 8 * A.numel(), lambda _, G: torch.linalg.vector_norm(G, 1))
-        value, size = (sum(terms) for terms in zip(*parts, strict=True))
-        found.append(float(size))
+        value, difference = (sum(terms) for terms in zip(*parts, strict=True))
+        differences.append(float(difference))
         return (scale * value).to(student.affinity.dtype)
 
     @staticmethod
@@ -53,44 +53,44 @@ class KlotFeatures(torch.autograd.Function):
         teacher: Side,
         scale: float,
         memory: int,
-        found: list[float],
+        differences: list[float],
     ) -> Tensor:
-        """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``found``."""
+        """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``differences``."""
         dtype, factor = student.affinity.dtype, scale / student.epsilon
         needs = ctx.needs_input_grad[:2]
-        value, size, dX, dY = _from_strips(X, Y, student, teacher, factor, memory, needs)
-        found.append(float(size))
-        ctx.save_for_backward(*(None if slope is None else slope.to(side.dtype) for slope, side in ((dX, X), (dY, Y))))
+        value, difference, dX, dY = _from_strips(X, Y, student, teacher, factor, memory, needs)
+        differences.append(float(difference))
+        ctx.save_for_backward(*(None if grad is None else grad.to(side.dtype) for grad, side in ((dX, X), (dY, Y))))
         return (scale * value).to(dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients from the forward pass times the upstream gradient."""
-        dX, dY = (None if slope is None else slope * upstream.to(slope.dtype) for slope in ctx.saved_tensors)
+        dX, dY = (None if grad is None else grad * upstream.to(grad.dtype) for grad in ctx.saved_tensors)
         return dX, dY, None, None, None, None, None
 
 
 def _from_strips(
     X: Tensor, Y: Tensor, student: Side, teacher: Side, factor: float, memory: int, needs: tuple[bool, ...]
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the divergence, ‖P − P*‖₁ and, for each one in ``needs``, ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X."""
+    """Return the divergence, ‖P − P*‖₁, and ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X, each None unless ``needs`` asks for it."""
     dtype, (needs_X, needs_Y) = student.affinity.dtype, needs
-    right = Y.to(dtype)
+    Y = Y.to(dtype)
     dX = torch.empty_like(X) if needs_X else None
-    dY = torch.zeros_like(right) if needs_Y else None
+    dY = torch.zeros_like(Y) if needs_Y else None
 
-    def take(part: slice, G: Tensor) -> Tensor:
-        size = torch.linalg.vector_norm(G, 1)
+    def write_dX(part: slice, G: Tensor) -> Tensor:
+        difference = torch.linalg.vector_norm(G, 1)
         G *= factor
         if dX is not None:
-            dX[part] = G @ right
-        return size
+            dX[part] = G @ Y
+        return difference
 
-    def add(part: slice, G: Tensor) -> None:
+    def add_dY(part: slice, G: Tensor) -> None:
         assert dY is not None
         dY.addmm_(G.T, X[part].to(dtype))
 
-    parts = compare(student, teacher, memory, take, None if dY is None else add)
-    value, size = (sum(terms) for terms in zip(*parts, strict=True))
-    return value, size, dX, dY
+    parts = compare(student, teacher, memory, write_dX, None if dY is None else add_dY)
+    value, difference = (sum(terms) for terms in zip(*parts, strict=True))
+    return value, difference, dX, dY

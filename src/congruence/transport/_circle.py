@@ -46,13 +46,18 @@ def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
     The optimal shift to the uniform distribution is known (mean − 1/2), so the shift between u and v follows without a search.
 
+    Parameters
+    ----------
+    u, v : ndarray of float64, shape (b, n) and (b, m)
+        Sorted positions, in turns.
+
     Returns
     -------
     ndarray, shape (b,)
         Squared distances, in squared turns.
     """
-    least = math.lcm(u.shape[1], v.shape[1])
-    unit = least * -(-(2**51) // least)  # the shift is a real number: use a unit below its rounding error
+    multiple = math.lcm(u.shape[1], v.shape[1])
+    unit = multiple * -(-(2**51) // multiple)  # the shift is a real number: use a unit below its rounding error
     shift = np.rint((v.mean(axis=1) - u.mean(axis=1)) * unit).astype(np.int64)
     return _integral(_unrolled(u), v, unit, shift, _squared_arc)
 
@@ -80,7 +85,7 @@ def _squared_arc(gap: np.ndarray) -> np.ndarray:
 
 
 def _unrolled(u: np.ndarray) -> np.ndarray:
-    """Return the atoms over three turns: column n + i holds the value of Q on its step i, for −n ≤ i ≤ 2n."""
+    """Return the atoms over three turns: column n + i contains the value of Q on its step i, for −n ≤ i ≤ 2n."""
     return np.concatenate([u - 1, u, u + 1, u[:, :1] + 2], axis=1)
 
 
@@ -122,7 +127,7 @@ def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndar
     low, high = np.full(b, -unit), np.full(b, unit)
     at_low, at_high = slope(low), slope(high)
     high = np.where(at_low < 0, high, low)  # the minimum may lie at the lower end
-    before = np.zeros(b, dtype=bool)
+    last_left = np.zeros(b, dtype=bool)
     step = 0
     while (searching := high - low > 1).any():
         step += 1
@@ -131,15 +136,15 @@ def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndar
         else:
             share = np.full(b, 0.5)
         width = high - low
-        inside = np.minimum(np.maximum(np.rint(share * width).astype(np.int64), 1), width - 1)
-        middle = np.where(searching, low + inside, high)
-        found = slope(middle)
-        left = found < 0
-        again = left == before
-        at_high = np.where(left, np.where(again, at_high / 2, at_high), found)
-        at_low = np.where(left, found, np.where(again, at_low / 2, at_low))
-        low, high, before = np.where(left, middle, low), np.where(left, high, middle), left
-        low = np.where(found == 0, high, low)
+        offset = np.minimum(np.maximum(np.rint(share * width).astype(np.int64), 1), width - 1)
+        middle = np.where(searching, low + offset, high)
+        at_middle = slope(middle)
+        left = at_middle < 0
+        repeated = left == last_left  # the same end moved twice in a row: Illinois halves the slope at the other end
+        at_high = np.where(left, np.where(repeated, at_high / 2, at_high), at_middle)
+        at_low = np.where(left, at_middle, np.where(repeated, at_low / 2, at_low))
+        low, high, last_left = np.where(left, middle, low), np.where(left, high, middle), left
+        low = np.where(at_middle == 0, high, low)
     return high
 
 
@@ -153,10 +158,10 @@ def _integral(
     first = start // step_u  # step of u in which each step of v begins
     is_v = np.zeros((b, n + m), dtype=bool)
     np.put_along_axis(is_v, first - first[:, :1] + np.arange(m), True, axis=1)
-    of_v = np.cumsum(is_v, axis=1, dtype=np.int64) - 1
-    of_u = first[:, :1] + np.arange(n + m) - of_v
+    index_v = np.cumsum(is_v, axis=1, dtype=np.int64) - 1
+    index_u = first[:, :1] + np.arange(n + m) - index_v
     cuts = np.empty((b, n + m + 1), dtype=np.int64)
-    cuts[:, :-1] = np.where(is_v, of_v * step_v + shift[:, None], of_u * step_u)
+    cuts[:, :-1] = np.where(is_v, index_v * step_v + shift[:, None], index_u * step_u)
     cuts[:, -1] = shift + unit
-    gap = _pick(wide, of_u + n) - _pick(v, of_v)
+    gap = _pick(wide, index_u + n) - _pick(v, index_v)
     return np.einsum("bk,bk->b", np.diff(cuts, axis=1), cost(gap)) / unit

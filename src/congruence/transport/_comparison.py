@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Side:
-    """Affinities, the potentials of their plan, and the marginals of that plan at convergence."""
+    """The plan of one side: its affinities, its potentials, and its marginals at convergence."""
 
     affinity: Affinity
     epsilon: float
@@ -44,24 +44,21 @@ def compare(
     memory : int
         Maximum bytes of a kernel to keep in memory. If a whole kernel fits, threads process small strips, which stay in the cache.
     use : callable
-        Called with a slice of rows and the strip of P − P* for these rows. The strip is scratch memory that belongs to the call until it
-        returns. Several threads may call it at the same time.
+        Called with a slice of rows and the strip of P − P* for these rows, which is scratch memory, valid only during this call and that of
+        ``then``. Several threads may call it at the same time.
     then : callable, optional
         Called with the same slice and strip after ``use``, in the order of the rows and one call at a time.
 
     Returns
     -------
-    list of
-        scalar array of float64
-            The sum of P* log(P*/P) − P* + P over the rows of a strip. Over all rows the last two terms cancel up to rounding; with them
-            the sum is never negative, and the gradient P − P* is exact at any potentials.
-        object
-            The return value of ``use``.
+    list of (scalar array of float64, object)
+        The sum of P* log(P*/P) − P* + P over the rows of a strip, and the return value of ``use``. Over all rows the last two terms of the
+        sum cancel up to rounding; with them it is never negative, and the gradient P − P* is exact at any potentials.
     """
     affinity = student.affinity
     xp, n = affinity.xp, affinity.shape[0]
-    small = fits(affinity, memory)
-    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, small, n * width(affinity))))
+    held = fits(affinity, memory)
+    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, held, n * width(affinity))))
     scratch = Scratch(affinity)
 
     def strip(part: slice, number: int) -> Array:

@@ -1,4 +1,4 @@
-"""What transport accepts: affinities or the vectors they are inner products of, on either side of a comparison."""
+"""Validation of the inputs of transport: affinities, or vectors whose inner products they are, and marginals."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from congruence._utils.typing import Array, DType, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.transport._kernel import Affinity, Products
-from congruence.transport._strip_pool import alone
+from congruence.transport._strip_pool import single_threaded
 
-#: The largest relative error that rounding A/ε may leave in the entries of a plan.
+#: The largest relative error of a plan's entries that rounding of A/ε may cause.
 ROUNDING = 1e-3
-#: The least marginal, by bytes of a number: below it entries of a plan cannot be told from those cut off (``_kernel.FLOOR``).
+#: Smallest allowed marginal, by bytes per number: entries below it cannot be distinguished from those at ``_kernel.FLOOR``.
 LEAST = {4: 1e-10, 8: 1e-100}
 
 
 def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
-    """Validate matrices and return them in one array library, on one device; a list joins the library of the others.
+    """Validate matrices and return them in one array library, on one device; a list is converted to the library of the others.
 
-    Tensors come back without their graph, integers and booleans as float64.
+    Tensors are returned without their graph, integers and booleans as float64.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity, or are of different libraries or on different devices.
     """
-    with alone(*arrays.values()):
+    with single_threaded(*arrays.values()):
         checked = {name: as_native(array, name) for name, array in arrays.items()}
     tensors = {name: array.detach() for name, array in checked.items() if is_tensor(array)}
     for name, array in arrays.items():
@@ -44,13 +44,13 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
     if tensors:
         first = next(iter(tensors.values()))
         xp = namespace(first)
-        side = [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
-        return [a if xp.isdtype(a.dtype, "real floating") else xp.astype(a, xp.float64) for a in side]
+        moved = [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
+        return [a if xp.isdtype(a.dtype, "real floating") else xp.astype(a, xp.float64) for a in moved]
     return list(checked.values())
 
 
 def computing_dtype(*arrays: Array) -> DType:
-    """Return float64 if one of the arrays is that, else float32."""
+    """Return float32 if all arrays are float32, float16 or bfloat16, else float64."""
     xp = namespace(*arrays)
     narrow = (xp.float32, xp.float16, getattr(xp, "bfloat16", xp.float16))
     return xp.float32 if all(array.dtype in narrow for array in arrays) else xp.float64
@@ -62,7 +62,7 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
     Raises
     ------
     ShapeError
-        If arrays have the wrong shape.
+        If the widths differ.
     """
     if X.shape[1] != Y.shape[1]:
         raise ShapeError(
@@ -73,16 +73,16 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
 
 
 def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
-    """Return ``epsilon`` if the plan can be told from rounding error.
+    """Return ``epsilon`` if it is large enough for the precision of the affinities.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``epsilon`` is not positive, or so small that rounding of A/ε would change the plan by more than :data:`ROUNDING`.
     """
     check_positive(epsilon, name)
     xp = affinity.xp
-    with alone(xp.zeros(0)):
+    with single_threaded(xp.zeros(0)):
         bound = affinity.bound()
     least = bound * xp.finfo(affinity.dtype).eps / ROUNDING
     if epsilon < least:
@@ -100,18 +100,20 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ParameterError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
+    ShapeError, DtypeError, NotFiniteError
+        If the marginal has the wrong shape, is not real or contains NaN or infinity.
+    ParameterError
+        If a weight is below :data:`LEAST`, or the weights do not add up to 1.
     """
     xp = affinity.xp
     if marginal is None:
         return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)
-    given = to_numpy(marginal)
-    if given.shape != (n,):
+    array = to_numpy(marginal)
+    if array.shape != (n,):
         raise ShapeError(
-            f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each. Pass an array of that shape."
+            f"Got {name} marginal of shape {array.shape}; expected ({n},), one weight each. Pass an array of that shape."
         )
-    w = as_matrix(given[:, None], f"{name} marginal")[:, 0].astype(np.float64)
+    w = as_matrix(array[:, None], f"{name} marginal")[:, 0].astype(np.float64)
     least = LEAST[8 if affinity.dtype == xp.float64 else 4]
     if w.min() < least:
         raise ParameterError(

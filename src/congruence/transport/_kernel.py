@@ -1,6 +1,6 @@
 """Strips of rows of the kernel exp(u_i + A_ij/ε + v_j), kept in memory or recomputed on each use.
 
-Works with NumPy and torch: only operations that have the same name in both are used.
+Works with NumPy and torch: it uses only operations with the same name in both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import scipy.sparse
 
 from congruence._utils.arrays import blocks, device, namespace, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, DType
-from congruence.transport._strip_pool import ONE, StripPool, times_columns, times_rows
+from congruence.transport._strip_pool import CALLING_THREAD, StripPool, times_columns, times_rows
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ REMOTE_BYTES = 2**30
 #: Lower bound of exponents, by bytes per number. It keeps entries times scalings above the subnormal numbers, for which exp and
 #: products are several times slower.
 FLOOR = {4: -65.0, 8: -650.0}
-#: Largest max |log a| + max |log b| of scalings for which a sparse kernel is accurate, and the largest share of nonzero entries at which one is
-#: used: multiplying a sparse entry costs about ten times as much as a dense one.
+#: Largest max |log a| + max |log b| of scalings for which a sparse kernel is accurate, and the largest share of nonzero entries for which one is
+#: used, because a multiplication with a sparse entry takes about ten times as long as with a dense one.
 GROWTH = 8.0
 SPARSE = 0.05
 
@@ -217,8 +217,9 @@ class Kernel:
         return strip_bytes(self.affinity.device, held, self.affinity.shape[0] * self._width)
 
     def _builders(self) -> StripPool:
-        """Return the thread pool that computes strips: matrix products are left to the library if it would start threads of its own."""
-        return ONE if self._strip_pool.apart and isinstance(self.affinity, Products) else self._strip_pool
+        """Return the pool that computes strips. Matrix products run on the calling thread if the library would start threads of its own."""
+        avoid_blas = self._strip_pool.avoid_blas and isinstance(self.affinity, Products)
+        return CALLING_THREAD if avoid_blas else self._strip_pool
 
     def _hold_sparse(self, r: Array, c: Array) -> int:
         """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the bytes used."""
@@ -257,11 +258,11 @@ class Kernel:
             part, sparse = self._sparse
             yield work(part, sparse)
         yield from self._strip_pool.each(
-            lambda part: work(part, DenseStrip(self._held[part.start], self._strip_pool.apart)), self._held_parts
+            lambda part: work(part, DenseStrip(self._held[part.start], self._strip_pool.avoid_blas)), self._held_parts
         )
         yield from in_exponents(
             lambda part, L: work(part, DenseStrip(exponential(L))),
-            ONE,
+            CALLING_THREAD,
             self.affinity,
             self.epsilon,
             self.u,
@@ -276,20 +277,20 @@ class DenseStrip:
     Parameters
     ----------
     entries : array or tensor
-    apart : bool, default=False
+    avoid_blas : bool, default=False
         Whether to avoid the library's own matrix products; see :class:`StripPool`.
     """
 
-    def __init__(self, entries: Array, apart: bool = False) -> None:
-        self.entries, self._apart = entries, apart
+    def __init__(self, entries: Array, avoid_blas: bool = False) -> None:
+        self.entries, self._avoid_blas = entries, avoid_blas
 
     def times(self, b: Array) -> Array:
         """Return K b."""
-        return times_columns(self.entries, b, self._apart)
+        return times_columns(self.entries, b, self._avoid_blas)
 
     def transposed_times(self, a: Array) -> Array:
         """Return Kᵀ a."""
-        return times_rows(self.entries, a, self._apart)
+        return times_rows(self.entries, a, self._avoid_blas)
 
 
 class SparseStrip:
@@ -299,7 +300,7 @@ class SparseStrip:
         self._matrix, self._xp = matrix, xp
 
     def times(self, b: Array) -> Array:
-        """Return K b, raised to at least the smallest positive normal number, so that one can divide by it."""
+        """Return K b with every entry at least the smallest positive normal number, so that one can divide by it."""
         return self._product(self._matrix, b)
 
     def transposed_times(self, a: Array) -> Array:
@@ -316,10 +317,10 @@ Strip: TypeAlias = DenseStrip | SparseStrip
 
 def exponential_of(L: np.ndarray, kept: np.ndarray) -> scipy.sparse.csr_matrix:
     """Return exp(L) as a sparse matrix of the entries at which ``kept`` is true."""
-    found = np.flatnonzero(kept)
+    flat = np.flatnonzero(kept)
     starts = np.concatenate(([0], np.cumsum(np.count_nonzero(kept, axis=1))))
-    columns = (found % L.shape[1]).astype(np.int32)
-    return scipy.sparse.csr_matrix((np.exp(L.reshape(-1)[found]), columns, starts.astype(np.int32)), shape=L.shape)
+    columns = (flat % L.shape[1]).astype(np.int32)
+    return scipy.sparse.csr_matrix((np.exp(L.reshape(-1)[flat]), columns, starts.astype(np.int32)), shape=L.shape)
 
 
 def shifted(parts: Iterable[slice], by: int) -> list[slice]:
@@ -370,6 +371,6 @@ def fits(affinity: Affinity, memory: int) -> bool:
 
 
 def strip_pool_for(affinity: Affinity, memory: int) -> StripPool:
-    """Return the thread pool for an affinity; if the kernel does not fit in memory, strips are large and the library does the threading."""
+    """Return the thread pool for an affinity. If its kernel does not fit in memory, strips are large, and the library's own threads are used."""
     n, m = affinity.shape
     return StripPool(affinity.A if isinstance(affinity, Dense) else affinity.X, n * m, fits(affinity, memory))

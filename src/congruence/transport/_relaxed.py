@@ -7,7 +7,7 @@ mass of K near 1, so that neither a large offset of the affinities nor a small p
 
 Two things differ from the balanced iteration. First, (u + t, v − t) gives the same plan but not the same dual value, and the plain iteration
 converges to the optimal t only at the rate λ²; that t is known in closed form, and is applied after every iteration (Séjourné, Vialard and Peyré
-2022). Second, a row without a partner may correctly have a sum far below its marginal, so the rule by which ``_kernel`` drops entries does not apply.
+2022). Second, a row without a partner may correctly have a sum far below its marginal, so the rule for dropping entries in ``_kernel`` does not apply.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import math
 from dataclasses import dataclass
 
 from congruence._utils.typing import Array, ArrayNamespace
-from congruence.transport._kernel import Affinity, Kernel, Scratch, Strip, exponential, strip_pool_for
-from congruence.transport._scaling import GROWTH, SETTLED, Potentials, _marginals
+from congruence.transport._kernel import Affinity, Kernel, Strip, strip_pool_for
+from congruence.transport._scaling import GROWTH, SETTLED, Potentials, kernel_marginals, log_domain_pass
 
-#: Largest |log a| + |log b| after an iteration: beyond it, entries of K that were raised to the floor (see GROWTH) would matter, and exp
+#: Largest |log a| + |log b| after an iteration. Beyond it, entries of K that were raised to the floor (see GROWTH) would matter, and exp
 #: would overflow.
 LEAP = 2 * GROWTH
 
@@ -79,14 +79,14 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
     xp = kernel.xp
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
     log_r, log_c = xp.log(r), xp.log(c)
-    h = _in_logarithms(kernel, lam, ratio, log_r, log_c, log_c)
+    h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, log_c)
     log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
     settled = max(tol or 0.0, SETTLED * float(xp.finfo(kernel.affinity.dtype).eps))
-    done = 1
-    while done < max_iter:
+    n_iter = 1
+    while n_iter < max_iter:
         a, b, sums = xp.exp(log_a), xp.exp(log_b), kernel.zeros(len(c))
-        off = mass = 0.0
-        of_rows = log_r - damp * kernel.u - (1 + lam) * h
+        change = mass = 0.0
+        row_terms = log_r - damp * kernel.u - (1 + lam) * h
         new_log_a = kernel.zeros(len(r))
 
         def scale(
@@ -94,81 +94,66 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
             K: Strip,
             a: Array = a,
             b: Array = b,
-            of_rows: Array = of_rows,
+            row_terms: Array = row_terms,
             new_log_a: Array = new_log_a,
         ) -> tuple[Array, Array, Array]:
             row = K.times(b)
-            new_log_a[part] = of_rows[part] - lam * xp.log(row)
+            new_log_a[part] = row_terms[part] - lam * xp.log(row)
             new_a = xp.exp(new_log_a[part])
             return xp.sum(xp.abs(a[part] - new_a) * row), xp.sum(new_a * row), K.transposed_times(new_a)
 
-        for its_off, its_mass, columns in kernel.strips(scale):
-            off, mass, sums = off + float(its_off), mass + float(its_mass), sums + columns
+        for strip_change, strip_mass, columns in kernel.strips(scale):
+            change, mass, sums = change + float(strip_change), mass + float(strip_mass), sums + columns
         new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
         grown = float(xp.max(xp.abs(new_log_a)) + xp.max(xp.abs(new_log_b)))
-        done += 1
+        n_iter += 1
         # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the first.
         if not grown <= LEAP:
-            h = _in_logarithms(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
+            h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
             log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
             continue
         log_a, log_b = new_log_a, new_log_b
         t = _shift(xp, ratio, kernel.u + log_a - log_r + h, kernel.v + log_b - log_c + h, log_r, log_c)
         kernel.u, kernel.v = kernel.u + t, kernel.v - t  # the kernel depends on u + v only, so its entries stay valid
         # An update changes a potential by λ times the logarithmic error of its sum.
-        if off <= lam * settled * mass:
+        if change <= lam * settled * mass:
             break
-        if done < max_iter and grown > GROWTH:
+        if n_iter < max_iter and grown > GROWTH:
             half = 0.5 * math.log(float(xp.sum(xp.exp(log_b) * sums)))
             h += half
             kernel.rebase(kernel.u + (log_a - half), kernel.v + (log_b - half))
             log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
-    return _ended(kernel, kernel.u + log_a, kernel.v + log_b, h, ratio, log_r, log_c, done)
+    return _result(kernel, kernel.u + log_a, kernel.v + log_b, h, ratio, log_r, log_c, n_iter)
 
 
-def _ended(
-    kernel: Kernel, u: Array, v: Array, h: float, ratio: float, log_r: Array, log_c: Array, done: int
+def _result(
+    kernel: Kernel, u: Array, v: Array, h: float, ratio: float, log_r: Array, log_c: Array, n_iter: int
 ) -> Relaxed:
     """Normalize the plan, and measure its distance from the optimality conditions."""
     xp = kernel.xp
-    rows, columns = _marginals(kernel, u, v)
+    rows, columns = kernel_marginals(kernel, u, v)
     log_mass = math.log(float(xp.sum(rows)))
     h += 0.5 * log_mass
     u, v = u - 0.5 * log_mass, v - 0.5 * log_mass
-    rows, columns = _marginals(kernel, u, v)
+    rows, columns = kernel_marginals(kernel, u, v)
     error = 0.0
     for potential, log_weight, sums in ((u, log_r, rows), (v, log_c, columns)):
         log_weight = xp.astype(log_weight, xp.float64)
-        wanted = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
+        log_implied = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
         # Far from convergence the exponent may be arbitrarily large: clip it to avoid overflow.
-        error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(wanted, -700.0, 700.0)))))
-    return Relaxed(u, v, done, error, 2 * h, rows, columns)
+        error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(log_implied, -700.0, 700.0)))))
+    return Relaxed(u, v, n_iter, error, 2 * h, rows, columns)
 
 
-def _in_logarithms(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
+def _log_domain_iteration(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
     """Run one log-domain iteration from the column potentials ``start``, rebase the kernel to mass 1, and return the new h."""
-    xp, (n, m) = kernel.xp, kernel.affinity.shape
-    u, zero = kernel.zeros(n), kernel.zeros(n)
-    scratch = Scratch(kernel.affinity)
-
-    def first(part: slice, L: Array) -> tuple[Array, Array]:
-        largest = xp.max(L, axis=1)
-        spare = scratch.rows(len(L))
-        xp.subtract(L, largest[:, None], out=spare)
-        u[part] = log_r[part] - lam * (largest + xp.log(xp.sum(exponential(spare), axis=1)))
-        L += u[part][:, None]
-        top = xp.max(L, axis=0)
-        L -= top
-        return top, xp.sum(exponential(L), axis=0)
-
-    top, sums = kernel.zeros(m) - xp.inf, kernel.zeros(m)
-    for its_top, its_sums in kernel.exponents(first, zero, start):
-        higher = xp.maximum(top, its_top)
-        sums = sums * xp.exp(top - higher) + its_sums * xp.exp(its_top - higher)
-        top = higher
-    log_sums = top + xp.log(sums) - start  # log of the sums of exp(u + A/ε) over rows
-    v = log_c - lam * log_sums
-    half = 0.5 * _log_sum(xp, v + log_sums)
+    xp = kernel.xp
+    u, largest, log_sums = log_domain_pass(
+        kernel, start, lambda part, largest, log_sums: log_r[part] - lam * (largest + log_sums)
+    )
+    log_column_sums = largest + log_sums - start  # log of the sums of exp(u + A/ε) over rows
+    v = log_c - lam * log_column_sums
+    half = 0.5 * _log_sum(xp, v + log_column_sums)
     t = _shift(xp, ratio, u - log_r, v - log_c, log_r, log_c)
     kernel.rebase(u + (t - half), v - (t + half))
     return half
@@ -180,6 +165,7 @@ def _shift(xp: ArrayNamespace, ratio: float, f: Array, g: Array, log_r: Array, l
 
 
 def _log_sum(xp: ArrayNamespace, L: Array) -> float:
+    """Return log Σ exp(L), in float64."""
     wide = xp.astype(L, xp.float64)
-    top = float(xp.max(wide))
-    return top + math.log(float(xp.sum(xp.exp(wide - top))))
+    largest = float(xp.max(wide))
+    return largest + math.log(float(xp.sum(xp.exp(wide - largest))))

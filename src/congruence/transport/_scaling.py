@@ -13,6 +13,7 @@ Schmitzer (2019), section 3.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from congruence._utils.typing import Array
@@ -78,74 +79,101 @@ def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | Non
     xp, affinity = kernel.xp, kernel.affinity
     u, v = _first(kernel, r, c)
     if max_iter == 1:  # otherwise the next iteration would compute the error anyway
-        return Potentials(u, v, 1, float(xp.sum(xp.abs(_marginals(kernel, u, v)[0] - r))))
+        return Potentials(u, v, 1, float(xp.sum(xp.abs(kernel_marginals(kernel, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
-    # Computing a kernel costs as much as reading it dozens of times: if the whole kernel fits in memory, try a sparse one only once.
-    again = None if kernel.fits else (r, c)
+    # Computing a kernel takes as long as reading it dozens of times: if the whole kernel fits in memory, try a sparse one only once.
+    sparse_marginals = None if kernel.fits else (r, c)
     a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
     settled = max(tol or 0.0, SETTLED * float(xp.finfo(affinity.dtype).eps))
-    done, left = 1, math.inf
-    while done < max_iter:
+    n_iter, error = 1, math.inf
+    while n_iter < max_iter:
         new_a, sums = kernel.zeros(len(u)), kernel.zeros(len(v))
-        error: Array | float = 0.0
+        row_error: Array | float = 0.0
 
         def scale(part: slice, K: Strip, a: Array = a, b: Array = b, new_a: Array = new_a) -> tuple[Array, Array]:
             row = K.times(b)
             new_a[part] = r[part] / row
             return xp.sum(xp.abs(a[part] * row - r[part])), K.transposed_times(new_a[part])
 
-        for off, columns in kernel.strips(scale):
-            error += off
+        for strip_error, columns in kernel.strips(scale):
+            row_error += strip_error
             sums += columns
         new_b = c / sums
         log_a, log_b = xp.log(new_a), xp.log(new_b)
         grown = float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b)))
         if kernel.reach is not None and not grown <= kernel.reach:
             # The dropped entries may matter now: restart from here; with a dense kernel if a single iteration already exceeded the limit.
-            kernel.rebase(kernel.u + xp.log(a), kernel.v + xp.log(b), again if growth else None)
+            kernel.rebase(kernel.u + xp.log(a), kernel.v + xp.log(b), sparse_marginals if growth else None)
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
             continue
         a, b, growth = new_a, new_b, grown
-        done, left = done + 1, float(error)
-        if left <= settled:
+        n_iter, error = n_iter + 1, float(row_error)
+        if error <= settled:
             break
-        if done < max_iter and kernel.reach is None and growth > GROWTH:
-            kernel.rebase(kernel.u + log_a, kernel.v + log_b, again)
+        if n_iter < max_iter and kernel.reach is None and growth > GROWTH:
+            kernel.rebase(kernel.u + log_a, kernel.v + log_b, sparse_marginals)
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
-    return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), done, left)
+    return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), n_iter, error)
 
 
 def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
-    """Return u and v after the first iteration, in the log domain, with column sums kept relative to their largest term so far."""
+    """Return u and v after the first iteration, in the log domain."""
+    xp = kernel.xp
+    u, largest, log_sums = log_domain_pass(
+        kernel, kernel.zeros(len(c)), lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
+    )
+    return u, xp.log(c) - largest - log_sums
+
+
+def log_domain_pass(
+    kernel: Kernel, v: Array, row_potentials: Callable[[slice, Array, Array], Array]
+) -> tuple[Array, Array, Array]:
+    """Compute row potentials from column potentials in the log domain, and the column sums that result, in one pass over the rows.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    v : array, shape (m,)
+        Column potentials.
+    row_potentials : callable
+        Returns u for a slice of rows, given for each row the largest exponent A_ij/ε + v_j, and log Σ_j exp of the exponents minus the largest.
+
+    Returns
+    -------
+    u : array, shape (n,)
+    largest, log_sums : array, shape (m,)
+        For each column, the largest exponent u_i + A_ij/ε + v_j, and log Σ_i exp of the exponents minus the largest.
+    """
     xp, (n, m) = kernel.xp, kernel.affinity.shape
-    u, v = kernel.zeros(n), kernel.zeros(m)
+    u = kernel.zeros(n)
     scratch = Scratch(kernel.affinity)
 
-    def first(part: slice, L: Array) -> tuple[Array, Array]:
-        largest = xp.max(L, axis=1)
+    def work(part: slice, L: Array) -> tuple[Array, Array]:
+        row_largest = xp.max(L, axis=1)
         spare = scratch.rows(len(L))
-        xp.subtract(L, largest[:, None], out=spare)
-        u[part] = xp.log(r[part]) - largest - xp.log(xp.sum(exponential(spare), axis=1))
+        xp.subtract(L, row_largest[:, None], out=spare)
+        u[part] = row_potentials(part, row_largest, xp.log(xp.sum(exponential(spare), axis=1)))
         L += u[part][:, None]
-        top = xp.max(L, axis=0)
-        L -= top
-        return top, xp.sum(exponential(L), axis=0)
+        strip_largest = xp.max(L, axis=0)
+        L -= strip_largest
+        return strip_largest, xp.sum(exponential(L), axis=0)
 
-    top, sums = v - xp.inf, kernel.zeros(m)
-    for its_top, its_sums in kernel.exponents(first, u, v):
-        higher = xp.maximum(top, its_top)
-        sums = sums * xp.exp(top - higher) + its_sums * xp.exp(its_top - higher)
-        top = higher
-    return u, xp.log(c) - top - xp.log(sums)
+    largest, sums = kernel.zeros(m) - xp.inf, kernel.zeros(m)
+    for strip_largest, strip_sums in kernel.exponents(work, kernel.zeros(n), v):
+        new_largest = xp.maximum(largest, strip_largest)
+        sums = sums * xp.exp(largest - new_largest) + strip_sums * xp.exp(strip_largest - new_largest)
+        largest = new_largest
+    return u, largest, xp.log(sums)
 
 
 def marginals(affinity: Affinity, epsilon: float, u: Array, v: Array, memory: int) -> tuple[Array, Array]:
     """Return the row sums and the column sums of the plan, in float64."""
     with strip_pool_for(affinity, memory) as pool:
-        return _marginals(Kernel(affinity, epsilon, memory, pool), u, v)
+        return kernel_marginals(Kernel(affinity, epsilon, memory, pool), u, v)
 
 
-def _marginals(kernel: Kernel, u: Array, v: Array) -> tuple[Array, Array]:
+def kernel_marginals(kernel: Kernel, u: Array, v: Array) -> tuple[Array, Array]:
+    """Return the row sums and the column sums of exp(u_i + A_ij/ε + v_j), in float64."""
     xp = kernel.xp
     rows, columns = (xp.astype(kernel.zeros(size), xp.float64) for size in kernel.affinity.shape)
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Minimum number of matrix entries for which a second thread pays off: below, an iteration takes no longer than waking a thread.
+#: Minimum number of matrix entries for which a second thread pays off: with fewer, an iteration takes no longer than waking a thread.
 LEAST = 2**19
 #: Maximum number of terms for which OpenBLAS computes a dot product on the calling thread alone.
-ALONE = 8192
+DOT_TERMS = 8192
 
 
 class StripPool:
@@ -54,7 +54,7 @@ class StripPool:
     ----------
     size : int
         Number of threads, including the caller's.
-    apart : bool
+    avoid_blas : bool
         Whether to avoid the library's own matrix products because they would start threads of their own: true for NumPy arrays with small
         strips if BLAS uses more than one thread.
     """
@@ -64,16 +64,17 @@ class StripPool:
         own = held and "cpu" in str(device(like))
         available = threads(self._tensors) if own else 1
         self.size = available if entries >= LEAST else 1
-        self.apart = available > 1 and not self._tensors
-        self._limits = available > 1 and self._tensors
+        self.avoid_blas = available > 1 and not self._tensors
+        self._limit_torch = available > 1 and self._tensors
         self._pool: ThreadPoolExecutor | None = None
         self._exit = ExitStack()
 
     def __enter__(self) -> StripPool:
-        if self._limits:
+        if self._limit_torch:
             self._exit.enter_context(_openmp().limit(limits=1))
         if self.size > 1:
-            self._pool = ThreadPoolExecutor(self.size - 1, "congruence-strips", _alone if self._limits else None)
+            initializer = _limit_torch_to_one_thread if self._limit_torch else None
+            self._pool = ThreadPoolExecutor(self.size - 1, "congruence-strips", initializer)
             self._exit.callback(self._pool.shutdown)
         return self
 
@@ -100,7 +101,7 @@ class StripPool:
         Raises
         ------
         Exception
-            If ``work`` or ``then`` raises; raised again after all threads have left these functions.
+            Whatever ``work`` or ``then`` raises, after all threads have returned from these functions.
         """
         if self._pool is None or len(parts) < 2:
             for part in parts:
@@ -109,17 +110,16 @@ class StripPool:
                     then(part, result)
                 yield result
             return
-        shared = _Shared(work, parts, then)
-        yield from shared.run(
-            self._pool, _undifferentiated(shared.take) if self._tensors else shared.take, self.size - 1
-        )
+        queue = _Queue(work, parts, then)
+        helper = _without_gradients(queue.process) if self._tensors else queue.process
+        yield from queue.run(self._pool, helper, self.size - 1)
 
 
 #: Runs everything on the caller's thread, with the library's own multithreading.
-ONE = StripPool(np.empty(0), 0, held=False)
+CALLING_THREAD = StripPool(np.empty(0), 0, held=False)
 
 
-class _Shared(Generic[T]):
+class _Queue(Generic[T]):
     """A queue of strips from which idle threads take the next."""
 
     def __init__(
@@ -130,20 +130,22 @@ class _Shared(Generic[T]):
         self._results: dict[int, T] = {}
         self._turn, self._next, self._failed = threading.Condition(), 0, False
 
-    def run(self, pool: ThreadPoolExecutor, helps: Callable[[], None], helpers: int) -> Iterator[T]:
-        asked: list[Future[None]] = [pool.submit(helps) for _ in range(min(helpers, len(self._left) - 1))]
+    def run(self, pool: ThreadPoolExecutor, helper: Callable[[], None], helpers: int) -> Iterator[T]:
+        """Process all strips in this thread and in up to ``helpers`` threads of the pool, and return the results in order."""
+        submitted: list[Future[None]] = [pool.submit(helper) for _ in range(min(helpers, len(self._left) - 1))]
         try:
-            self.take()
+            self.process()
         finally:
             # Cancel helpers that have not started, and wait for the others: each is working on its last part.
-            begun = [helper for helper in asked if not helper.cancel()]
-            errors = [helper.exception() for helper in begun]
+            started = [future for future in submitted if not future.cancel()]
+            errors = [future.exception() for future in started]
         for error in errors:
             if error is not None:
                 raise error
         return iter([self._results[number] for number in range(len(self._results))])
 
-    def take(self) -> None:
+    def process(self) -> None:
+        """Process strips until the queue is empty, or another thread has failed."""
         try:
             while True:
                 try:
@@ -194,7 +196,7 @@ def _openmp() -> ThreadpoolController:
 
 
 @contextmanager
-def alone(*arrays: object) -> Iterator[None]:
+def single_threaded(*arrays: object) -> Iterator[None]:
     """Make torch single-threaded in the calling thread if one of the arrays is a tensor: waiting for other threads would slow short operations."""
     if any(is_tensor(array) for array in arrays) and threads(True) > 1:
         with _openmp().limit(limits=1):
@@ -203,14 +205,14 @@ def alone(*arrays: object) -> Iterator[None]:
         yield
 
 
-def _alone() -> None:
+def _limit_torch_to_one_thread() -> None:
     """Make torch single-threaded in the calling thread, for the thread's lifetime."""
     threads(True)  # the first query in a thread makes torch set the number itself, so query before setting the limit
     _openmp().limit(limits=1)
 
 
-def _undifferentiated(take: Callable[[], None]) -> Callable[[], None]:
-    """Return ``take`` for a worker thread: without gradient tracking, and in inference mode if the calling thread is.
+def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
+    """Return ``process`` for a worker thread: without gradient tracking, and in inference mode if the calling thread is.
 
     Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward pass would then join its
     graph, and two threads that write into the same tensor would occasionally raise an error.
@@ -219,25 +221,25 @@ def _undifferentiated(take: Callable[[], None]) -> Callable[[], None]:
 
     inference = torch.is_inference_mode_enabled()
 
-    def help_() -> None:
+    def helper() -> None:
         with torch.inference_mode() if inference else torch.no_grad():
-            take()
+            process()
 
-    return help_
+    return helper
 
 
-def times_columns(K: Array, b: Array, apart: bool) -> Array:
-    """Return K b; with ``apart``, from dot products short enough for NumPy's BLAS to run on the calling thread alone."""
-    if not apart:
+def times_columns(K: Array, b: Array, avoid_blas: bool) -> Array:
+    """Return K b; with ``avoid_blas``, from dot products short enough for BLAS to compute them on the calling thread alone."""
+    if not avoid_blas:
         return K @ b
     entries, vector = to_numpy(K), to_numpy(b)
     out = np.zeros(len(entries), entries.dtype)
-    for start in range(0, len(vector), ALONE):
-        part = slice(start, start + ALONE)
+    for start in range(0, len(vector), DOT_TERMS):
+        part = slice(start, start + DOT_TERMS)
         out += np.vecdot(entries[:, part], vector[part])
     return out
 
 
-def times_rows(K: Array, a: Array, apart: bool) -> Array:
-    """Return Kᵀ a; with ``apart``, by NumPy's own loops, without BLAS."""
-    return np.asarray(np.einsum("ij,i->j", to_numpy(K), to_numpy(a))) if apart else K.T @ a
+def times_rows(K: Array, a: Array, avoid_blas: bool) -> Array:
+    """Return Kᵀ a; with ``avoid_blas``, by NumPy's own loops."""
+    return np.asarray(np.einsum("ij,i->j", to_numpy(K), to_numpy(a))) if avoid_blas else K.T @ a

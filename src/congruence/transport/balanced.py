@@ -29,7 +29,7 @@ __all__ = [
 MASSES = ("unit", "bistochastic")
 #: The L1 error of the marginals at which the paper calls a plan converged (SOTAlign, figure 6).
 CONVERGED = 1e-6
-#: Bytes of a kernel that are held in memory before the rest of it is computed anew in each iteration.
+#: Bytes of a kernel that are kept in memory; the rest is recomputed in each iteration.
 MEMORY = 2**30
 
 
@@ -44,7 +44,7 @@ class SinkhornResult:
     v : array, shape (m,)
         The same for columns.
     epsilon : float
-        In units of affinity.
+        Weight of the entropy, in units of affinity.
     mass : {"unit", "bistochastic"}
         Sum of P: 1 or n.
     marginal_error : float
@@ -76,6 +76,11 @@ class SinkhornResult:
         -------
         array, shape (n, m) or (rows, m)
             In the array library that was passed in.
+
+        Raises
+        ------
+        ParameterError
+            If the step of the slice is not 1.
         """
         n = self._affinity.shape[0]
         start, stop, step = (rows or slice(None)).indices(n)
@@ -157,17 +162,17 @@ def sinkhorn(
     """
     check_choice(mass, MASSES, "mass")
     check_options(max_iter, tol, memory)
-    held, memory = choose_affinity(affinity, X, Y, memory)
-    check_epsilon(held, epsilon, "epsilon")
-    r, c = check_marginals(marginals, held)
-    n = held.shape[0]
-    found = iterate(held, float(epsilon), r, c, max_iter, tol, memory)
-    xp = held.xp
-    rows, columns = plan_marginals(held, float(epsilon), found.u, found.v, memory)
+    A, memory = choose_affinity(affinity, X, Y, memory)
+    check_epsilon(A, epsilon, "epsilon")
+    r, c = check_marginals(marginals, A)
+    n = A.shape[0]
+    solved = iterate(A, float(epsilon), r, c, max_iter, tol, memory)
+    xp = A.xp
+    rows, columns = plan_marginals(A, float(epsilon), solved.u, solved.v, memory)
     error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
-    u = found.u + math.log(n) if mass == "bistochastic" else found.u
+    u = solved.u + math.log(n) if mass == "bistochastic" else solved.u
     return SinkhornResult(
-        u, found.v, float(epsilon), mass, error, found.n_iter, error <= (CONVERGED if tol is None else tol), held
+        u, solved.v, float(epsilon), mass, error, solved.n_iter, error <= (CONVERGED if tol is None else tol), A
     )
 
 
@@ -184,11 +189,11 @@ def choose_affinity(
         If the affinities are not passed in exactly one way.
     """
     if (affinity is None) == (X is None) or (X is None) != (Y is None):
-        given = [
+        passed = [
             name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
         ]
         raise ParameterError(
-            f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or X=… and Y=…."
+            f"Got {' and '.join(passed) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or X=… and Y=…."
         )
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
@@ -207,22 +212,22 @@ def check_marginals(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
+        If there are not two marginals, or one is invalid; see :func:`congruence.transport._inputs.weights`.
     """
-    given = (None, None) if marginals is None else tuple(marginals)
-    if len(given) != 2:
-        raise ParameterError(f"Got {len(given)} marginals; expected two, of rows and of columns. Pass both as a tuple.")
+    sides = (None, None) if marginals is None else tuple(marginals)
+    if len(sides) != 2:
+        raise ParameterError(f"Got {len(sides)} marginals; expected two, of rows and of columns. Pass both as a tuple.")
     n, m = affinity.shape
-    return weights(given[0], n, "row", affinity), weights(given[1], m, "column", affinity)
+    return weights(sides[0], n, "row", affinity), weights(sides[1], m, "column", affinity)
 
 
 def check_options(max_iter: int, tol: float | None, memory: int) -> None:
-    """Check that the options of the iteration are in range.
+    """Check the options of the iteration.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``max_iter`` or ``memory`` is not an integer or out of range, or ``tol`` is not positive.
     """
     check_positive(max_iter, "max_iter", integer=True)
     check_positive(memory, "memory", integer=True, zero=True)

@@ -10,7 +10,7 @@ from congruence.errors import ConvergenceWarning
 
 __all__ = ["GRADIENT_ERROR", "Convergence", "warn_unconverged"]
 
-#: Share of ‖P − P*‖₁ past which marginal errors are warned of: the gradient is then off by 1 % to 5 % in L1 norm at least (docs/transport.md).
+#: A warning is given if the marginal errors exceed this share of ‖P − P*‖₁: the gradient is then off by at least 1 % to 5 % in L1 norm (docs/transport.md).
 GRADIENT_ERROR = 0.01
 
 
@@ -57,7 +57,19 @@ class Convergence:
 
 
 def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklevel: int) -> None:
-    """Warn if the iterations ended too early for an accurate gradient."""
+    """Warn if the iterations ended too early for an accurate gradient.
+
+    Parameters
+    ----------
+    gradient_error : float
+        See :class:`Convergence`.
+    where : str
+        When the error occurred, in the message.
+    otherwise : str
+        A further remedy, appended to the message; may be empty.
+    stacklevel : int
+        As for :func:`warnings.warn`, counted from the caller.
+    """
     if gradient_error <= GRADIENT_ERROR:
         return
     # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.

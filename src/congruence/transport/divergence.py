@@ -154,12 +154,12 @@ def klot(
     dtype = computing_dtype(A, T)
     memory = A.numel() * 8
     check_epsilon(Dense(A, dtype), epsilon, "epsilon")
-    taught = _solve_teacher(Dense(T, dtype), epsilon_teacher, rho_teacher, max_iter, tol, memory)
-    sides = _solve_student(Dense(A, dtype), epsilon, taught, max_iter, tol, memory), taught
+    solved_teacher = _solve_teacher(Dense(T, dtype), epsilon_teacher, rho_teacher, max_iter, tol, memory)
+    sides = _solve_student(Dense(A, dtype), epsilon, solved_teacher, max_iter, tol, memory), solved_teacher
     tracked = student if isinstance(student, torch.Tensor) else A
-    size: list[float] = []
-    value = _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)), size)
-    return _with_info(value, sides, size[0], max_iter, tol, return_info)
+    differences: list[float] = []
+    value = _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)), differences)
+    return _with_info(value, sides, differences[0], max_iter, tol, return_info)
 
 
 def klot_features(
@@ -193,11 +193,10 @@ def klot_features(
         As for :func:`klot`.
     memory : int, default=2**30
         Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in strips of about 50 MB.
-    teacher : optional
-        The teacher's plan for the same rows, from :func:`solve_teacher`, if they are used repeatedly. ``TX``, ``TY``,
-        ``epsilon_teacher`` and ``rho_teacher`` are then those it was solved for, and the arguments are ignored.
+    teacher : result of :func:`solve_teacher`, optional
+        The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``, ``epsilon_teacher`` and
+        ``rho_teacher`` are then ignored.
     return_info : bool, default=False
-        As for :func:`klot`.
         As for :func:`klot`.
 
     Returns
@@ -210,8 +209,8 @@ def klot_features(
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError, MissingExtraError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or an optional
-        dependency is not installed.
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity, or differ in precision from ``teacher``; a parameter has an
+        invalid value; or torch is not installed.
 
     Warns
     -----
@@ -240,26 +239,26 @@ def klot_features(
 
     check_choice(mass, MASSES, "mass")
     check_options(max_iter, tol, memory)
-    given = {"X": X, "Y": Y} if teacher is not None else {"X": X, "Y": Y, "TX": TX, "TY": TY}
-    A, B, *taught = _tensors(torch, given)
-    n, m = teacher.affinity.shape if teacher is not None else map(len, taught)
+    arrays = {"X": X, "Y": Y} if teacher is not None else {"X": X, "Y": Y, "TX": TX, "TY": TY}
+    A, B, *teacher_rows = _tensors(torch, arrays)
+    n, m = teacher.affinity.shape if teacher is not None else map(len, teacher_rows)
     check_same_rows(len(A), n, "X", "TX")
     check_same_rows(len(B), m, "Y", "TY")
-    dtype = computing_dtype(A, B, *taught)
-    own = products(A, B, ("X", "Y"), dtype)
-    check_epsilon(own, epsilon, "epsilon")
+    dtype = computing_dtype(A, B, *teacher_rows)
+    student_affinity = products(A, B, ("X", "Y"), dtype)
+    check_epsilon(student_affinity, epsilon, "epsilon")
     if teacher is None:
-        its = products(taught[0], taught[1], ("TX", "TY"), dtype)
-        teacher = _solve_teacher(its, epsilon_teacher, rho_teacher, max_iter, tol, memory)
+        teacher_affinity = products(teacher_rows[0], teacher_rows[1], ("TX", "TY"), dtype)
+        teacher = _solve_teacher(teacher_affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
         raise DtypeError(
             f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. Convert X and Y to that of the teacher."
         )
-    sides = _solve_student(own, epsilon, teacher, max_iter, tol, memory), teacher
+    sides = _solve_student(student_affinity, epsilon, teacher, max_iter, tol, memory), teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
-    size: list[float] = []
-    value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), memory, size)
-    return _with_info(value, sides, size[0], max_iter, tol, return_info)
+    differences: list[float] = []
+    value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), memory, differences)
+    return _with_info(value, sides, differences[0], max_iter, tol, return_info)
 
 
 def solve_teacher(
@@ -281,14 +280,14 @@ def solve_teacher(
 
     Returns
     -------
-    object
-        Pass it to :func:`klot_features` as ``teacher``. It holds the vectors and the potentials, O((n + m)·d).
+    Side
+        The solved plan, as vectors and potentials, O((n + m)·d) numbers. Pass it to :func:`klot_features` as ``teacher``.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError, MissingExtraError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or an optional
-        dependency is not installed.
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or torch is not
+        installed.
 
     Examples
     --------
@@ -308,6 +307,7 @@ def solve_teacher(
 
 
 def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
+    """Return validated matrices as tensors without their graph."""
     return [torch.as_tensor(array) for array in same_library(arrays)]
 
 
@@ -317,40 +317,41 @@ def _with_info(
     """Return the value, with information on convergence if requested; otherwise warn if convergence is insufficient."""
     (student, teacher), affinity = (side.potentials for side in sides), sides[0].affinity
     settled = max(tol or 0.0, CONVERGED, 64 * float(affinity.xp.finfo(affinity.dtype).eps))
-    found = Convergence(student.error, teacher.error, student.n_iter, teacher.n_iter, difference, settled)
+    convergence = Convergence(student.error, teacher.error, student.n_iter, teacher.n_iter, difference, settled)
     if return_info:
-        return value, found
+        return value, convergence
     warn_unconverged(
-        found.gradient_error, f"after {max_iter} iterations", ", or judge by return_info=True", stacklevel=3
+        convergence.gradient_error, f"after {max_iter} iterations", ", or check with return_info=True", stacklevel=3
     )
     return value
 
 
 def _scale(mass: str, n: int) -> float:
+    """Return the mass of the plans, by which the value and the gradient for mass 1 are multiplied."""
     return float(n) if mass == "bistochastic" else 1.0
 
 
 def _solve_teacher(
     affinity: Affinity, epsilon: float, rho: float | None, max_iter: int, tol: float | None, memory: int
 ) -> Side:
-    """Solve for a plan with uniform marginals, held or preferred with strength ``rho``."""
+    """Solve for a plan with uniform marginals, exact or, with ``rho``, as soft constraints of that strength."""
     check_epsilon(affinity, epsilon, "epsilon_teacher")
     n, m = affinity.shape
     r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
     if rho is None or math.isinf(check_rho(rho, "rho_teacher")):
         return Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, max_iter, tol, memory), (r, c))
-    found = relax(affinity, float(epsilon), float(rho), r, c, max_iter, tol, memory)
-    # A row that the teacher gives less than this cannot be told from none, but the student's solver needs some.
+    relaxed = relax(affinity, float(epsilon), float(rho), r, c, max_iter, tol, memory)
+    # Marginals below this are numerically zero, but the student's solver needs positive ones.
     xp, least = affinity.xp, LEAST[8 if affinity.dtype == affinity.xp.float64 else 4]
-    raised = (xp.clip(sums, least, 1.0) for sums in (found.rows, found.columns))
+    raised = (xp.clip(sums, least, 1.0) for sums in (relaxed.rows, relaxed.columns))
     rows, columns = (xp.astype(sums / xp.sum(sums), affinity.dtype) for sums in raised)
-    return Side(affinity, float(epsilon), found, (rows, columns))
+    return Side(affinity, float(epsilon), relaxed, (rows, columns))
 
 
 def _solve_student(
     affinity: Affinity, epsilon: float, teacher: Side, max_iter: int, tol: float | None, memory: int
 ) -> Side:
-    """Solve for the plan that has the teacher's marginals, once the teacher's kernel is gone."""
+    """Solve for the plan with the teacher's marginals. The teacher's kernel is not in memory any more."""
     r, c = teacher.marginals
-    found = iterate(affinity, float(epsilon), r, c, max_iter, tol, memory)
-    return Side(affinity, float(epsilon), found, teacher.marginals)
+    potentials = iterate(affinity, float(epsilon), r, c, max_iter, tol, memory)
+    return Side(affinity, float(epsilon), potentials, teacher.marginals)

@@ -22,7 +22,7 @@ class GromovResult:
     plan : ndarray, shape (n, m)
         Mass 1, uniform marginals.
     objective : float
-        ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if P matches pairs with more similar similarities.
+        ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of rows have more similar inner products.
     n_iter : int
         Number of linearizations.
     converged : bool
@@ -75,7 +75,7 @@ def gromov_wasserstein(
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``epsilon``, ``max_iter`` or ``sinkhorn_iter`` is not positive, or ``epsilon`` is too small for the precision.
     ShapeError
         If ``start`` has the wrong shape.
 
@@ -98,15 +98,15 @@ def gromov_wasserstein(
         raise ShapeError(
             f"Got a start of shape {plan.shape} for {n} and {m} rows; expected ({n}, {m}). Pass start=… of this shape."
         )
-    moved, done, cross = np.inf, 0, X.T @ plan @ Y
-    while done < max_iter and moved > tol:
-        done += 1
+    moved, n_iter, cross = np.inf, 0, X.T @ plan @ Y
+    while n_iter < max_iter and moved > tol:
+        n_iter += 1
         affinity = 4 * (X @ cross) @ Y.T
         scale = (float(affinity.std()) if relative else 0) or 1.0
         new = np.asarray(sinkhorn(affinity, epsilon * scale, sinkhorn_iter).plan())
         moved = float(np.abs(new - plan).sum()) / 2
         plan, cross = new, X.T @ new @ Y
-    return GromovResult(plan, float(np.square(cross).sum()), done, moved <= tol)
+    return GromovResult(plan, float(np.square(cross).sum()), n_iter, moved <= tol)
 
 
 def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
@@ -126,7 +126,7 @@ def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
     Notes
     -----
     The transport cost between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011, §6). It does not
-    use which rows are near each other; a plan based on it is an initial plan for the full problem.
+    depend on which rows are near each other; a plan based on it serves as the initial plan of the full problem.
 
     References
     ----------

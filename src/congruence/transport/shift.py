@@ -28,8 +28,8 @@ class Distance:
     value, sd : float
         Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
     floor : float
-        The mean of the same distance between random splits of all sampled rows into two clouds of the same sizes: the distance expected between
-        two samples of one collection.
+        The mean of the same distance between two clouds of the same sizes into which all sampled rows are split at random: the distance expected
+        between two samples of one collection.
     """
 
     value: float
@@ -147,32 +147,33 @@ def distribution_shift(
     check_positive(repeats, "repeats", integer=True)
     if (Y is None) != (B is None):
         raise ParameterError(
-            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Pass X and Y with texts of both sides, or of none."
+            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Pass both Y=… and B=…, or neither."
         )
     sides = [sphere_pair(X, A, ("X", "A"), normalize)]
     if Y is not None and B is not None:
         sides.append(sphere_pair(Y, B, ("Y", "B"), normalize))
-    found = np.empty((repeats, len(sides), 2))  # the distance and the floor
+    distances = np.empty((repeats, len(sides), 2))  # the distance and its floor
     for repeat in range(repeats):
         rng = np.random.default_rng([random_state, repeat])
         for k, side in enumerate(sides):
             first, second = (_draw(cloud, max_rows, rng) for cloud in side)
             frames = random_frames(n_projections, first.shape[1], rng)
             order = rng.permutation(len(first) + len(second))
-            found[repeat, k] = circle_costs(first, second, frames, cost, order=order).mean(axis=1) ** (1 / p)
+            distances[repeat, k] = circle_costs(first, second, frames, cost, order=order).mean(axis=1) ** (1 / p)
         if callback:
             callback(1)
-    parts = [_summary(found[:, k]) for k in range(len(sides))]
-    return DistributionShift(parts[0], parts[1] if len(parts) > 1 else None, _summary(found.sum(axis=1)))
+    parts = [_summary(distances[:, k]) for k in range(len(sides))]
+    return DistributionShift(parts[0], parts[1] if len(parts) > 1 else None, _summary(distances.sum(axis=1)))
 
 
 def _draw(cloud: np.ndarray, max_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows of a cloud, or a random sample of them, in order."""
     if len(cloud) <= max_rows:
         return cloud
     return cloud[np.sort(rng.choice(len(cloud), max_rows, replace=False))]
 
 
-def _summary(found: np.ndarray) -> Distance:
-    """Reduce the columns distance and floor over draws."""
-    sd = float(found[:, 0].std(ddof=1)) if len(found) > 1 else 0.0
-    return Distance(float(found[:, 0].mean()), sd, float(found[:, 1].mean()))
+def _summary(draws: np.ndarray) -> Distance:
+    """Return mean, standard deviation and floor from distances and floors, shape (draws, 2)."""
+    sd = float(draws[:, 0].std(ddof=1)) if len(draws) > 1 else 0.0
+    return Distance(float(draws[:, 0].mean()), sd, float(draws[:, 1].mean()))

@@ -19,9 +19,9 @@ __all__ = ["choose_cost", "circle_costs", "random_frames", "sliced_wasserstein_s
 Cost = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 VARIANTS = ("circular", "linear")
-#: How far the norm of a row may be from 1: a unit row rounded to float16 is off by up to 0.0005.
+#: Largest deviation of a row's norm from 1: rounding a unit row to float16 changes its norm by up to 0.0005.
 TOLERANCE = 1e-3
-#: Atoms whose circles are solved together: large enough to amortise NumPy's calls, small enough for the cache.
+#: Number of atoms whose circles are solved together: large enough to amortize NumPy's calls, small enough for the cache.
 ATOMS = 2**17
 
 
@@ -42,7 +42,7 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``n_projections`` is not a positive integer, ``d`` is below 2, or the seed is invalid.
 
     Notes
     -----
@@ -120,11 +120,11 @@ def sliced_wasserstein_sphere(
     Raises
     ------
     ShapeError
-        If the widths differ, or are 1.
+        If the widths differ, or are 1, or ``projections`` has the wrong shape.
     ZeroRowError, DtypeError, NotFiniteError
-        If the rows cannot be used.
+        If a row is all zeros, or rows or projections are not real numbers or contain NaN or infinity.
     ParameterError
-        If rows do not have unit norm, or an option is out of range.
+        If rows do not have unit norm, projections are not orthonormal, or an option is out of range.
 
     Notes
     -----
@@ -162,7 +162,7 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If the variant is unknown, ``p`` is below 1, or ``p`` or ``grid`` does not apply to the variant.
     """
     check_choice(variant, VARIANTS, "variant")
     check_positive(p, "p")
@@ -184,12 +184,14 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
 
 
 def sphere_pair(X: RowsLike, Y: RowsLike, names: tuple[str, str], normalize: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Validate two clouds on a sphere; with ``normalize`` rows may have any length, since projections are scale-invariant.
+    """Validate two clouds on a sphere; with ``normalize`` rows may have any length, since only the angles of their projections are used.
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape or different widths, are not real numbers, contain NaN or infinity, or have a row of zeros.
+    ParameterError
+        If rows do not have unit norm, without ``normalize``.
     """
     A, B = (_on_sphere(side, name, normalize) for side, name in zip((X, Y), names, strict=True))
     if A.shape[1] != B.shape[1]:
@@ -208,14 +210,14 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
             f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Pass vectors with more columns."
         )
     parts = list(blocks(n, d * 8))
-    top = np.concatenate([np.abs(A[part]).max(axis=1) for part in parts])
-    if not top.all():
+    largest = np.concatenate([np.abs(A[part]).max(axis=1) for part in parts])
+    if not largest.all():
         raise ZeroRowError(
-            f"Got a row of zeros in {name} (row {np.flatnonzero(top == 0)[0]}); expected a direction. Drop such rows."
+            f"Got a row of zeros in {name} (row {np.flatnonzero(largest == 0)[0]}); expected a direction. Drop such rows."
         )
     if normalize:
-        # Angles know no length; only what could overflow or vanish in a product is scaled.
-        return A if top.min() > 1e-12 and top.max() < 1e12 else A / top[:, None]
+        # Angles do not depend on the length of rows: scale them only if a product could overflow or underflow.
+        return A if largest.min() > 1e-12 and largest.max() < 1e12 else A / largest[:, None]
     with np.errstate(over="ignore"):
         norms = np.concatenate([np.linalg.norm(A[part].astype(np.float64), axis=1) for part in parts])
     off = np.flatnonzero(np.abs(norms - 1) > TOLERANCE)
@@ -297,10 +299,11 @@ def _turns(A: np.ndarray, frames: np.ndarray) -> np.ndarray:
 
 
 def _solve(turns: np.ndarray, n: int, cost: Cost) -> np.ndarray:
+    """Return the cost on each circle between the first n positions and the others; sorts both in place."""
     turns[:, :n].sort(axis=1)
     turns[:, n:].sort(axis=1)
-    found = []
+    costs = []
     for part in blocks(len(turns), turns.shape[1], ATOMS, 1):
-        some = turns[part].astype(np.float64)
-        found.append(cost(some[:, :n], some[:, n:]))
-    return np.concatenate(found)
+        positions = turns[part].astype(np.float64)
+        costs.append(cost(positions[:, :n], positions[:, n:]))
+    return np.concatenate(costs)

@@ -35,7 +35,7 @@ class UnbalancedResult(SinkhornResult):
         Distance of the plan from the optimum: L1 distance of its row sums from r·exp(−ε(u_i − log r_i)/ρ), with u of the unnormalized plan,
         plus the same for columns, as a share of the mass. For ρ = ∞ it is the error of a balanced plan.
     rho : float
-        In units of affinity.
+        Strength of the marginal constraints, in units of affinity.
     log_mass : float
         Natural logarithm of the plan's sum before normalization.
     row_marginal : array of float64, shape (n,)
@@ -120,39 +120,39 @@ def sinkhorn_unbalanced(
     """
     check_rho(rho, "rho")
     check_options(max_iter, tol, memory)
-    held, memory = choose_affinity(affinity, X, Y, memory)
-    check_epsilon(held, epsilon, "epsilon")
-    r, c = check_marginals(marginals, held)
-    xp, limit = held.xp, CONVERGED if tol is None else tol
+    A, memory = choose_affinity(affinity, X, Y, memory)
+    check_epsilon(A, epsilon, "epsilon")
+    r, c = check_marginals(marginals, A)
+    xp = A.xp
     if math.isinf(rho):
-        found = iterate(held, float(epsilon), r, c, max_iter, tol, memory)
-        rows, columns = plan_marginals(held, float(epsilon), found.u, found.v, memory)
+        balanced = iterate(A, float(epsilon), r, c, max_iter, tol, memory)
+        rows, columns = plan_marginals(A, float(epsilon), balanced.u, balanced.v, memory)
         error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
-        its = Relaxed(found.u, found.v, found.n_iter, error, 0.0, rows, columns)
+        solved = Relaxed(balanced.u, balanced.v, balanced.n_iter, error, 0.0, rows, columns)
     else:
-        its = relax(held, float(epsilon), float(rho), r, c, max_iter, tol, memory)
+        solved = relax(A, float(epsilon), float(rho), r, c, max_iter, tol, memory)
     return UnbalancedResult(
-        its.u,
-        its.v,
+        solved.u,
+        solved.v,
         float(epsilon),
         "unit",
-        its.error,
-        its.n_iter,
-        its.error <= limit,
-        held,
+        solved.error,
+        solved.n_iter,
+        solved.error <= (CONVERGED if tol is None else tol),
+        A,
         rho=float(rho),
-        log_mass=its.log_mass,
-        row_marginal=its.rows,
-        column_marginal=its.columns,
+        log_mass=solved.log_mass,
+        row_marginal=solved.rows,
+        column_marginal=solved.columns,
     )
 
 
 def check_rho(rho: float, name: str) -> float:
-    """Return a strength of marginals, positive or infinite.
+    """Return a strength of the marginal constraints, positive or infinite.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``rho`` is not a positive number or infinity.
     """
     return rho if isinstance(rho, float) and rho == math.inf else check_positive(rho, name)
