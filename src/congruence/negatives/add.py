@@ -1,4 +1,4 @@
-"""Rules that add a thing or an adjective that the caption does not mention."""
+"""Rules that add an object or an adjective that the caption does not mention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_obj(c: Caption) -> Alternatives:
         ]
     if words and "background" not in words and words[-1] not in DETERMINERS | PREPOSITIONS | AUXILIARIES:
         frames = [("with", "nearby"), ("with", "in the background")]
-        if "with" in words[-5:]:  # a second "with" so soon reads badly
+        if "with" in words[-5:]:  # avoid two "with" in a row
             frames = [("next to", "")]
         yield [
             (
@@ -59,6 +59,7 @@ def add_obj(c: Caption) -> Alternatives:
 
 
 def _absent(c: Caption, kind: str) -> list[Term]:
+    """Return the nouns of a kind that may be added and that no caption of the item mentions."""
     return [
         t for t in c.lexicon.added[kind] if not set(t.singular) & c.words and (t.family < 0 or t.family not in c.nouns)
     ]
@@ -73,11 +74,11 @@ def add_att(c: Caption) -> Alternatives:
         changes = []
         known = c.lexicon.added_adjectives
         for rank, words in (*known.get(phrase.kind, ()), *known.get(phrase.term.section, ())):
-            if set(words) & c.words or (rank == 5 and sections & {"colour", "pattern", "material"}):
+            if set(words) & c.words or (rank == 5 and sections & {"color", "pattern", "material"}):
                 continue
-            place = phrase.body
+            position = phrase.body
             for adjective in phrase.adjectives:
                 if min(c.lexicon.ranks[term.section] for term in adjective.terms) <= rank:
-                    place = adjective.stop
-            changes.append((Edit(place, place, words),))
+                    position = adjective.stop
+            changes.append((Edit(position, position, words),))
         yield changes

@@ -13,7 +13,7 @@ from congruence.negatives.words import Edit, Sentence
 
 __all__ = ["Alternatives", "Caption", "among", "parse_caption"]
 
-#: For each place in a caption, the alternative changes there, each a tuple of edits made together; all alternatives are equally sound.
+#: For each position in a caption, the possible changes, each a tuple of edits made together; all are equally valid.
 Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
 
 
@@ -40,7 +40,7 @@ class Caption:
     lexicon: Lexicon
 
     def before(self, place: int) -> str:
-        """Return the word before the one at ``place``, in lower case; empty if there is none, or punctuation in between."""
+        """Return the word before the one at ``place``, in lower case; empty if there is none, or there is punctuation in between."""
         return self.sentence.lower[place - 1] if self.sentence.joined(place) else ""
 
     def after(self, place: int) -> str:
@@ -75,12 +75,12 @@ def parse_caption(text: str, others: Collection[str], lexicon: Lexicon) -> Capti
     nouns: set[int] = set()
     adjectives: set[int] = set()
     words: set[str] = set()
-    for one in (sentence, *map(Sentence.parse, others)):
-        lower = one.lower
+    for caption in (sentence, *map(Sentence.parse, others)):
+        lower = caption.lower
         words.update(lower)
         for place in range(len(lower)):
-            if (found := noun_at(lower, place, one, lexicon)) is not None:
-                nouns.add(found[1].family)
+            if (noun := noun_at(lower, place, caption, lexicon)) is not None:
+                nouns.add(noun[1].family)
             for length in (1, 2, 3):
                 adjectives.update(term.family for term in lexicon.adjectives.get(lower[place : place + length], ()))
     return Caption(

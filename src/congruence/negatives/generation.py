@@ -31,7 +31,7 @@ __all__ = [
     "register",
 ]
 
-#: A function from a caption to all edits of a kind.
+#: For each kind, the function that yields all its edits of a caption.
 RULES: dict[str, Callable[[Caption], Alternatives]] = {
     "replace_obj": replace_obj,
     "replace_att": replace_att,
@@ -44,7 +44,7 @@ RULES: dict[str, Callable[[Caption], Alternatives]] = {
 #: SugarCrepe's kinds of wrong captions.
 KINDS = tuple(RULES)
 
-#: Number of calls of a generator per requested negative, before giving up.
+#: Maximum number of calls of a generator per requested negative.
 _TRIES = 10
 
 
@@ -92,10 +92,15 @@ def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
     -------
     str or None
         ``None`` if there is no valid edit of this kind.
+
+    Raises
+    ------
+    ParameterError
+        If the kind is unknown.
     """
     parsed = parse_caption(caption, (), lexicon())
-    found = _edited(parsed, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
-    return found[0] if found else None
+    negatives = _from_rules(parsed, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
+    return negatives[0] if negatives else None
 
 
 #: Generators by name; :func:`register` adds to it.
@@ -153,7 +158,7 @@ def generate(
     groups : sequence, length n, optional
         The item, such as an image, that each caption describes. A negative is then never another caption of the same item,
         and the rules do not introduce anything that these captions mention.
-    on_refused : {"skip", "error"}
+    on_refused : {"skip", "error"}, default="skip"
         What to do if a generator returns something that is not a negative: no text, or the words of a caption of the same item.
 
     Returns
@@ -177,8 +182,8 @@ def generate(
     Examples
     --------
     >>> from congruence.negatives import generate
-    >>> for one in generate(["A black cat sits on a wooden chair."], ["replace_obj", "swap_obj", "swap_att", "add_att"]):
-    ...     print(one.kind, "|", one.negative)
+    >>> for made in generate(["A black cat sits on a wooden chair."], ["replace_obj", "swap_obj", "swap_att", "add_att"]):
+    ...     print(made.kind, "|", made.negative)
     replace_obj | A black rabbit sits on a wooden chair.
     swap_obj | A wooden chair sits on a black cat.
     add_att | A soaked black cat sits on a wooden chair.
@@ -200,18 +205,18 @@ def generate(
         raise ParameterError(
             f"Got {generator!r} for a generator; expected a callable or a name. Pass a function, or a registered name."
         )
-    siblings, common = _others(texts, groups), _frequencies(texts)
-    made = []
+    others, frequencies = _others(texts, groups), _frequencies(texts)
+    negatives = []
     for row, caption in enumerate(texts):
-        parsed = parse_caption(caption, siblings[row], lexicon()) if generator is by_rules else None
+        parsed = parse_caption(caption, others[row], lexicon()) if generator is by_rules else None
         for kind in kinds:
             rng = np.random.default_rng([random_state, crc32(kind.encode()), row])
             if parsed is not None:
-                found = _edited(parsed, caption, siblings[row], kind, per_caption, rng, common)
+                made = _from_rules(parsed, caption, others[row], kind, per_caption, rng, frequencies)
             else:
-                found = _asked(generator, caption, siblings[row], kind, per_caption, rng, on_refused)
-            made += [Negative(caption, text, kind, changed_words(caption, text), row) for text in found]
-    return made
+                made = _from_generator(generator, caption, others[row], kind, per_caption, rng, on_refused)
+            negatives += [Negative(caption, text, kind, changed_words(caption, text), row) for text in made]
+    return negatives
 
 
 def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -> dict[str, dict[str, int]]:
@@ -230,11 +235,11 @@ def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -
         For each kind, the number of ``negatives``, of ``captions`` with at least one, and of captions ``without``.
     """
     rows: dict[str, list[int]] = {kind: [] for kind in kinds}
-    for one in negatives:
-        rows.setdefault(one.kind, []).append(one.row)
+    for negative in negatives:
+        rows.setdefault(negative.kind, []).append(negative.row)
     return {
-        kind: {"negatives": len(found), "captions": len(set(found)), "without": n - len(set(found))}
-        for kind, found in rows.items()
+        kind: {"negatives": len(own), "captions": len(set(own)), "without": n - len(set(own))}
+        for kind, own in rows.items()
     }
 
 
@@ -268,6 +273,7 @@ def check_captions(captions: Iterable[str]) -> list[str]:
 
 
 def _kinds(kinds: object, generator: object) -> list[str]:
+    """Return the requested kinds, without repetitions. Raises ParameterError."""
     kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         raise ParameterError(
@@ -293,42 +299,42 @@ def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str
 
 def _frequencies(texts: Iterable[str]) -> Counter[Words]:
     """Count how often each possible replacement occurs in the captions."""
-    incoming = lexicon().incoming
-    longest = max(map(len, incoming))
-    found: Counter[Words] = Counter()
+    replacements = lexicon().replacements
+    longest = max(map(len, replacements))
+    counts: Counter[Words] = Counter()
     for text in texts:
         words = Sentence.parse(text).lower
         spans = [(k, k + m) for m in range(1, longest + 1) for k in range(len(words) - m + 1)]
-        found.update(words[start:stop] for start, stop in spans if words[start:stop] in incoming)
-    return found
+        counts.update(words[start:stop] for start, stop in spans if words[start:stop] in replacements)
+    return counts
 
 
-def _edited(
+def _from_rules(
     parsed: Caption,
     caption: str,
     others: tuple[str, ...],
     kind: str,
     limit: int,
     rng: np.random.Generator,
-    common: Mapping[Words, int],
+    frequencies: Mapping[Words, int],
 ) -> list[str]:
-    """Draw positions, then an edit at each, until there are enough."""
-    spots = [list(edits) for edits in RULES[kind](parsed) if edits]
-    found: list[str] = []
-    while spots and len(found) < limit:
-        for k in rng.permutation(len(spots)):
-            if len(found) == limit:
+    """Draw positions in a random order, and an edit at each, until there are enough negatives."""
+    positions = [list(edits) for edits in RULES[kind](parsed) if edits]
+    made: list[str] = []
+    while positions and len(made) < limit:
+        for k in rng.permutation(len(positions)):
+            if len(made) == limit:
                 break
-            weights = np.array([1.0 + common.get(edit[0].words, 0) for edit in spots[k]])
+            weights = np.array([1.0 + frequencies.get(edit[0].words, 0) for edit in positions[k]])
             drawn = int(rng.choice(len(weights), p=weights / weights.sum()))
-            text = parsed.sentence.apply(spots[k].pop(drawn))
-            if _is_new(text, caption, (*others, *found)):
-                found.append(text)
-        spots = [edits for edits in spots if edits]
-    return found
+            text = parsed.sentence.apply(positions[k].pop(drawn))
+            if _is_new(text, caption, (*others, *made)):
+                made.append(text)
+        positions = [edits for edits in positions if edits]
+    return made
 
 
-def _asked(
+def _from_generator(
     generator: Generator,
     caption: str,
     others: tuple[str, ...],
@@ -337,22 +343,24 @@ def _asked(
     rng: np.random.Generator,
     on_refused: str,
 ) -> list[str]:
-    found: list[str] = []
+    """Call a generator until there are enough different negatives, it returns None, or the number of tries is used up."""
+    made: list[str] = []
     for _ in range(limit * _TRIES):
         text = generator(caption, kind, rng)
         if text is None:
             break
         if isinstance(text, str) and _is_new(text, caption, others):
-            if _is_new(text, caption, found):
-                found.append(text)
+            if _is_new(text, caption, made):
+                made.append(text)
         elif on_refused == "error":
             raise ParameterError(
                 f"Got {text!r} from the generator for {caption!r} ({kind}); expected a text that differs from all captions of this item, or None if there is none. Change the generator, or pass on_refused='skip'."
             )
-        if len(found) == limit:
+        if len(made) == limit:
             break
-    return found
+    return made
 
 
 def _is_new(text: str, caption: str, others: Iterable[str]) -> bool:
+    """Return whether a text has words, and not those of the caption or of one of the others."""
     return bool(Sentence.parse(text).words) and not any(same_words(text, other) for other in (caption, *others))

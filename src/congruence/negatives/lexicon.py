@@ -1,4 +1,4 @@
-"""The lexicon of the rules: English words for what is seen in photographs, read from files under ``data``."""
+"""The lexicon of the rules: English words for what is visible in photographs, read from the files in ``data``."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ class Lexicon:
     leads_adjectives: dict[str, tuple[Term, ...]]
 
     @cached_property
-    def incoming(self) -> frozenset[Words]:
+    def replacements(self) -> frozenset[Words]:
         """All words and phrases that may replace others."""
-        terms = [term for group in (self.leads, self.leads_adjectives) for many in group.values() for term in many]
+        terms = [term for group in (self.leads, self.leads_adjectives) for leads in group.values() for term in leads]
         phrases = [phrase for term in terms for phrase in (term.singular, term.plural)]
         phrases += [other for preposition in self.prepositions for other in preposition.others]
         phrases += [form for verb in self.verbs for other in verb.others for form in other]
@@ -118,14 +118,15 @@ class Lexicon:
 
 def _leads(terms: Iterable[Term]) -> dict[str, tuple[Term, ...]]:
     """Return the terms that may replace others, by section."""
-    found: dict[str, tuple[Term, ...]] = {}
+    leads: dict[str, tuple[Term, ...]] = {}
     for term in dict.fromkeys(terms):
         if term.lead:
-            found[term.section] = (*found.get(term.section, ()), term)
-    return found
+            leads[term.section] = (*leads.get(term.section, ()), term)
+    return leads
 
 
 def _lines(name: str) -> Iterator[tuple[Section, str]]:
+    """Yield the lines of a data file with their sections, without comments."""
     text = files("congruence.negatives").joinpath("data", name).read_text(encoding="utf-8")
     section = Section("", ())
     for line in text.splitlines():
@@ -167,18 +168,19 @@ def _split(text: str) -> Words:
 
 
 def _family(section: str, number: int, line: str) -> list[Term]:
+    """Parse a family of terms; the format is described in ``objects.txt``."""
     lead, terms = not line.startswith("-"), []
     for k, entry in enumerate(line.removeprefix("-").split()):
         mass, both = entry.startswith("~"), entry.endswith("*")
-        singular, _, many = entry.strip("~*").partition("/")
-        one = _split(singular)
+        singular, _, irregular = entry.strip("~*").partition("/")
+        words = _split(singular)
         terms.append(
             Term(
                 section,
                 number,
                 lead and k == 0,
-                one,
-                _split(many) if many else (*one[:-1], plural(one[-1])),
+                words,
+                _split(irregular) if irregular else (*words[:-1], plural(words[-1])),
                 count=not mass,
                 mass=mass or both,
             )
@@ -187,11 +189,11 @@ def _family(section: str, number: int, line: str) -> list[Term]:
 
 
 def _verb(entry: str) -> tuple[Words, Words, Words]:
-    first, *rest = entry.split()
-    base, ing, third = (*first.split("/"), "", "")[:3]
+    """Return the base form, the third person and the -ing form of a verb; the format is described in ``relations.txt``."""
+    verb, *particles = entry.split()
+    base, ing, third = (*verb.split("/"), "", "")[:3]
     ing = ing or (base[:-1] if base.endswith("e") and not base.endswith("ee") else base) + "ing"
-    tail = tuple(rest)
-    return (base, *tail), (third or plural(base), *tail), (ing, *tail)
+    return (base, *particles), (third or plural(base), *particles), (ing, *particles)
 
 
 def _verbs(text: str) -> list[tuple[Words, Words, Words]]:

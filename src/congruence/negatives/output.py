@@ -55,12 +55,10 @@ def write_negatives(
     suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
     if not negatives:
         raise ShapeError("Got no negatives; expected at least one. Pass captions in English, or more kinds=….")
-    last = max(one.row for one in negatives)
+    last = max(negative.row for negative in negatives)
     if ids is not None and last >= len(ids):
         check_same_rows(last + 1, len(ids), "captions", "ids")
-    rows = [
-        (str(one.row) if ids is None else str(ids[one.row]), one.caption, one.negative, one.kind) for one in negatives
-    ]
+    rows = [(str(n.row) if ids is None else str(ids[n.row]), n.caption, n.negative, n.kind) for n in negatives]
     risky = sum(any(map(is_formula, row)) for row in rows)
     if suffix == ".csv" and risky:
         warnings.warn(
@@ -71,10 +69,9 @@ def write_negatives(
         )
     with atomic_path(path, force=force) as temporary:
         if suffix == ".parquet":
-            columns = zip(*rows, strict=True)
-            pq.write_table(
-                pa.table({n: pa.array(c, pa.string()) for n, c in zip(COLUMNS, columns, strict=True)}), temporary
-            )
+            columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+            table = pa.table({name: pa.array(column, pa.string()) for name, column in columns.items()})
+            pq.write_table(table, temporary)
             return
         with open(temporary, "w", newline="", encoding="utf-8") as stream:
             if suffix == ".csv":

@@ -86,13 +86,14 @@ def replace_att(c: Caption) -> Alternatives:
 
 def replace_rel(c: Caption) -> Alternatives:
     """Yield edits that replace a preposition or a verb by one that excludes it."""
-    found = [changes for changes in (*_prepositions(c), *_verbs(c)) if changes]
+    alternatives = [changes for changes in (*_prepositions(c), *_verbs(c)) if changes]
     # "without" gives a negative away, so it is used only if there is no other replacement.
-    strong = [changes for changes in found if changes[0][0].words != ("without",)]
-    yield from strong or found
+    preferred = [changes for changes in alternatives if changes[0][0].words != ("without",)]
+    yield from preferred or alternatives
 
 
 def _prepositions(c: Caption) -> Alternatives:
+    """Yield edits that replace a preposition by one that contradicts it, given the phrase after it."""
     words = c.sentence.lower
     begins = {phrase.start: phrase for phrase in c.phrases if phrase.closed}
     ends = {phrase.stop: phrase for phrase in c.phrases if phrase.closed}
@@ -117,13 +118,13 @@ def _prepositions(c: Caption) -> Alternatives:
             continue
         start = stop - length
         if phrase[0] in _MOVING:
-            ready = start > 0
+            replaceable = start > 0
         elif phrase == ("with",):  # not "without two" or "without some"
             counted = any(t.section == "number" for a in after.adjectives for t in a.terms)
-            ready = before is not None and not counted and after.determiner != "some"
+            replaceable = before is not None and not counted and after.determiner != "some"
         else:
-            ready = before is not None or c.before(start) in _STATIC
-        if not ready or not c.sentence.joined(start) or (phrase[0] in ("in", "on") and after.kind == "wear"):
+            replaceable = before is not None or c.before(start) in _STATIC
+        if not replaceable or not c.sentence.joined(start) or (phrase[0] in ("in", "on") and after.kind == "wear"):
             continue
         changes = [
             (Edit(start, stop, other),)
@@ -136,6 +137,7 @@ def _prepositions(c: Caption) -> Alternatives:
 
 
 def _verbs(c: Caption) -> Alternatives:
+    """Yield edits that replace a verb by one that excludes it, in the same form."""
     words = c.sentence.lower
     for place in range(1, len(words)):
         changes = []
@@ -157,18 +159,21 @@ def _verbs(c: Caption) -> Alternatives:
 
 
 def _single_subject(c: Caption, place: int) -> bool:
+    """Return whether a verb at ``place`` may be in the third person singular."""
     return c.before(place) in ("and", "that", "who") or any(
         p.stop == place and p.closed and p.number == "one" for p in c.phrases
     )
 
 
 def _plural_subject(c: Caption, place: int) -> bool:
+    """Return whether a verb at ``place`` may be in the base form: after a plural or "to"."""
     return c.before(place) == "to" or any(
         p.stop == place and p.number == "many" and p.term.singular != p.term.plural for p in c.phrases
     )
 
 
 def _object_fits(c: Caption, place: int, stop: int, before: frozenset[str]) -> bool:
+    """Return whether the words after a verb are among those with which it may be replaced; see :class:`Verb`."""
     if "in" in before:  # "sit", "stand" and "lie" exclude each other only if the subject is a person or an animal
         subject = [p for p in c.phrases if p.stop <= place]
         return c.after(stop) in _AFTER_POSTURE and bool(subject) and subject[-1].animate

@@ -36,7 +36,7 @@ def sibling_negatives(
         Names of all classes.
     similarity : array_like, shape (c, d), optional
         Text embeddings of the classes; the nearest classes are those with the largest cosines. By default classes are drawn at random.
-    template : str
+    template : str, default="a photo of a {}"
         Caption with one ``{}`` for the class name; an article before it is adjusted to the name.
     per_caption : int, default=1
         Number of negatives per caption: the nearest classes, or distinct classes drawn at random.
@@ -53,8 +53,11 @@ def sibling_negatives(
     ------
     DtypeError, ShapeError
         If names or classes are missing, blank or not texts, or the number of embeddings differs from that of the classes.
+    NotFiniteError, ZeroRowError
+        If an embedding contains NaN or infinity, or is all zeros.
     ParameterError
-        If a name is not among the classes, there are too few classes, or ``template`` does not contain ``{}`` exactly once.
+        If a name is not among the classes, there are too few classes, ``template`` does not contain ``{}`` exactly once, or another parameter is
+        out of range.
 
     Examples
     --------
@@ -83,7 +86,7 @@ def sibling_negatives(
     if similarity is None:
         distinct = np.array(sorted(first.values()))
         chosen = [
-            [known[k] for k in _drawn(distinct, first[name], per_caption, np.random.default_rng([random_state, row]))]
+            [known[k] for k in _draw(distinct, first[name], per_caption, np.random.default_rng([random_state, row]))]
             for row, name in enumerate(labels)
         ]
     else:
@@ -96,7 +99,8 @@ def sibling_negatives(
     ]
 
 
-def _drawn(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> np.ndarray:
+def _draw(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw k classes other than ``own``."""
     return rng.choice(distinct[distinct != own], k, replace=False)
 
 
@@ -107,13 +111,13 @@ def _nearest(
     vectors = normalize_rows(as_matrix(similarity, "similarity").astype(np.float64))
     check_same_rows(len(known), len(vectors), "classes", "similarity")
     distinct = np.array(sorted(first.values()))  # one class per name: the first
-    found = {}
+    nearest = {}
     for part in blocks(len(rows), 8 * len(distinct)):
-        likeness = vectors[rows[part]] @ vectors[distinct].T
-        likeness[np.equal.outer(rows[part], distinct)] = -np.inf
-        for row, best in zip(rows[part], top_k(likeness, min(k, len(distinct))), strict=True):
-            found[known[row]] = [known[j] for j in distinct[best]]
-    return found
+        cosines = vectors[rows[part]] @ vectors[distinct].T
+        cosines[np.equal.outer(rows[part], distinct)] = -np.inf
+        for row, best in zip(rows[part], top_k(cosines, min(k, len(distinct))), strict=True):
+            nearest[known[row]] = [known[j] for j in distinct[best]]
+    return nearest
 
 
 def _fill(template: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Swap: two nouns, two adjectives or two numbers change places, unless the caption would remain true."""
+"""Rules that exchange two nouns, two adjectives, or a number and an article, unless the caption would remain true."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POSSESSIVES = word_set("possessives")
 _LIFELESS = word_set("lifeless")
 _SYMMETRIC = word_set("symmetric")
 _UNSIDED = word_set("unsided")
-#: Phrases that a pair may span.
+#: Maximum number of phrases that a pair may span.
 _REACH = 12
 _PLACED = (("top", "of"), ("front", "of"))
 _SOLID = ("thing", "food", "wear")
@@ -44,7 +44,7 @@ def _pairs(c: Caption) -> Iterator[tuple[Phrase, Phrase, bool]]:
 
 
 def _bare(phrase: Phrase) -> int:
-    """Return the first word that moves: numbers stay with the determiner."""
+    """Return the index of the first word that is exchanged: numbers stay with the determiner."""
     for adjective in phrase.adjectives:
         if not any(term.section == "number" for term in adjective.terms):
             return adjective.start
@@ -52,6 +52,7 @@ def _bare(phrase: Phrase) -> int:
 
 
 def _swappable(c: Caption, first: Phrase, second: Phrase, adjacent: bool) -> bool:
+    """Return whether exchanging two nouns makes a grammatical caption with another meaning."""
     if first.number != second.number or first.term.family == second.term.family:
         return False
     if first.term.mass != second.term.mass or bool(first.determiner) != bool(second.determiner):
@@ -67,15 +68,15 @@ def _swappable(c: Caption, first: Phrase, second: Phrase, adjacent: bool) -> boo
     alike = (first.animate and second.animate) or (first.kind in _SOLID and first.kind == second.kind)
     one_section = first.term.section == second.term.section or (first.animate and second.animate)
     if adjacent:
-        # "a cat on a bed": the relation is between the two, and one-sided.
+        # "a cat on a bed": a one-sided relation between the two.
         if _one_sided(c, first, between):
             if first.animate and second.animate and "in" in between:  # "a man in a crowd"
                 return False
             placed = governor in ("on", "behind", "under", "underneath", "above", "below") or between[-2:] in _PLACED
             placed = placed and all(w in PREPOSITIONS | _LIFELESS | {"top", "front"} for w in between)
             return alike or (placed and {first.kind, second.kind} in ({"animal", "thing"}, {"person", "thing"}))
-        # "a man next to a woman riding a bike": what the second does goes over to the first.
-        return one_section and alike and governor in _BESIDE - {"behind"} and _own(c, second.stop)
+        # "a man next to a woman riding a bike": the description of the second then applies to the first.
+        return one_section and alike and governor in _BESIDE - {"behind"} and _described(c, second.stop)
     # "a man with a bat next to a woman"
     if alike and (one_section or governor != "and") and between[0] in ("with", "wearing", "holding"):
         return governor in _BESIDE | {"while", "and"} or governor.endswith("ing") or between[-2:] in _PLACED
@@ -90,14 +91,15 @@ def _swappable(c: Caption, first: Phrase, second: Phrase, adjacent: bool) -> boo
     return governor in sided and c.before(first.start) in sided and "and" in between
 
 
-def _own(c: Caption, stop: int) -> bool:
-    """Tell whether something is said after a phrase that is said of it alone."""
+def _described(c: Caption, stop: int) -> bool:
+    """Return whether a phrase is followed by words that describe it alone."""
     return c.after(stop) in ("wearing", "holding", "riding", "carrying", "eating", "who") or (
         c.after(stop) in ("with", "in") and any(p.start == stop + 1 and p.kind == "wear" for p in c.phrases)
     )
 
 
 def _one_sided(c: Caption, first: Phrase, between: Words) -> bool:
+    """Return whether the words between two phrases are a relation that does not hold the other way around."""
     if len(between) > 4 or not all(c.sentence.joined(k) for k in range(first.stop, first.stop + len(between) + 1)):
         return False
     if set(between) & (_SYMMETRIC | _UNSIDED):
@@ -118,12 +120,13 @@ def swap_att(c: Caption) -> Alternatives:
         for a in first.adjectives:
             for b in second.adjectives:
                 if _exchangeable(c, first, a.terms, second, b.terms):
-                    there, here = c.sentence.moved(a.start, a.stop), c.sentence.moved(b.start, b.stop)
-                    yield [(Edit(a.start, a.stop, here), Edit(b.start, b.stop, there))]
+                    words_a, words_b = c.sentence.moved(a.start, a.stop), c.sentence.moved(b.start, b.stop)
+                    yield [(Edit(a.start, a.stop, words_b), Edit(b.start, b.stop, words_a))]
         yield from _counted(c, first, second)
 
 
 def _exchangeable(c: Caption, first: Phrase, a: tuple[Term, ...], second: Phrase, b: tuple[Term, ...]) -> bool:
+    """Return whether adjectives of two phrases exclude each other and fit the other's noun."""
     for one in a:
         for two in b:
             if one.section != two.section or one.family == two.family:
@@ -137,7 +140,7 @@ def _exchangeable(c: Caption, first: Phrase, a: tuple[Term, ...], second: Phrase
 
 
 def _counted(c: Caption, first: Phrase, second: Phrase) -> Alternatives:
-    """Exchange "two" of one phrase and "a" of the other, where no verb has to follow."""
+    """Exchange "two" of one phrase and "a" of the other, if no verb would have to change its form."""
     one, many = (first, second) if first.number == "one" else (second, first)
     if not (one.number == "one" and many.number == "many" and one.determiner in ("a", "an") and not many.determiner):
         return

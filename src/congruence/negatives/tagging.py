@@ -1,4 +1,4 @@
-"""Find the noun phrases of a caption with the lexicon; the words around each tell whether its start and end are certain."""
+"""Find the noun phrases of a caption with the lexicon; the words around each phrase decide whether its start and end are certain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREPOSITIONS = word_set("prepositions")
 LINKS = word_set("links")
 AUXILIARIES = word_set("auxiliaries")
 GENDERED = word_set("gendered")
-#: What may follow the last noun of a phrase.
+#: Words that may follow the last noun of a phrase.
 CLOSERS = PREPOSITIONS | LINKS | AUXILIARIES | DETERMINERS | word_set("followers")
 ANIMATE = ("person", "child", "animal")
 _LONGEST = 4
@@ -69,7 +69,7 @@ class Phrase:
     kind : str
         Class of the last noun: person, animal, thing and so on.
     number : {"one", "many", ""}
-        Empty if singular and plural have the same form and nothing else tells.
+        Empty if singular and plural have the same form and the determiner does not decide.
     closed : bool
         Whether the phrase certainly ends here: the noun does not modify another one. False if determiner and number disagree.
     clean : bool
@@ -117,7 +117,7 @@ def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
     -------
     list of Phrase
     """
-    words, place, found = sentence.lower, 0, []
+    words, place, phrases = sentence.lower, 0, []
     while place < len(words):
         adjective = words[place : place + 1] in known.adjectives
         first = noun_at(words, place, sentence, known)
@@ -126,16 +126,17 @@ def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
             place += 1
             continue
         head, (stop, term) = place, first
-        while sentence.joined(stop) and (more := noun_at(words, stop, sentence, known)) is not None:
+        while sentence.joined(stop) and (following := noun_at(words, stop, sentence, known)) is not None:
             if words[head:stop] == term.plural and words[head:stop] != term.singular:
                 break  # a plural does not modify another noun: the next word is a verb that looks like one
-            head, (stop, term) = stop, more
-        found.append(_phrase(sentence, place, head, stop, term, known))
+            head, (stop, term) = stop, following
+        phrases.append(_phrase(sentence, place, head, stop, term, known))
         place = stop
-    return found
+    return phrases
 
 
 def _modifies(sentence: Sentence, stop: int, known: Lexicon) -> bool:
+    """Return whether an adjective or a noun follows at ``stop``."""
     if not sentence.joined(stop):
         return False
     words = sentence.lower
@@ -143,6 +144,7 @@ def _modifies(sentence: Sentence, stop: int, known: Lexicon) -> bool:
 
 
 def _phrase(sentence: Sentence, noun: int, head: int, stop: int, term: Term, known: Lexicon) -> Phrase:
+    """Return the phrase of a noun, with the determiner and the adjectives before it."""
     words = sentence.lower
     adjectives: list[Adjective] = []
     body = noun
@@ -192,6 +194,7 @@ def _phrase(sentence: Sentence, noun: int, head: int, stop: int, term: Term, kno
 
 
 def _closed(sentence: Sentence, stop: int) -> bool:
+    """Return whether the word at ``stop`` cannot belong to a noun phrase that ends before it."""
     if not sentence.joined(stop):
         return True
     words = sentence.lower

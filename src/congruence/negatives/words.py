@@ -1,4 +1,4 @@
-"""A caption as words and the gaps between them, and edits that keep spacing, punctuation, articles and capitals right."""
+"""A caption as words and the gaps between them, and edits that keep spacing, punctuation, articles and capitals correct."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class Sentence:
     def apply(self, edits: Iterable[Edit]) -> str:
         """Return the text with edits applied.
 
-        An article that was changed, or precedes a changed word, is adjusted to the next word. A new first word takes over the capital, and
-        a text in capitals stays in capitals.
+        An article that was changed, or precedes a changed word, is adjusted to the next word. A new first word is capitalized if the old one
+        was, and a text in capitals stays in capitals.
 
         Parameters
         ----------
@@ -129,11 +129,12 @@ class Sentence:
 
 
 def _articles(out: Sequence[tuple[str, str, bool]]) -> list[str]:
+    """Return the words of (gap before, word, changed) triples, with articles adjusted to the words after them."""
     words = [word for _, word, _ in out]
     for k in range(len(out) - 1):
         if words[k].lower() in ("a", "an") and (out[k][2] or out[k + 1][2]) and not out[k + 1][0].strip():
-            right = article(words[k + 1])
-            words[k] = right.capitalize() if words[k][0].isupper() else right
+            adjusted = article(words[k + 1])
+            words[k] = adjusted.capitalize() if words[k][0].isupper() else adjusted
     return words
 
 

@@ -59,8 +59,8 @@ def dual_problem(
     shear : float, default=0
         Spectral norm of a random matrix S; target rows pass through I + S before they are normalized again.
     rank : int, optional
-        Dimension of the span of the images; all by default. The texts of both models then agree within that span only: the
-        rest of each is drawn anew in the target, and the kernels do not see it.
+        Dimension of the span of the images; all by default. The texts of both models then agree within that span only: the component of each
+        text outside of it is drawn independently in the target, and does not affect the kernels.
     random_state : int, optional
 
     Returns
@@ -76,11 +76,11 @@ def dual_problem(
     G = normalize_rows(rng.standard_normal((m, d_source)))
     F_target, G_target = F @ rotation, G @ rotation
     if len(span) < d_source:
-        seen = span @ rotation
+        target_span = span @ rotation
         within = G @ span.T
-        other = rng.standard_normal((m, d_target))
-        other = normalize_rows(other - other @ seen.T @ seen)
-        G_target = within @ seen + np.sqrt(np.maximum(1 - (within**2).sum(axis=1, keepdims=True), 0)) * other
+        outside = rng.standard_normal((m, d_target))
+        outside = normalize_rows(outside - outside @ target_span.T @ target_span)
+        G_target = within @ target_span + np.sqrt(np.maximum(1 - (within**2).sum(axis=1, keepdims=True), 0)) * outside
     if shear:
         S = rng.standard_normal((d_target, d_target))
         S *= shear / np.linalg.norm(S, 2)

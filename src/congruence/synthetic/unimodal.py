@@ -23,7 +23,7 @@ class UnimodalProblem:
     images : ndarray, shape (n, d_source), float32
         Unit rows, one per item.
     texts : ndarray, shape (n · captions, d_target), float32
-        Unit rows; those of an item are consecutive.
+        Unit rows; the texts of an item are consecutive.
     latent : ndarray, shape (n, k), float32
         The shared latent.
     image_labels, text_labels : ndarray of int
@@ -134,20 +134,20 @@ def unimodal_problem(
     if classes is not None:
         Z = np.sqrt(1 - spread) * rng.standard_normal((classes, latent))[labels] + np.sqrt(spread) * Z
     Z *= spectrum(latent)
-    Z += _moves(sources, latent, shift, rng)[source]
+    Z += _shifts(sources, latent, shift, rng)[source]
     rows, frames = [], []
     for d, count in ((d_source, 1), (d_target, captions)):
         basis = random_rotation(d, random_state=int(rng.integers(2**31)))
         frame, outside = basis[:latent], basis[latent:]
-        z, of = np.repeat(Z, count, axis=0), np.repeat(source, count)
-        own = rng.standard_normal((len(z), len(outside))) * spectrum(len(outside)) * nuisance
-        own += _moves(sources, len(outside), shift * nuisance, rng)[of]
+        z, row_source = np.repeat(Z, count, axis=0), np.repeat(source, count)
+        variation = rng.standard_normal((len(z), len(outside))) * spectrum(len(outside)) * nuisance
+        variation += _shifts(sources, len(outside), shift * nuisance, rng)[row_source]
         if bend:
             W = rng.standard_normal((latent, len(outside))) * np.sqrt(latent)
-            own += bend * np.tanh(z @ W) / np.sqrt(len(outside))
+            variation += bend * np.tanh(z @ W) / np.sqrt(len(outside))
         z = z + noise * rng.standard_normal(z.shape) * spectrum(latent)
         mean = rng.standard_normal(d)
-        X = z @ frame + own @ outside + mean * (offset / np.linalg.norm(mean))
+        X = z @ frame + variation @ outside + mean * (offset / np.linalg.norm(mean))
         rows.append(np.asarray(normalize_rows(X), np.float32))
         frames.append(frame)
     return UnimodalProblem(
@@ -155,9 +155,9 @@ def unimodal_problem(
     )
 
 
-def _moves(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
+def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
     """Return the shift of each source; zero for the first."""
-    moves = rng.standard_normal((sources, width))
-    moves *= size / np.linalg.norm(moves, axis=1, keepdims=True)
-    moves[0] = 0
-    return moves
+    shifts = rng.standard_normal((sources, width))
+    shifts *= size / np.linalg.norm(shifts, axis=1, keepdims=True)
+    shifts[0] = 0
+    return shifts

@@ -55,8 +55,8 @@ def upgrade_problem(
 ) -> UpgradeProblem:
     """Generate two dual encoders of the same items.
 
-    An item is a concept, a Gaussian vector about its class whose spectrum falls as a power law. Each encoder sees it with noise,
-    apart for picture and caption, adds its gap between modalities, and normalizes; the second encoder also stretches and turns.
+    An item is a concept: a Gaussian vector around the center of its class, with a power-law spectrum. For images and texts separately, each encoder adds
+    noise and an offset, and scales rows to unit norm; the second encoder also stretches its axes and rotates.
 
     Parameters
     ----------
@@ -65,14 +65,14 @@ def upgrade_problem(
         Defaults to ``d_source``.
     decay : float, default=0.5
         Concept coordinate k has standard deviation proportional to (k + 1)^-decay; their squares sum to 1.
-    source_noise, target_noise : float
-        Norm of an encoder's noise relative to the concept's: how good a model is.
+    source_noise, target_noise : float, default=0.5
+        Norm of an encoder's noise, relative to that of the concept: the less noise, the better the model.
     shared : float, default=0.5
-        Correlation of the two encoders' noise on the same picture or caption.
+        Correlation of the two encoders' noise on the same image or text.
     shear : float, default=0
-        The second encoder stretches its axes by exp(shear · N(0, 1)): no rotation undoes that.
+        The second encoder stretches its axes by exp(shear · N(0, 1)), which no rotation can undo.
     lost : float, default=0
-        Share of the concept's variance, in its weakest coordinates, that the second encoder does not see.
+        Share of the concept's variance, in its weakest coordinates, that the second encoder does not encode.
     mispaired : float, default=0
         Share of items whose rows in the second encoder belong to other items.
     gap : float, default=0.5
@@ -94,10 +94,10 @@ def upgrade_problem(
     labels = rng.integers(classes, size=n)
     centers = rng.standard_normal((classes, width))
     concept = (np.sqrt(1 - spread) * centers[labels] + np.sqrt(spread) * rng.standard_normal((n, width))) * scale
-    seen = np.cumsum(scale**2) <= 1 - lost + 1e-12
+    encoded = np.cumsum(scale**2) <= 1 - lost + 1e-12
     stretch = np.exp(shear * rng.standard_normal(width))
     rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
-    # A common frame of both spaces: orthonormal rows that lead from the concept to either model.
+    # Orthonormal rows that map the concept into the source space, and with the rotation into the target space.
     frame = random_rotation(width, d_source, random_state=int(rng.integers(2**31)))
     if d_source > d_target:
         frame = rotation.T
@@ -107,20 +107,20 @@ def upgrade_problem(
         common = rng.standard_normal((n, width)) / np.sqrt(width)
         shift = rng.standard_normal(width)
         shift *= gap / np.linalg.norm(shift)
-        for noise, keep, factor in ((source_noise, 1.0, 1.0), (target_noise, seen, stretch)):
+        for noise, keep, factor in ((source_noise, 1.0, 1.0), (target_noise, encoded, stretch)):
             own = rng.standard_normal((n, width)) / np.sqrt(width)
-            heard = concept * keep + noise * (np.sqrt(shared) * common + np.sqrt(1 - shared) * own) + shift
-            side.append(heard * factor)
-    moved = np.arange(n)
+            rows = concept * keep + noise * (np.sqrt(shared) * common + np.sqrt(1 - shared) * own) + shift
+            side.append(rows * factor)
+    order = np.arange(n)
     wrong = rng.choice(n, round(mispaired * n), replace=False)
-    moved[wrong] = np.roll(wrong, 1)
+    order[wrong] = np.roll(wrong, 1)
 
     mapped = frame @ rotation
     return UpgradeProblem(
         normalize_rows(images[0] @ frame),
         normalize_rows(texts[0] @ frame),
-        normalize_rows(images[1][moved] @ mapped),
-        normalize_rows(texts[1][moved] @ mapped),
+        normalize_rows(images[1][order] @ mapped),
+        normalize_rows(texts[1][order] @ mapped),
         labels,
         rotation,
     )
