@@ -105,7 +105,7 @@ def test_defaults_fill_what_is_left_out():
         ('  claim: "none"\n', "", "without claim"),
         ('claim: "none"', "claim: [a, b]", "Got claim.*text"),
         ("numbers: null", "rules: [image_cosine > 0]", r"image_cosine > 0.*own\.yaml.*not among its metrics"),
-        ("numbers: null", "rules: [text_cosine]", "no comparison with >"),
+        ("numbers: null", "rules: [text_cosine]", "not a comparison with >"),
         ("numbers: null", "rules: text_cosine > 0", "Got rules.*a list"),
         ("  classes: [2, 5]", "  fit_templates: all", "Got 'fit_templates'"),
         ("  classes: [2, 5]", "  evaluation_templates: one", "evaluation_templates 'one'.*all, single"),

@@ -31,7 +31,8 @@ from congruence.papers.canonical.figures import main
 from congruence.papers.canonical.metrics import View
 from congruence.papers.claims import check_claim
 from congruence.papers.experiment_list import experiment_of
-from congruence.papers.results import KEYS, Results
+from congruence.papers.plain import COLUMNS
+from congruence.papers.results import Results
 from congruence.papers.runner import title_of
 from congruence.report import draw_experiment, write_experiment
 from congruence.report.experiment import to_csv
@@ -84,7 +85,7 @@ def test_every_experiment_runs_on_the_sample(name, tmp_path):
         for figure in GROUPS[name]:
             assert all(rule["of"] for rule in check_claim(load_config(figure).paper, results["rows"])["rules"])
     for row in results["rows"]:
-        assert set(row) == {*KEYS, "mean", "sd", "n", "values"}
+        assert set(row) == {*COLUMNS, "mean", "sd", "n", "values"}
         assert row["n"] == len(row["values"])
         assert row["mean"] == pytest.approx(np.mean(row["values"]))
         assert (row["sd"] is None) == (row["n"] == 1)

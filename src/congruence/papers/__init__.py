@@ -1,4 +1,4 @@
-"""The papers' tables and figures as configurations that run: a folder and a line of :data:`STUDIES` each."""
+"""Tables and figures of papers as configurations that can be run; each paper is a folder and an entry of :data:`STUDIES`."""
 
 from __future__ import annotations
 

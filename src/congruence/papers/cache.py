@@ -24,7 +24,31 @@ SHARD = 256
 def embed_rows(
     encoder: Encoder, items: Sequence[object], names: Sequence[str], cache: Path | None, batch_size: int
 ) -> np.ndarray:
-    """Return the vectors of all items; those that are already in the cache are not computed again."""
+    """Return the vectors of all items; vectors in the cache are not computed again.
+
+    Parameters
+    ----------
+    encoder : Encoder
+    items : sequence
+    names : sequence of str
+        Names of the items, which identify them in the cache.
+    cache : Path or None
+        Folder of the cache; with None, nothing is cached.
+    batch_size : int
+
+    Returns
+    -------
+    ndarray, shape (n, …)
+
+    Raises
+    ------
+    InputError
+        If there are no items.
+    ShapeError
+        If the encoder returns another number of vectors than it was given items.
+    CorruptFileError
+        If a file in the cache is damaged.
+    """
     if cache is None:
         rows: np.ndarray = encoder.encode_all(items, batch_size)
         return rows
@@ -55,11 +79,11 @@ def _shards(encoder: Encoder, items: Sequence[object], folder: Path, batch_size:
             with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
                 np.save(file, rows.astype(np.float32))
         try:
-            kept = np.load(path, allow_pickle=False)
+            cached = np.load(path, allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise CorruptFileError(
                 f"Got a damaged file in the cache, {path} ({error}); expected vectors. Delete it and run again."
             ) from error
-        if len(kept) != count:
-            raise CorruptFileError(f"Got {len(kept)} vectors in {path}; expected {count}. Delete it and run again.")
-        yield kept
+        if len(cached) != count:
+            raise CorruptFileError(f"Got {len(cached)} vectors in {path}; expected {count}. Delete it and run again.")
+        yield cached

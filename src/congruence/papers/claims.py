@@ -1,8 +1,8 @@
-"""Rules that state when a paper's claim holds, evaluated on the measured numbers.
+"""Rules that decide whether a paper's claim holds, evaluated on the measured numbers.
 
 A rule is a comparison of means, such as ``text_cosine > text_cosine(quantity="before") + 0.1``. The name of a metric stands for its value after
-mapping; ``series``, ``part``, ``x``, ``quantity``, ``pair`` and ``data`` in parentheses select another row. A rule is checked for every pair of
-models, data set, part and x, except for those keys that one of its references selects. ``x="min"`` and ``x="max"`` are the ends of a curve;
+mapping; ``series``, ``part``, ``x``, ``quantity``, ``pair`` and ``data`` in parentheses select another row. A rule is checked for every combination of
+data set, pair of models, part and x, except for the keys that one of its references selects. ``x="min"`` and ``x="max"`` are the ends of a curve;
 ``pair="*"`` is the mean over all pairs. Without ``series``, the first measured series is used.
 """
 
@@ -14,12 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from congruence._utils.display import short
 from congruence.errors import ParameterError
-from congruence.papers.plain import Claim, ClaimCheck, Column, Row, Rule, Verdict
+from congruence.papers.plain import AXES, Claim, ClaimCheck, Column, Row, Rule, Verdict
 
 __all__ = ["check_claim", "check_rule", "parse_rule"]
-
-#: Keys of a row that a reference may select.
-PICKED: tuple[Column, ...] = ("data", "pair", "series", "part", "x", "quantity")
 
 #: Keys over whose values a rule is checked case by case, unless a reference selects them.
 _FREE: tuple[Column, ...] = ("data", "pair", "part", "x")
@@ -69,28 +66,26 @@ def parse_rule(rule: str, where: str | Callable[[], str] = "the rules", metrics:
     try:
         tree = ast.parse(rule, mode="eval").body
         if not isinstance(tree, ast.Compare) or not all(type(op) in _COMPARISONS for op in tree.ops):
-            raise ValueError("no comparison with >, >=, <, <= or ==")
+            raise ValueError("not a comparison with >, >=, <, <= or ==")
         for side in (tree.left, *tree.comparators):
             _check(side)
-        if not _references(tree):
-            raise ValueError("no metric in it")
-        strange = {_picked(node)[0] for node in _references(tree)} - set(metrics)
-        if metrics and strange:
-            raise ValueError(f"{', '.join(sorted(strange))} is not among its metrics")
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # MemoryError: nested too deeply for Python's parser
-        place = where if isinstance(where, str) else where()
+        references = _references(tree)
+        if not references:
+            raise ValueError("it contains no metric")
+        unknown = {_selection(node)[0] for node in references} - set(metrics)
+        if metrics and unknown:
+            raise ValueError(f"{', '.join(sorted(unknown))} is not among its metrics")
+    # Python's parser raises MemoryError if expressions are nested too deeply.
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        location = where if isinstance(where, str) else where()
         raise ParameterError(
-            f"Got the rule {short(repr(rule), 300)} in {place} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Rewrite the rule in this form."
+            f"Got the rule {short(repr(rule), 300)} in {location} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Rewrite the rule in this form."
         ) from error
     return tree
 
 
 def _check(node: ast.expr) -> None:
+    """Raise ValueError if an expression contains anything that a rule may not."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return
     if isinstance(node, ast.Name):
@@ -108,29 +103,30 @@ def _check(node: ast.expr) -> None:
                 _check(argument)
             return
         if node.args:
-            raise ValueError(f"{node.func.id} takes {', '.join(PICKED)} by name")
+            raise ValueError(f"{node.func.id} takes {', '.join(AXES)} by name")
         for keyword in node.keywords:
-            if keyword.arg not in PICKED or not isinstance(keyword.value, ast.Constant):
-                raise ValueError(f"{keyword.arg}: none of {', '.join(PICKED)} with a constant")
+            if keyword.arg not in AXES or not isinstance(keyword.value, ast.Constant):
+                raise ValueError(f"{keyword.arg} is not one of {', '.join(AXES)} with a constant")
         return
     raise ValueError(f"{ast.unparse(node)} is not allowed")
 
 
 def _references(tree: ast.AST) -> list[ast.Name | ast.Call]:
     """Return the outermost node of each reference to a measured number."""
-    found: list[ast.Name | ast.Call] = []
-    named = set()
+    references: list[ast.Name | ast.Call] = []
+    called = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            named.add(node.func)
+            called.add(node.func)
             if node.func.id not in _FUNCTIONS:
-                found.append(node)
-        elif isinstance(node, ast.Name) and node not in named:
-            found.append(node)
-    return found
+                references.append(node)
+        elif isinstance(node, ast.Name) and node not in called:
+            references.append(node)
+    return references
 
 
-def _picked(node: ast.Name | ast.Call) -> tuple[str, dict[str, object]]:
+def _selection(node: ast.Name | ast.Call) -> tuple[str, dict[str, object]]:
+    """Return the metric of a reference, and the keys that it selects with their values."""
     if isinstance(node, ast.Name):
         return node.id, {}
     assert isinstance(node.func, ast.Name)
@@ -139,31 +135,32 @@ def _picked(node: ast.Name | ast.Call) -> tuple[str, dict[str, object]]:
 
 def _value(node: ast.Name | ast.Call, rows: Sequence[Row], case: Mapping[Column, object]) -> float | None:
     """Return the value of a reference in one case, or None if it was not measured."""
-    metric, keys = _picked(node)
-    found = [row for row in rows if row["metric"] == metric]
+    metric, keys = _selection(node)
     quantity = keys.get("quantity")
-    found = [row for row in found if row["quantity"] == quantity or (quantity is None and row["quantity"] in _VALUES)]
+    quantities = _VALUES if quantity is None else (quantity,)
+    matching = [row for row in rows if row["metric"] == metric and row["quantity"] in quantities]
     for key in ("data", "pair", "part", "series"):
         if keys.get(key) == "*":
             continue
         if key in keys:
-            found = [row for row in found if row[key] == keys[key]]
+            matching = [row for row in matching if row[key] == keys[key]]
         elif key in case:  # scores of a model alone are recorded once for all parts, with None as the part
-            found = [row for row in found if row[key] in (case[key], None)]
-    if "series" not in keys and found:
-        found = [row for row in found if row["series"] == found[0]["series"]]
-    wanted = keys.get("x", case.get("x"))
-    if wanted in ("min", "max"):
-        every = [row["x"] for row in found if row["x"] is not None]
-        wanted = (min if wanted == "min" else max)(every) if every else None
-    if wanted is not None:
-        found = [row for row in found if row["x"] in (wanted, None)]
-    if not found or (len(found) > 1 and "*" not in keys.values()):
+            matching = [row for row in matching if row[key] in (case[key], None)]
+    if "series" not in keys and matching:
+        matching = [row for row in matching if row["series"] == matching[0]["series"]]
+    x = keys.get("x", case.get("x"))
+    if x in ("min", "max"):
+        values = [row["x"] for row in matching if row["x"] is not None]
+        x = (min if x == "min" else max)(values) if values else None
+    if x is not None:
+        matching = [row for row in matching if row["x"] in (x, None)]
+    if not matching or (len(matching) > 1 and "*" not in keys.values()):
         return None
-    return float(sum(row["mean"] for row in found) / len(found))
+    return float(sum(row["mean"] for row in matching) / len(matching))
 
 
 def _evaluate(node: ast.expr, numbers: Mapping[int, float]) -> float:
+    """Return the value of an expression, given those of its references by the ``id`` of their nodes."""
     if isinstance(node, ast.Constant):
         return float(node.value)  # type: ignore[arg-type]
     if isinstance(node, ast.UnaryOp):
@@ -187,8 +184,8 @@ def check_rule(rule: str, rows: Sequence[Row]) -> Rule:
     Returns
     -------
     dict
-        ``rule``; ``held``, the number of cases in which it held; ``of``, the number of cases checked; ``failed``, up to four failed cases with the
-        value of each side.
+        ``rule``; ``held``, the number of cases in which it held; ``of``, the number of cases checked; ``failed``, up to four cases in which it did not
+        hold, with the value of each side.
 
     Raises
     ------
@@ -203,34 +200,34 @@ def check_rule(rule: str, rows: Sequence[Row]) -> Rule:
     """
     tree = parse_rule(rule)
     references = _references(tree)
-    picked = {key for node in references for key in _picked(node)[1]}
-    free = [key for key in _FREE if key not in picked]
-    mine = {_picked(node)[0] for node in references}
-    cases = list(dict.fromkeys(tuple(row[key] for key in free) for row in rows if row["metric"] in mine))
-    held, of = 0, 0
+    selected = {key for node in references for key in _selection(node)[1]}
+    free = [key for key in _FREE if key not in selected]
+    metrics = {_selection(node)[0] for node in references}
+    cases = list(dict.fromkeys(tuple(row[key] for key in free) for row in rows if row["metric"] in metrics))
+    held, checked = 0, 0
     failed: list[dict[str, object]] = []
     for values in cases:
         case = dict(zip(free, values, strict=True))
-        found = {id(node): _value(node, rows, case) for node in references}
-        numbers = {key: value for key, value in found.items() if value is not None}
-        if len(numbers) < len(found) or not _complete(case, references, rows):
+        values_or_none = {id(node): _value(node, rows, case) for node in references}
+        numbers = {key: value for key, value in values_or_none.items() if value is not None}
+        if len(numbers) < len(references) or not _complete(case, references, rows):
             continue
         try:
             sides = [_evaluate(side, numbers) for side in (tree.left, *tree.comparators)]
         except ZeroDivisionError:
             continue
-        of += 1
+        checked += 1
         if all(_COMPARISONS[type(op)](a, b) for op, a, b in zip(tree.ops, sides[:-1], sides[1:], strict=True)):
             held += 1
         elif len(failed) < _LISTED:
             failed.append({**{k: v for k, v in case.items() if v is not None}, "values": [round(s, 4) for s in sides]})
-    return {"rule": rule, "held": held, "of": of, "failed": failed}
+    return {"rule": rule, "held": held, "of": checked, "failed": failed}
 
 
 def _complete(case: Mapping[Column, object], references: Sequence[ast.Name | ast.Call], rows: Sequence[Row]) -> bool:
-    """Return whether a row of exactly this case was measured; scores of a model alone, recorded without a part or an x, do not make a case."""
+    """Return whether a row of exactly this case was measured. Scores of a model alone, which have no part and no x, are not sufficient."""
     for node in references:
-        metric, keys = _picked(node)
+        metric, keys = _selection(node)
         quantities = (keys["quantity"],) if "quantity" in keys else _VALUES
         for row in rows:
             if row["metric"] == metric and row["quantity"] in quantities and all(row[k] == v for k, v in case.items()):
@@ -256,15 +253,20 @@ def check_claim(paper: Claim, rows: Sequence[Row], unchecked: str | None = None)
         ``verdict``: ``"yes"`` if every rule was checked and held in every case, ``"no"`` if no rule held in any case, ``"partly"`` otherwise, and
         ``"not checked"`` if there are no rules or no numbers for them; ``why``, the reason if it was not checked, else None; and ``rules``, the
         result of :func:`check_rule` for each.
+
+    Raises
+    ------
+    ParameterError
+        If a rule is invalid.
     """
     if unchecked:
         return {"verdict": "not checked", "why": unchecked, "rules": []}
     rules = [check_rule(rule, rows) for rule in paper.get("rules") or []]
-    held, of = sum(rule["held"] for rule in rules), sum(rule["of"] for rule in rules)
+    held, checked = sum(rule["held"] for rule in rules), sum(rule["of"] for rule in rules)
     verdict: Verdict
-    if not of:
+    if not checked:
         verdict = "not checked"
-    elif held == of and all(rule["of"] for rule in rules):
+    elif held == checked and all(rule["of"] for rule in rules):
         verdict = "yes"
     else:
         verdict = "partly" if held else "no"

@@ -20,7 +20,7 @@ from congruence.papers.job import Config
 from congruence.papers.registry import STUDIES, kinds
 from congruence.papers.study import Study
 
-__all__ = ["config_names", "experiment_models", "load_config", "parse_config", "place", "with_parameters"]
+__all__ = ["config_names", "experiment_models", "load_config", "parse_config", "sort_key", "with_parameters"]
 
 
 def parse_config(text: str, name: str) -> Config:
@@ -43,7 +43,7 @@ def parse_config(text: str, name: str) -> Config:
     CorruptFileError
         If the text is not valid YAML (:func:`congruence._utils.yaml.parse_yaml`), or not a mapping.
     ParameterError
-        If a key is unknown or missing, a value has the wrong type, or a choice is unknown.
+        If a key is unknown or missing, a value has the wrong type, a choice is unknown, the name is not that of the file, or a rule is invalid.
     """
     where = Where(f"{name}.yaml", text)
     data = deepcopy(_parsed(text, where.name))
@@ -64,10 +64,10 @@ def parse_config(text: str, name: str) -> Config:
     for k, rule in enumerate(data["paper"].get("rules") or []):
         # The line number of a rule is looked up only for an error message, since this takes longer than parsing the file.
         parse_rule(rule, partial(where.at, "paper", "rules", k), data.get("metrics", []))
-    given = data.get("parameters") or {}
-    inside = where.below("parameters", group=f"parameters of kind {kind}")
-    validate(_schema(study, data["kind"]), given, inside)
-    return Config(**{**data, "parameters": {**study.kinds[data["kind"]].parameters, **given}})
+    parameters = data.get("parameters") or {}
+    location = where.below("parameters", group=f"parameters of kind {kind}")
+    validate(_schema(study, data["kind"]), parameters, location)
+    return Config(**{**data, "parameters": {**study.kinds[data["kind"]].parameters, **parameters}})
 
 
 @lru_cache(maxsize=256)  # holds the files of all papers, which every listing reads
@@ -80,7 +80,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class _Paper(BaseModel):
-    """The paper's claim about a figure."""
+    """The ``paper`` entry of a configuration: the paper's claim about the figure."""
 
     model_config = _STRICT
     claim: str
@@ -91,7 +91,7 @@ class _Paper(BaseModel):
 @cache
 def _experiment(known: tuple[str, ...], names: tuple[tuple[str, ...], tuple[str, ...]] | None) -> type[BaseModel]:
     """Return the schema of an experiment of one of the ``known`` kinds; ``names`` are the study's sample data and metrics, None if the study is unknown."""
-    sample_data, metrics = (_among(some) for some in names) if names else (str, str)
+    sample_data, metrics = (_among(choices) for choices in names) if names else (str, str)
     entries: dict[str, Any] = {
         "name": (str, ...),
         "title": (str, ...),
@@ -141,7 +141,7 @@ def _schema(study: Study[Any], kind: str) -> type[BaseModel]:
 
 
 def _type(study: Study[Any], key: str, default: object) -> Any:
-    """Return the type of a parameter: as declared by the study, or else that of its default. Integers must be positive, and at least 2 in lists."""
+    """Return the type of a parameter: as declared by the study, or else that of its default. Integers must be at least 1, in lists at least 2."""
     if key in study.types:
         return study.types[key]
     choices = study.baselines if key == "methods" else study.choices.get(key)
@@ -153,11 +153,12 @@ def _type(study: Study[Any], key: str, default: object) -> Any:
 
 
 def _among(choices: Iterable[str]) -> Any:
+    """Return the type of a string that must be one of the choices."""
     return Literal[tuple(choices)]
 
 
 def config_names(paper: str | None = None) -> tuple[str, ...]:
-    """Return the names of all experiments, by paper; for each paper figures in order, then tables.
+    """Return the names of all experiments, by paper; for each paper the figures in order, then the tables.
 
     Parameters
     ----------
@@ -173,10 +174,11 @@ def config_names(paper: str | None = None) -> tuple[str, ...]:
 
 @cache
 def _names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted((path.stem for path in folder.glob("*.yaml")), key=place))
+    """Return the sorted names of the configurations in a folder."""
+    return tuple(sorted((path.stem for path in folder.glob("*.yaml")), key=sort_key))
 
 
-def place(name: str) -> tuple[str, str, int]:
+def sort_key(name: str) -> tuple[str, str, int]:
     """Return the sort key of an experiment's name: prefix, figure or table, number."""
     prefix, kind, number = re.match(r"(?:([a-z]+)-)?([a-z]+)(\d*)", name).groups()  # type: ignore[union-attr]
     return prefix or "", kind, int(number or 0)
@@ -199,7 +201,7 @@ def load_config(name: str) -> Config:
     ParameterError
         If the name is unknown (the message lists all names), or the file is not a valid configuration.
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If the file cannot be read, or is not valid YAML.
 
     Examples
     --------
@@ -216,12 +218,12 @@ def load_config(name: str) -> Config:
         )
     config = parse_config(read_yaml(path, "an experiment"), path.stem)
     captions = config.parameters.get("captions")
-    if captions:  # a path in a file is relative to the folder of the file
+    if captions:  # a path in the file is relative to the folder of the file
         config = replace(config, parameters={**config.parameters, "captions": str(path.parent / captions)})
     return config
 
 
-def with_parameters(config: Config, **given: Any) -> Config:
+def with_parameters(config: Config, **parameters: Any) -> Config:
     """Return a configuration with some of its parameters replaced; parameters that are None stay unchanged.
 
     Raises
@@ -229,12 +231,12 @@ def with_parameters(config: Config, **given: Any) -> Config:
     ParameterError
         If its kind has no such parameter, or the value is invalid.
     """
-    given = {key: value for key, value in given.items() if value is not None}
-    for key in given:
+    parameters = {key: value for key, value in parameters.items() if value is not None}
+    for key in parameters:
         if key not in config.parameters:
             raise ParameterError(
                 f"Got {key}=… for {config.name}, a figure of kind {config.kind}; expected {', '.join(config.parameters) or 'no parameters'}. "
                 f"Leave out {key}=…."
             )
-    validate(_schema(kinds()[config.kind], config.kind), given, Where(config.name))
-    return replace(config, parameters={**config.parameters, **given})
+    validate(_schema(kinds()[config.kind], config.kind), parameters, Where(config.name))
+    return replace(config, parameters={**config.parameters, **parameters})

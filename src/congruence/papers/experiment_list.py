@@ -1,11 +1,11 @@
-"""List of all figures and tables of the papers: sample data, required weights and data, and figures that are the same experiment on sample data."""
+"""List of all figures and tables of the papers, with their sample data, required weights and data, and duplicates on sample data."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 
-from congruence.papers.config import config_names, load_config, place
+from congruence.papers.config import config_names, load_config, sort_key
 from congruence.papers.data import DataT
 from congruence.papers.job import Config
 from congruence.papers.plain import ListingEntry, PaperCount
@@ -19,7 +19,7 @@ NOT_RUN = "The paper's published weights and data sets have not been run: these 
 
 
 def experiment_of(config: Config) -> str:
-    """Return a key of the experiment that a configuration runs on sample data: its kind, parameters and variant.
+    """Return a key that identifies the experiment of a configuration on sample data: its kind, parameters and variant.
 
     Figures that differ only in the paper's models and data, or in the metrics shown, have the same key.
 
@@ -48,6 +48,7 @@ def listing() -> list[ListingEntry]:
 
 
 def _rows(study: Study[DataT]) -> list[ListingEntry]:
+    """Return the entries of one paper, in the order of :func:`congruence.papers.config.sort_key`."""
     configs = [load_config(name) for name in config_names(study.name)]
     shared: dict[str, list[str]] = {}
     for config in configs:
@@ -65,10 +66,11 @@ def _rows(study: Study[DataT]) -> list[ListingEntry]:
             }
         )
     out += [_entry(study, name, why, section, "nothing to run") for name, (why, section) in study.drawings.items()]
-    return sorted(out, key=lambda row: place(row["name"]))
+    return sorted(out, key=lambda row: sort_key(row["name"]))
 
 
 def _entry(study: Study[DataT], name: str, title: str, section: str, kind: str) -> ListingEntry:
+    """Return an entry without sample data and requirements."""
     return {
         "name": name,
         "paper": study.name,
@@ -100,7 +102,7 @@ def count_experiments(rows: Iterable[ListingEntry]) -> list[PaperCount]:
     out: list[PaperCount] = []
     for paper in dict.fromkeys(row["paper"] for row in rows):
         figures, tables = (
-            [row for row in rows if row["paper"] == paper and place(row["name"])[1] == kind]
+            [row for row in rows if row["paper"] == paper and sort_key(row["name"])[1] == kind]
             for kind in ("fig", "table")
         )
         out.append(
@@ -116,4 +118,5 @@ def count_experiments(rows: Iterable[ListingEntry]) -> list[PaperCount]:
 
 
 def _distinct(rows: Iterable[ListingEntry]) -> int:
+    """Return the number of distinct experiments on sample data."""
     return len({row["same_experiment_here"][0] for row in rows})

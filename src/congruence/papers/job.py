@@ -1,8 +1,8 @@
-"""One run of an experiment: the configuration, the data, and what takes the numbers."""
+"""The configuration of an experiment, and one run of it: data, seeds and results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -13,7 +13,7 @@ from congruence.papers.results import Results
 
 __all__ = ["QUICK_DRAWS", "Config", "Job"]
 
-#: Most draws in a quick run.
+#: Maximum number of draws in a quick run.
 QUICK_DRAWS = 2
 
 
@@ -24,30 +24,30 @@ class Config:
     Attributes
     ----------
     name : str
-        ``"fig5"``, ``"table1"``; those of other papers than the Canonical one begin with its name, ``"jam-table2"``.
+        ``"fig5"`` or ``"table1"`` for the Canonical paper; for other papers with the paper's name as a prefix, such as ``"jam-table2"``.
     title : str
-        What is shown. The data and models it is shown on are put behind it by each run.
+        Title of the figure. Each run appends the data and models it used.
     section : str
-        Of the paper.
+        Section of the paper.
     kind : str
-        A key of the :attr:`Study.kinds` of one study.
+        Kind of experiment, a key of the :attr:`Study.kinds` of one study.
     models : list of str
-        The paper's models, joined by ``/``: two make a pair, three a chain.
+        The paper's models, joined by ``/``: two are a pair, three a chain.
     data : list of str
         The paper's data sets.
     sample_data : list of str
-        What it can be run on without the paper's weights, among the :attr:`Study.sample_data` of its study.
+        Data on which it can be run without the paper's weights, from the :attr:`Study.sample_data` of its study.
     variant : str or None
-        What sample data must be like, see the ``open_sample`` of its study.
+        Variant of the sample data that the experiment requires; see the ``open_sample`` of its study.
     seeds : int
-        Number of draws of anchors or classes.
+        Number of draws.
     metrics : list of str
         Keys of the :attr:`Study.metrics` of its study, in the order of the figure's panels.
     parameters : dict
-        Of the kind.
+        Parameters of the kind.
     paper : dict
-        ``claim``: what the paper says of the figure. ``numbers``: numbers its text gives; null where they can only
-        be read off a plot. ``rules``: when the claim holds, see :mod:`congruence.papers.claims`.
+        ``claim``: the paper's statement about the figure. ``numbers``: numbers that the paper prints, or null if they can only be read off a plot.
+        ``rules``: rules that decide whether the claim holds, see :mod:`congruence.papers.claims`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Config:
     paper: Claim = field(default_factory=Claim)
 
     def models_named(self, models: str) -> list[str]:
-        """Return the models that a caller named: its own for ``"paper"``, else the single group of names."""
+        """Return the groups of models to run: those of the configuration for ``"paper"``, otherwise the group that ``models`` names."""
         return self.models if models == "paper" else [models]
 
     def to_dict(self) -> ConfigFacts:
@@ -93,22 +93,23 @@ class Job(Generic[DataT]):
     ----------
     config : Config
     data : list of Data
-        Of the type that the study opens.
+        Data of the study's type.
     seeds : list of int
+        Seeds of the draws.
     quick : bool
-        Fewer draws, anchors and steps.
+        Use fewer draws, anchors and steps.
     results : Results
-        Takes the numbers.
+        The measured values; a kind adds to them.
     extra : dict
-        Takes plain data for pictures: clouds, kernels, examples.
+        Plain data for plots (clouds, kernels, examples) and records of tuning and training; a kind adds to them.
     notes : list of str
-        Takes what a reader must know.
+        Notes that a reader needs to interpret the results; a kind adds to them.
     callback : callable, optional
         Called with 1 after each draw.
     resampled : str
-        What the draws resample, where it is not what the kind resamples otherwise.
+        Description of what the draws resample, if it differs from that of the kind.
     unchecked : str, optional
-        Why the paper's claim does not apply to this run.
+        Reason why the paper's claim does not apply to this run.
     """
 
     config: Config
@@ -126,15 +127,20 @@ class Job(Generic[DataT]):
         return self.config.parameters[parameter]
 
     def size(self, data: DataT, key: str, default: object = None) -> Any:
-        """Return a parameter: what the configuration says, else what suits the data, else a default. 0 and nothing say nothing."""
+        """Return a parameter from the configuration unless it is 0, empty or missing there, else from the data, else the default."""
         return self.config.parameters.get(key) or data.sizes.get(key, default)
 
     def tick(self) -> None:
-        """Say that a draw is done."""
+        """Report that a draw is done."""
         if self.callback:
             self.callback(1)
 
+    def add_scores(self, what: Mapping[str, object], scores: Mapping[str, float], quantity: str = "after") -> None:
+        """Add those of the scores to the results that the configuration lists among its metrics."""
+        listed = {metric: score for metric, score in scores.items() if metric in self.config.metrics}
+        self.results.add_all(what, listed, quantity)
+
     def add_note(self, note: str) -> None:
-        """Add a note once."""
+        """Add a note, unless it is already there."""
         if note not in self.notes:
             self.notes.append(note)

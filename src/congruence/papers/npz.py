@@ -49,7 +49,7 @@ def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, n
     Raises
     ------
     ParameterError
-        If no file is given, or ``build`` rejects the request.
+        If ``file`` is None, or ``build`` raises it.
     FileError
         If the file does not exist.
     NotFiniteError, ZeroRowError

@@ -1,4 +1,4 @@
-"""What the panels of a paper's figure show, as plain data: which rows go together, under which names and colors."""
+"""The panels of a paper's figure as plain data: bars, lines, clouds and kernels, with the names and colors of their series."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from congruence.plotting.data import Bars, BarsPanel, CloudsPanel, LinesPanel, P
 
 __all__ = ["panels"]
 
-#: Series that have a color of their own; further ones begin again.
+#: Number of colors for series; further series reuse them.
 _SERIES = 8
 
-#: Colors of what is not a map's work; the order of bars, series in between.
+#: Colors of quantities that do not depend on the fitted map, and the order of bars by quantity; series have order 1.
 _GRAYS = {
     "before": "before",
     "chance": "before",
@@ -60,29 +60,29 @@ def panels(results: ExperimentResults) -> list[Panel]:
         Each with ``kind``, ``title``, and what :func:`congruence.plotting.draw_panel` needs for that kind.
     """
     rows, extra = results["rows"], results["extra"]
-    axes = {part: words for part, words in extra.get("axes", [])}  # what the horizontal axes say, by part
+    axes = {part: label for part, label in extra.get("axes", [])}  # labels of the horizontal axes, by part
     out: list[Panel] = []
     for cloud in extra.get("clouds", []):
-        out.append(_in_pairs(cloud["title"], cloud["points"]))
+        out.append(_clouds(cloud["title"], cloud["points"]))
     for data in extra.get("kernels", []):
         out.append({**data, "kind": "kernel"})
     for metric in dict.fromkeys(row["metric"] for row in rows):
-        mine = [row for row in rows if row["metric"] == metric]
-        if all(row["x"] is None for row in mine):
-            out.append(_bars(metric, mine))
-        elif axes and None not in axes and {*axes} <= {row["part"] for row in mine}:
-            # A panel for each thing that is varied.
+        own = [row for row in rows if row["metric"] == metric]
+        if all(row["x"] is None for row in own):
+            out.append(_bars(metric, own))
+        elif axes and None not in axes and {*axes} <= {row["part"] for row in own}:
+            # One panel for each parameter that is varied.
             out += [
-                _lines(metric, [{**r, "part": None} for r in mine if r["part"] == k], axis) for k, axis in axes.items()
+                _lines(metric, [{**r, "part": None} for r in own if r["part"] == k], axis) for k, axis in axes.items()
             ]
         else:
-            out.append(_lines(metric, mine, next(iter(axes.values()), None)))
-    # One measure over another.
+            out.append(_lines(metric, own, next(iter(axes.values()), None)))
+    # Curves of one metric against another.
     return [*out, *extra.get("curves", [])]
 
 
-def _in_pairs(title: str, points: Mapping[str, list[list[float]]]) -> CloudsPanel:
-    """Give clouds the names their drawing knows; images of one model are joined to its own texts."""
+def _clouds(title: str, points: Mapping[str, list[list[float]]]) -> CloudsPanel:
+    """Return a panel of clouds with the names that the plot expects; the images of a single model are paired with its own texts."""
     if {*points} == {"target image", "target text"}:
         joined = {"source image": points["target image"], "target image": points["target text"]}
         names = {"source image": "images", "target image": "texts"}
@@ -91,7 +91,7 @@ def _in_pairs(title: str, points: Mapping[str, list[list[float]]]) -> CloudsPane
 
 
 def _title(metric: str) -> str:
-    """Return a metric in words: those of the study that has it."""
+    """Return the label of a metric: that of the study that defines it, if any."""
     for study in STUDIES.values():
         if metric in study.metrics:
             return study.metrics[metric]
@@ -99,9 +99,9 @@ def _title(metric: str) -> str:
 
 
 def _name(row: Row) -> str:
-    """Name a bar or line by what distinguishes it: series, part, quantity."""
+    """Return the name of a bar or line, from its series, part and quantity."""
     words = [word for word in (row["series"], row["part"]) if word]
-    if row["quantity"] in ("floor", "gain"):  # there is one beside each bar, not one for all
+    if row["quantity"] in ("floor", "gain"):  # each series has its own
         return ", ".join([*words, _WORDS[row["quantity"]]])
     if row["quantity"] != "after":
         return _WORDS.get(row["quantity"], row["quantity"])
@@ -109,6 +109,7 @@ def _name(row: Row) -> str:
 
 
 def _groups(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the combinations of data and pair of models."""
     return list(dict.fromkeys((row["data"] or "", row["pair"] or "") for row in rows))
 
 
@@ -119,8 +120,8 @@ def _bars(metric: str, rows: list[Row]) -> BarsPanel:
     series: list[Bars] = []
     for name, color in _colors((_name(row), row["quantity"]) for row in ordered).items():
         own = [row for row in rows if _name(row) == name]
-        at = [groups.index((row["data"] or "", row["pair"] or "")) for row in own]
-        series.append({"name": name, "color": color, "group": at, "mean": _means(own), "sd": _spread(own)})
+        group = [groups.index((row["data"] or "", row["pair"] or "")) for row in own]
+        series.append({"name": name, "color": color, "group": group, "mean": _means(own), "sd": _spread(own)})
     return {
         "kind": "bars",
         "title": _title(metric),
@@ -136,7 +137,7 @@ def _lines(metric: str, rows: list[Row], axis: str | None) -> LinesPanel:
         own = ", ".join(filter(None, [_name(row), row["part"] if row["quantity"] != "after" else ""]))
         return f"{row['pair']}: {own}" if several else own
 
-    # What is the same at every step, or nothing, needs no line.
+    # Quantities that are the same at every x are not drawn as lines.
     shown = [row for row in rows if row["x"] is not None and row["quantity"] not in ("oracle", "before")]
     series: list[Series] = []
     for line, color in _colors((name(row), row["quantity"]) for row in shown).items():
@@ -149,7 +150,7 @@ def _lines(metric: str, rows: list[Row], axis: str | None) -> LinesPanel:
 
 
 def _x(row: Row) -> float:
-    assert row["x"] is not None  # else it is not shown along an axis
+    assert row["x"] is not None  # rows without an x are not drawn as lines
     return row["x"]
 
 
@@ -161,11 +162,11 @@ def _spread(rows: Sequence[Row]) -> list[float | None]:
     return [row["sd"] for row in rows]
 
 
-def _colors(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Give each name a color: a gray for what models reach alone, else the next of the series."""
+def _colors(names: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the color of each (name, quantity): that of the quantity if it does not depend on the fitted map, else the next one for series."""
     colors: dict[str, str] = {}
     used = 0
-    for name, quantity in named:
+    for name, quantity in names:
         if name in colors:
             continue
         if quantity in _GRAYS:

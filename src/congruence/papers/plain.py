@@ -28,7 +28,7 @@ __all__ = [
     "Verdict",
 ]
 
-#: Columns that identify a value besides its metric. The metric and the quantity are set in every row; the others may be None.
+#: Columns that identify a value, besides the metric. The quantity is set in every row; the others may be None.
 Axis: TypeAlias = Literal["data", "pair", "series", "part", "x", "quantity"]
 AXES: tuple[Axis, ...] = ("data", "pair", "series", "part", "x", "quantity")
 

@@ -8,12 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from congruence.errors import ParameterError
-from congruence.papers.plain import COLUMNS, Row
+from congruence.papers.plain import Row
 
-__all__ = ["KEYS", "Results"]
-
-#: Columns that identify a value.
-KEYS = COLUMNS
+__all__ = ["Results"]
 
 _Key: TypeAlias = tuple[str | None, str | None, str | None, str | None, float | None, str, str]
 
@@ -37,6 +34,12 @@ class Results:
     def add(self, what: Mapping[str, object], value: float) -> None:
         """Add one value.
 
+        Parameters
+        ----------
+        what : mapping
+            The columns that identify the value; see :data:`congruence.papers.plain.COLUMNS`.
+        value : float
+
         Raises
         ------
         ParameterError
@@ -51,8 +54,8 @@ class Results:
 
     def add_references(self, what: Mapping[str, object], values: Mapping[str, Mapping[str, float]]) -> None:
         """Add reference values, which do not depend on the map, by metric and quantity."""
-        for metric, found in values.items():
-            for quantity, value in found.items():
+        for metric, by_quantity in values.items():
+            for quantity, value in by_quantity.items():
                 self.add({**what, "metric": metric, "quantity": quantity}, value)
 
     def rows(self) -> list[Row]:
@@ -82,7 +85,7 @@ class Results:
 
 
 def _key(what: Mapping[str, object]) -> _Key:
-    """Return the identifying columns of a value, in the order of :data:`KEYS`."""
+    """Return the identifying columns of a value, in the order of :data:`congruence.papers.plain.COLUMNS`. Raises ParameterError."""
     data, pair, series, part = (_text(what, column) for column in ("data", "pair", "series", "part"))
     metric, quantity, x = _text(what, "metric"), _text(what, "quantity"), what.get("x")
     if metric is None or quantity is None:

@@ -39,9 +39,8 @@ class Outcome:
     Attributes
     ----------
     results : dict
-        Plain data: every quantity with its mean, standard deviation and values, what was resampled, seeds, versions,
-        wall time, the configuration and the data; the ``title``, which names the data and what replaces the paper's models; the paper's
-        ``claim`` and whether it ``held``.
+        Plain data: the mean, standard deviation and values of every quantity, what was resampled, seeds, versions, wall time, the configuration and
+        the data; the ``title``, which includes the data and the stand-ins for the paper's models; the paper's ``claim`` and whether it ``held``.
     pictures : dict of str to bytes
         Thumbnails of the examples, by id.
     """
@@ -131,7 +130,7 @@ def run(
     seeds : int, optional
         Number of draws; by default the configuration's.
     quick : bool, default=False
-        Use fewer draws, anchors and steps, to test that everything works.
+        Use fewer draws, anchors and steps, for a quick test.
     captions : path-like, optional
         For figures 55 and 56 with models by name: captions of images or classes, see :func:`congruence.datasets.read_captions`; by default the
         configuration's ``captions``.
@@ -140,7 +139,7 @@ def run(
     evaluation_templates : {"all", "single"}, optional
         Represent a class by the mean of all its templates, or by the first; by default the configuration's.
     collections : sequence of Data, optional
-        Embeddings of your own, in place of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, depending on the paper.
+        Your own embeddings, instead of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, depending on the paper.
     callback : callable, optional
         Called with 1 after each draw.
     log : callable, optional
@@ -159,7 +158,7 @@ def run(
     InputError
         If there are no data, they belong to another paper, or none of the metrics can be measured on them.
     FileError, CorruptFileError
-        If a file is missing, or is damaged.
+        If a file is missing or damaged.
     MissingExtraError
         If an encoder or method needs a package that is not installed.
 
@@ -171,8 +170,12 @@ def run(
     True
     """
     config = experiment if isinstance(experiment, Config) else load_config(experiment)
-    given = {"captions": None if captions is None else str(captions), "edits": None if edits is None else dict(edits)}
-    config = with_parameters(config, **given, evaluation_templates=evaluation_templates)
+    config = with_parameters(
+        config,
+        captions=None if captions is None else str(captions),
+        edits=None if edits is None else dict(edits),
+        evaluation_templates=evaluation_templates,
+    )
     study = kinds()[config.kind]
     models = models or next(iter(config.sample_data), "sample")
     started = time.perf_counter()
@@ -183,22 +186,22 @@ def run(
     opened = list(collections) if collections is not None else _open(study, config, models, request)
     if not opened:
         raise InputError("Got no data; expected at least one collection. Pass models=…, or collections=….")
-    if not all(isinstance(own, study.data_type) for own in opened):
+    if not all(isinstance(each, study.data_type) for each in opened):
         raise InputError(
             f"Got collections of another type for {config.name}; expected {study.data_type.__name__}. Pass collections=… of this type."
         )
-    opened = [study.configure(config, own) for own in opened]
+    opened = [study.configure(config, each) for each in opened]
     job = Job(config, opened, study.seeds(draws), quick, callback=callback)
     kind = study.kinds[config.kind]
     kind.run(job)
     pictures = _pictures(job)
     rows = job.results.rows()
-    stand_ins = list(dict.fromkeys(own.stand_in for own in opened if own.stand_in))
+    stand_ins = _stand_ins(opened)
     results: ExperimentResults = {
         "format": FORMAT,
         "experiment": config.name,
         "title": title_of(config, opened),
-        "stand_in": " and ".join(stand_ins) or None,
+        "stand_in": stand_ins or None,
         "stands_for": {"models": config.models, "data": config.data} if stand_ins else None,
         "claim": config.paper.get("claim", "none"),
         "held": check_claim(config.paper, rows, job.unchecked),
@@ -207,7 +210,7 @@ def run(
         "seeds": job.seeds,
         "resampled": job.resampled or kind.resampled.format(share=config.parameters.get("share", 1.0)),
         "config": config.to_dict(),
-        "data": [own.facts() for own in opened],
+        "data": [each.facts() for each in opened],
         "notes": job.notes,
         "rows": rows,
         "extra": job.extra,
@@ -218,7 +221,7 @@ def run(
 
 
 def title_of(config: Config, data: Sequence[Data]) -> str:
-    """Return a title that names the experiment, the data, and what replaces the paper's models.
+    """Return a title with the experiment, the data, and the stand-ins for the paper's models.
 
     Parameters
     ----------
@@ -230,12 +233,18 @@ def title_of(config: Config, data: Sequence[Data]) -> str:
     str
         ``"Few classes are enough, on emoji [stand-in: two small models of emoji]"``.
     """
-    names = ", ".join(dict.fromkeys(own.title or own.name for own in data))
-    stand_ins = " and ".join(dict.fromkeys(own.stand_in for own in data if own.stand_in))
+    names = ", ".join(dict.fromkeys(each.title or each.name for each in data))
+    stand_ins = _stand_ins(data)
     return f"{config.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else "")
 
 
+def _stand_ins(data: Sequence[Data]) -> str:
+    """Return the descriptions of all stand-ins; empty if there are none."""
+    return " and ".join(dict.fromkeys(each.stand_in for each in data if each.stand_in))
+
+
 def _open(study: Study[DataT], config: Config, models: str, request: Request) -> list[DataT]:
+    """Open sample data or models by name. Raises ParameterError if an option does not apply to them."""
     if models not in study.sample_data:
         return study.open_models(config, models, request)
     if config.parameters.get("captions"):
@@ -254,15 +263,16 @@ def _open(study: Study[DataT], config: Config, models: str, request: Request) ->
 
 
 def _pictures(job: Job[DataT]) -> dict[str, bytes]:
+    """Return the thumbnails of the examples' images, by id."""
     ids = []
     for example in job.extra.get("examples", []):
         ids += [example["query"]["id"], *(item["id"] for row in example["rows"].values() for item in row)]
-    found = {}
+    pictures = {}
     for i in dict.fromkeys(ids):
-        picture = next((shown for data in job.data if (shown := data.thumbnail(i))), None)
+        picture = next((thumbnail for data in job.data if (thumbnail := data.thumbnail(i))), None)
         if picture:
-            found[i] = picture
-    return found
+            pictures[i] = picture
+    return pictures
 
 
 def versions() -> dict[str, str]:

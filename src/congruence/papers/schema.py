@@ -1,8 +1,8 @@
-"""What an experiment's YAML may hold: as a JSON Schema, from the models that check it, and as text."""
+"""The schema of an experiment's YAML file, as a JSON Schema and as text, from the pydantic models that validate it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from congruence.errors import ParameterError
@@ -14,26 +14,26 @@ __all__ = ["describe_schema", "experiment_schema", "kind_named"]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _KEYS = {
-    "name": "what the file is called, without .yaml",
-    "title": "of the figure; each run appends the data it ran on",
-    "section": "of the paper",
-    "kind": "what is run",
-    "models": "the paper's models, joined by /: two make a pair, three a chain",
+    "name": "name of the file, without .yaml",
+    "title": "title of the figure; each run appends the data it ran on",
+    "section": "section of the paper",
+    "kind": "kind of experiment",
+    "models": "the paper's models, joined by /: two are a pair, three a chain",
     "data": "the paper's data sets",
-    "sample_data": "what it runs on without the paper's weights; the first is the default of --models",
-    "variant": "what the sample data must be like",
+    "sample_data": "data to run on without the paper's weights; the first is the default of --models",
+    "variant": "variant of the sample data that the experiment requires",
     "seeds": "number of draws",
-    "metrics": "what is measured, in the order of the panels",
-    "parameters": "of the kind",
-    "paper": "what the paper says of the figure",
+    "metrics": "metrics to measure, in the order of the panels",
+    "parameters": "parameters of the kind",
+    "paper": "the paper's claim about the figure",
     "claim": "the paper's statement, in words",
-    "numbers": "numbers that its text gives",
+    "numbers": "numbers printed in the paper",
     "rules": "comparisons of measured means that decide whether the claim held, such as text_cosine(x=10) > 0.5",
 }
 
 
 def kind_named(name: str) -> str:
-    """Return a kind of experiment by its own name, or by that of an experiment.
+    """Return a kind of experiment, given its own name or that of an experiment of this kind.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ def kind_named(name: str) -> str:
     Raises
     ------
     ParameterError
-        Neither a kind nor an experiment; see :func:`congruence.papers.load_config`.
+        If the name is neither a kind nor an experiment; see :func:`congruence.papers.load_config`.
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If the file cannot be read, or is not valid YAML.
     """
     return name if name in kinds() else load_config(name).kind
 
@@ -57,13 +57,14 @@ def kind_named(name: str) -> str:
 def experiment_schema(kind: str | None = None) -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of an experiment's YAML.
 
-    It is made of the pydantic models that ``congruence reproduce`` checks a file with. Two checks are not in it, since JSON Schema has no words for them: the key
-    ``name`` must be the name of the file, and ``rules`` must follow their grammar and name metrics that the experiment measures.
+    It is generated from the pydantic models with which ``congruence reproduce`` validates a file. Two requirements are not included, because JSON Schema
+    cannot express them: ``name`` must be the name of the file, and ``rules`` must follow their grammar and use metrics that the experiment measures.
 
     Parameters
     ----------
     kind : str, optional
-        For experiments of this kind only; by default for all, where what ``sample_data``, ``metrics`` and ``parameters`` may hold depends on the value of ``kind``.
+        Return the schema for experiments of this kind only. By default it is that of all kinds, where the allowed values of ``sample_data``, ``metrics``
+        and ``parameters`` depend on ``kind``.
 
     Returns
     -------
@@ -72,7 +73,7 @@ def experiment_schema(kind: str | None = None) -> dict[str, Any]:
     Raises
     ------
     ParameterError
-        No such kind.
+        If there is no such kind.
 
     Examples
     --------
@@ -89,29 +90,29 @@ def experiment_schema(kind: str | None = None) -> dict[str, Any]:
     _explain(schema["properties"]["paper"]["properties"], _KEYS)
     branches = []
     for study in dict.fromkeys(known.values()):
-        named = [name for name in parameters if known[name] is study]
-        if named:
+        own_kinds = [name for name in parameters if known[name] is study]
+        if own_kinds:
             lists = {key: _list_of(getattr(study, key)) for key in ("sample_data", "metrics")}
-            branches.append((named, lists))
-        for name in named:
-            own = _plain(parameters[name])
-            _explain(own["properties"], study.meanings)
-            branches.append(([name], {"parameters": {"anyOf": [own, {"type": "null"}]}}))
+            branches.append((own_kinds, lists))
+        for name in own_kinds:
+            entry = _plain(parameters[name])
+            _explain(entry["properties"], study.meanings)
+            branches.append(([name], {"parameters": {"anyOf": [entry, {"type": "null"}]}}))
     if kind is None:
         schema["allOf"] = [
-            {"if": {"properties": {"kind": {"enum": named}}, "required": ["kind"]}, "then": {"properties": entries}}
-            for named, entries in branches
+            {"if": {"properties": {"kind": {"enum": names}}, "required": ["kind"]}, "then": {"properties": entries}}
+            for names, entries in branches
         ]
     else:
         for _, entries in branches:
             for key, entry in entries.items():
-                schema["properties"][key] = {**_words_of(schema["properties"][key]), **entry}
+                schema["properties"][key] = {**_description(schema["properties"][key]), **entry}
     title = "An experiment of congruence reproduce" + (f", of kind {kind}" if kind else "")
     return {"$schema": _DIALECT, **schema, "title": title}
 
 
 def _plain(model: Any) -> dict[str, Any]:
-    """Return the schema of a model without titles made of its keys, and without defaults that stand for none."""
+    """Return the schema of a model without titles generated from its keys, and without defaults that mean "no value"."""
     schema: dict[str, Any] = model.model_json_schema()
     schema.pop("title", None)
     schema.pop("description", None)
@@ -119,33 +120,35 @@ def _plain(model: Any) -> dict[str, Any]:
     for entry in schema["properties"].values():
         entry.pop("title", None)
         if entry.get("default") in (None, 0, "", [], {}) and entry.get("default") is not False:
-            entry.pop("default", None)  # 0 and nothing say nothing: what suits the data is taken
+            entry.pop("default", None)  # 0 or empty means that the value is chosen for the data; see Job.size
     return schema
 
 
-def _explain(entries: dict[str, Any], words: Mapping[str, str]) -> None:
-    """Put what each key means into its schema, before what its type says."""
+def _explain(entries: dict[str, Any], meanings: Mapping[str, str]) -> None:
+    """Add the meaning of each key to its schema, before the description of its type."""
     for key, entry in entries.items():
-        said = [text for text in (words.get(key), entry.get("description")) if text]
-        if said:
-            entry["description"] = ": ".join(said)
+        texts = [text for text in (meanings.get(key), entry.get("description")) if text]
+        if texts:
+            entry["description"] = ": ".join(texts)
 
 
 def _list_of(names: Any) -> dict[str, Any]:
+    """Return the schema of a list of some of the names."""
     return {"type": "array", "items": {"enum": list(names)}}
 
 
-def _words_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _description(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of an entry as a schema of its own."""
     return {key: entry[key] for key in ("description",) if key in entry}
 
 
 def describe_schema(kind: str | None = None) -> str:
-    """Return the schema of :func:`experiment_schema` as text: a line a key, with what it means, its type and its default.
+    """Return the schema of :func:`experiment_schema` as text: one line per key, with its type, default and meaning.
 
     Parameters
     ----------
     kind : str, optional
-        For experiments of this kind only.
+        Describe experiments of this kind only.
 
     Returns
     -------
@@ -154,7 +157,7 @@ def describe_schema(kind: str | None = None) -> str:
     Raises
     ------
     ParameterError
-        No such kind.
+        If there is no such kind.
 
     Examples
     --------
@@ -170,50 +173,53 @@ def describe_schema(kind: str | None = None) -> str:
     if kind is not None:
         return "\n".join([*lines, *_parameters(kind, properties["parameters"])])
     for branch in schema["allOf"]:
-        named, entries = branch["if"]["properties"]["kind"]["enum"], branch["then"]["properties"]
+        names, entries = branch["if"]["properties"]["kind"]["enum"], branch["then"]["properties"]
         if "parameters" in entries:
-            lines += _parameters(named[0], entries["parameters"])
+            lines += _parameters(names[0], entries["parameters"])
         else:
-            lines += ["", f"Kinds of {kinds()[named[0]].title}: {', '.join(named)}", *_table(entries)]
+            lines += ["", f"Kinds of {kinds()[names[0]].title}: {', '.join(names)}", *_table(entries)]
     return "\n".join(lines)
 
 
 def _parameters(kind: str, entry: Mapping[str, Any]) -> list[str]:
+    """Return the lines that describe the parameters of a kind."""
     table = _table(entry["anyOf"][0]["properties"])
     return [f"parameters of {kind}{':' if table else ': none'}", *(f"  {line}" for line in table)]
 
 
-def _table(entries: Mapping[str, Mapping[str, Any]], required: Any = ()) -> list[str]:
+def _table(entries: Mapping[str, Mapping[str, Any]], required: Sequence[str] = ()) -> list[str]:
+    """Return one line per key: the key, padded, and its type, default and meaning."""
     width = max((len(key) for key in entries), default=0)
-    return [f"  {key:{width}}  {'; '.join(_said(entry, key in required))}" for key, entry in entries.items()]
+    return [f"  {key:{width}}  {_line(entry, key in required)}" for key, entry in entries.items()]
 
 
-def _said(entry: Mapping[str, Any], required: bool) -> Iterator[str]:
-    what = _type(entry)
+def _line(entry: Mapping[str, Any], required: bool) -> str:
+    """Return the type, the default and the meaning of an entry."""
+    text = _type(entry)
     if required:
-        what += ", required"
+        text += ", required"
     elif "default" in entry:
-        value = entry["default"]
-        shown = (
-            ", ".join(map(str, value))
-            if isinstance(value, list)
-            else str(value).lower()
-            if value in (True, False)
-            else value
-        )
-        what += f", default {shown}"
-    yield f"{what}: {entry['description']}" if "description" in entry else what
+        text += f", default {_shown(entry['default'])}"
+    return f"{text}: {entry['description']}" if "description" in entry else text
+
+
+def _shown(value: object) -> str:
+    """Return a default as it is written in YAML; a list without brackets."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if value in (True, False) else str(value)
 
 
 def _type(entry: Mapping[str, Any]) -> str:
+    """Return the type of an entry in words."""
     if "const" in entry:
         return str(entry["const"])
     if "enum" in entry:
-        *rest, last = map(str, entry["enum"])
-        return f"{', '.join(rest)} or {last}" if rest else last
+        *first, last = map(str, entry["enum"])
+        return f"{', '.join(first)} or {last}" if first else last
     if "anyOf" in entry:
-        return " or ".join(_type(one) for one in entry["anyOf"])
-    named = {
+        return " or ".join(_type(option) for option in entry["anyOf"])
+    words = {
         "string": "text",
         "integer": "whole number",
         "number": "number",
@@ -225,4 +231,4 @@ def _type(entry: Mapping[str, Any]) -> str:
         return f"whole number from {entry['minimum']}"
     if entry.get("type") == "array":
         return f"list of {_type(entry.get('items', {}))}"
-    return named.get(entry.get("type", ""), "anything")
+    return words.get(entry.get("type", ""), "anything")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-__all__ = ["Checkpoint", "why_no_checkpoint"]
+__all__ = ["Checkpoint", "check_parent", "why_no_checkpoint"]
 
 WEIGHTS, STATE = "checkpoint.safetensors", "checkpoint.json"
 FORMAT, FORMAT_VERSION = "congruence-checkpoint", 1

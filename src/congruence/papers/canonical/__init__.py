@@ -1,4 +1,4 @@
-"""The Canonical paper: maps between dual encoders, fitted on one modality and measured on both."""
+"""The Canonical paper: maps between dual encoders, fitted on one modality and evaluated on both."""
 
 from congruence.papers.canonical.baselines import BASELINES, ModalityMap, fit_modality_map
 from congruence.papers.canonical.captions import CaptionBank, edit_caption

@@ -1,4 +1,4 @@
-"""Shared by the kinds of figures: drawing anchors, computing means, fitting maps, and selecting the test split."""
+"""Helpers shared by the kinds of figures: drawing anchors, computing means, fitting maps, and selecting the test part."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ ALL_PROMPTS = "nothing for fits on text, which use every prompt; the test part i
 
 
 def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, int]) -> str:
-    """Return the modality to fit on: the configured one if both models have it, otherwise the other."""
-    wanted: str = job.config.parameters.get("fit", "image")
-    for modality in (wanted, "text" if wanted == "image" else "image"):
+    """Return the modality to fit on: the configured one if both models have it, otherwise the other. Raises InputError if they share none."""
+    configured: str = job.config.parameters.get("fit", "image")
+    for modality in (configured, "text" if configured == "image" else "image"):
         if all(rows_of(collection, k, modality) is not None for k in pair):
-            if modality != wanted:
-                job.add_note(f"{collection.name}: fitted on {modality}s, since not every model has {wanted}s.")
+            if modality != configured:
+                job.add_note(f"{collection.name}: fitted on {modality}s, since not every model has {configured}s.")
                 # Claims about cycles and compositions hold for maps fitted on either modality.
                 if job.config.kind not in ("cycle", "composition"):
-                    job.unchecked = f"it is about maps fitted on {wanted}s; here they were fitted on {modality}s"
+                    job.unchecked = f"it is about maps fitted on {configured}s; here they were fitted on {modality}s"
             return modality
     raise InputError(
         f"Got {pair_name(collection, pair)} without a modality that both models have; expected images or texts of both. Embed one modality with both models."
@@ -80,7 +80,7 @@ def pair_name(collection: Collection, pair: tuple[int, ...]) -> str:
 
 
 def anchor_rows(collection: Collection, modality: str, classes: np.ndarray | None = None) -> np.ndarray:
-    """Return the row numbers a map may be fitted on, of the given classes or of all classes."""
+    """Return the indices of the rows that a map may be fitted on, of the given classes or of all classes."""
     allowed = collection.train if modality == "image" else collection.text_fit
     labels = collection.labels if modality == "image" else collection.prompt_labels
     if classes is not None:
@@ -137,11 +137,11 @@ def fitted_once(modality: str, method: str) -> bool:
     return modality == "text" and method not in ("mlp", "random")
 
 
-def add_references(job: Job[Collection], what: Mapping[str, object], seen: View) -> None:
+def add_references(job: Job[Collection], what: Mapping[str, object], view: View) -> None:
     """Add the scores before mapping and of each model alone, and the constant and random-rotation controls where they apply."""
-    job.results.add_references(what, references(seen, job.config.metrics))
-    shown = "random" not in job.config.parameters.get("methods", [])  # otherwise the figure already has it as a method
-    job.results.add_references(what, controls(seen, job.config.metrics, random=shown))
+    job.results.add_references(what, references(view, job.config.metrics))
+    random = "random" not in job.config.parameters.get("methods", [])  # otherwise it is one of the figure's methods
+    job.results.add_references(what, controls(view, job.config.metrics, random=random))
 
 
 def means(
@@ -149,15 +149,15 @@ def means(
 ) -> dict[str, Means]:
     """Return the means that a map exchanges: of the anchors, and, for the other modality, of the rows of ``classes``.
 
-    ``classes`` defaults to all classes, or to those that are not held out.
+    By default these are all classes, or those that are not held out.
     """
     out: dict[str, Means] = {}
     source, target = both_rows(collection, pair, modality)
     out[modality] = (_mean(source[anchors]), _mean(target[anchors]))
     if classes is None:
         # With one text per class, not even the mean of the test classes' texts may be used.
-        known = np.arange(len(collection.classes))
-        classes = known if collection.heldout_classes.all() else known[~collection.heldout_classes]
+        all_classes = np.arange(len(collection.classes))
+        classes = all_classes if collection.heldout_classes.all() else all_classes[~collection.heldout_classes]
     if modality == "image":
         a, b = (collection.prototypes[k] for k in pair)
         if a is not None:
@@ -192,7 +192,7 @@ def fit_on(
 
 
 def test_part(collection: Collection) -> Collection:
-    """Return the collection restricted to the classes that are evaluated; only these are candidates."""
+    """Return the collection restricted to the classes to evaluate, which are then the only candidates."""
     if collection.heldout_classes.all():
         return collection
     return collection.restrict(collection.heldout_classes, collection.name)
@@ -206,19 +206,19 @@ def view(
     classes: np.ndarray | None = None,
     every_image: bool = False,
 ) -> View:
-    """Return the test images and the class prototypes, with the images of ``classes`` (by default all classes) as queries.
+    """Return the test images and the class prototypes, with ``classes`` (by default all) and their images as queries.
 
     All test images and all classes are candidates. With ``every_image``, training images are included, for maps that were not fitted on images.
     """
     rows = np.ones(len(collection.train), bool) if every_image else ~collection.train
     images = [collection.models[k].images for k in pair]
     labels = collection.labels[rows]
-    asked = np.arange(len(collection.classes)) if classes is None else classes
+    queried = np.arange(len(collection.classes)) if classes is None else classes
     return View(
         (None if images[0] is None else images[0][rows], None if images[1] is None else images[1][rows]),
         (collection.prototypes[pair[0]], collection.prototypes[pair[1]]),
         labels,
-        np.flatnonzero(np.isin(labels, asked)),
-        asked,
+        np.flatnonzero(np.isin(labels, queried)),
+        queried,
         centers,
     )

@@ -1,4 +1,4 @@
-"""The maps that are compared, each combined with the means of both modalities."""
+"""The compared maps, each combined with the means of both modalities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASELINES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 class RandomRotation:
-    """A control: a random rotation that uses only the mean of the target.
+    """A control: a random rotation about the correct means.
 
     Parameters
     ----------

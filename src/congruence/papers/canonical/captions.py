@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence.errors import InputError, ShapeError
 
-__all__ = ["CaptionBank", "edit_caption", "edit_captions", "no_captions", "plain", "shared_words"]
+__all__ = ["CaptionBank", "edit_caption", "edit_captions", "no_captions", "normalize_name", "shared_words"]
 
 
 @dataclass(frozen=True)
@@ -115,33 +115,33 @@ def edit_captions(
     InputError
         If an id is neither an image nor a class, a name is not a class, or no caption names a class to be replaced.
     """
-    number = {plain(name): k for k, name in enumerate(classes)}
+    number = {normalize_name(name): k for k, name in enumerate(classes)}
     labels = []
     for i, caption in captions:
-        label = label_of.get(i, number.get(plain(i)))
+        label = label_of.get(i, number.get(normalize_name(i)))
         if label is None:
             raise InputError(
                 f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class of the data; expected one of these. Use the id of an image or the name of a class."
             )
         labels.append(label)
     for name in (*edits, *edits.values()):
-        if plain(name) not in number:
+        if normalize_name(name) not in number:
             raise InputError(
                 f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …). Pass edits=… with names of classes."
             )
     texts = [caption for _, caption in captions]
-    made = [
-        (k, new, number[plain(after)])
+    versions = [
+        (k, new, number[normalize_name(after)])
         for before, after in edits.items()
         for k, caption in enumerate(texts)
         if (new := edit_caption(caption, before, after)) is not None
     ]
-    if not made:
+    if not versions:
         raise InputError(
             f"Got {len(texts)} captions, none of which contains {' or '.join(edits) or 'a class to replace'}; expected at least one. Pass edits=… with "
             "a name that occurs in the captions."
         )
-    origin, edited, wanted = zip(*made, strict=True)
+    origin, edited, wanted = zip(*versions, strict=True)
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
 
 
@@ -153,7 +153,7 @@ def no_captions(data: str, figure: str) -> InputError:
     )
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a name in lower case with single spaces, so that ``russian_blue`` and ``Russian Blue`` are equal."""
     return " ".join(re.split(r"[\s_-]+", name.strip().lower()))
 
@@ -173,16 +173,15 @@ def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence
     ndarray, shape (n,)
         Between 0 and 1; NaN for a caption that contains nothing but names.
     """
-    gone = re.compile(
-        "|".join(rf"(?<!\w){re.escape(plain(name))}(?!\w)" for name in sorted(names, key=len, reverse=True)) or r"(?!)"
-    )
+    longest_first = [re.escape(normalize_name(name)) for name in sorted(names, key=len, reverse=True)]
+    class_name = re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in longest_first) or r"(?!)")
 
     def words(text: str) -> set[str]:
-        return set(re.findall(r"\w+", gone.sub(" ", plain(text))))
+        return set(re.findall(r"\w+", class_name.sub(" ", normalize_name(text))))
 
     out = np.full(len(captions), np.nan)
-    for k, (own, other) in enumerate(zip(captions, others, strict=True)):
-        mine = words(own)
-        if mine:
-            out[k] = len(mine & words(other)) / len(mine)
+    for k, (caption, other) in enumerate(zip(captions, others, strict=True)):
+        own = words(caption)
+        if own:
+            out[k] = len(own & words(other)) / len(own)
     return out

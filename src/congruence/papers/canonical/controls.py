@@ -27,7 +27,7 @@ _MAPPED = {
     "aligned_image_aligned_text": {"image", "text"},
 }
 
-#: With more query images than this, the other metrics are measured for the first random rotation only.
+#: With more query images than this, metrics of unpaired rows are measured for the first random rotation only.
 _MOST = 2_000
 
 
@@ -60,44 +60,45 @@ def controls(
             if not random:
                 out[metric].pop("random_rotation", None)
     if random:
-        out |= _turned(view, [metric for metric in metrics if metric in _MAPPED], draws)
+        out |= _rotated(view, [metric for metric in metrics if metric in _MAPPED], draws)
     return out
 
 
 def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
+    """Measure both controls of a metric of paired rows."""
     modality = metric.partition("_")[0]
     source, target = view.images if modality == "image" else view.texts
-    ours, theirs = view.centers.get(modality, (None, None))
-    if source is None or target is None or ours is None or theirs is None:
+    source_mean, target_mean = view.centers.get(modality, (None, None))
+    if source is None or target is None or source_mean is None or target_mean is None:
         return {}
-    lengths = np.linalg.norm(source - ours, axis=1)
-    rows = ControlRows(np.asarray(theirs), lengths, max(source.shape[1], target.shape[1]), in_sample=False)
+    lengths = np.linalg.norm(source - source_mean, axis=1)
+    rows = ControlRows(np.asarray(target_mean), lengths, max(source.shape[1], target.shape[1]), in_sample=False)
     try:
-        found = rows.score(lambda moved: measure(lambda _, __: moved, view, [metric])[metric], draws=draws)
+        scores = rows.score(lambda moved: measure(lambda _, __: moved, view, [metric])[metric], draws=draws)
     except InputError:  # there are no query rows
         return {}
-    named = {"constant": found.constant, "random_rotation": found.random_rotation}
+    named = {"constant": scores.constant, "random_rotation": scores.random_rotation}
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _turned(view: View, metrics: Sequence[str], draws: int) -> dict[str, dict[str, float]]:
+def _rotated(view: View, metrics: Sequence[str], draws: int) -> dict[str, dict[str, float]]:
     """Measure with the same random rotation for both modalities, about the means of each."""
     means = {name: own for name, own in view.centers.items() if own[1] is not None}
-    asked = [metric for metric in metrics if _MAPPED[metric] <= {*means}]
-    if not asked:
+    measurable = [metric for metric in metrics if _MAPPED[metric] <= {*means}]
+    if not measurable:
         return {}
     values: dict[str, list[float]] = {}
     for seed in range(draws if len(view.rows) <= _MOST else 1):
-        turns = {name: RandomRotation((own[0], np.asarray(own[1])), seed) for name, own in means.items()}
+        rotations = {name: RandomRotation((own[0], np.asarray(own[1])), seed) for name, own in means.items()}
 
-        def turned(modality: str, rows: np.ndarray, turns: dict[str, RandomRotation] = turns) -> np.ndarray:
-            # Rows of other modalities are not used by the metrics in ``asked``.
-            return turns[modality].transform(rows) if modality in turns else rows
+        def rotate(modality: str, rows: np.ndarray, rotations: dict[str, RandomRotation] = rotations) -> np.ndarray:
+            # Rows of other modalities are not used by the measurable metrics.
+            return rotations[modality].transform(rows) if modality in rotations else rows
 
         try:
-            found = measure(turned, view, asked)
+            scores = measure(rotate, view, measurable)
         except InputError:  # there are no query rows
             return {}
-        for metric, value in found.items():
+        for metric, value in scores.items():
             values.setdefault(metric, []).append(value)
-    return {metric: {"random_rotation": float(np.mean(own))} for metric, own in values.items()}
+    return {metric: {"random_rotation": float(np.mean(draws_of))} for metric, draws_of in values.items()}

@@ -116,18 +116,19 @@ class Collection(Data):
             object.__setattr__(self, "heldout_classes", np.ones(k, bool))
         if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
             raise ShapeError(
-                f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} prompts and "
-                f"{len(self.prompt_templates)} templates; expected one each. Pass a label and a mark for each id, and a template for each prompt."
+                f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} prompts, "
+                f"{len(self.prompt_templates)} templates and {len(self.text_fit)} marks of prompts; expected one each. Pass a label and a mark for each "
+                "id, and a template and a mark for each prompt."
             )
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
                 raise InputError(
                     f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}. Pass labels that are positions in classes=…."
                 )
-        bare = np.setdiff1d(np.arange(k), self.prompt_labels)
-        if len(bare):
+        missing = np.setdiff1d(np.arange(k), self.prompt_labels)
+        if len(missing):
             raise InputError(
-                f"Got no prompt for {len(bare)} classes ({self.classes[bare[0]]!r}, …); expected at least one for each. Add prompts, or drop these classes."
+                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …); expected at least one for each. Add prompts, or drop these classes."
             )
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
@@ -261,7 +262,7 @@ def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
-    place = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
-    marks = np.zeros(len(labels), bool)
-    marks[order] = place % 2 == 1
-    return marks
+    rank = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])  # within the class
+    mask = np.zeros(len(labels), bool)
+    mask[order] = rank % 2 == 1
+    return mask

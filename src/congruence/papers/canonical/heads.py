@@ -36,8 +36,8 @@ def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge:
 
     For ridge-whitened features x and y of a pair, the optimal linear heads of width k are the k leading singular vectors of
     their cross-covariance, each scaled by the square root of its singular value: regularized canonical correlation
-    analysis. The loss depends on inner products only, so it does not determine a common rotation of both heads. One is
-    drawn at random, like the arbitrary rotation that training from a random initialization leads to.
+    analysis. The loss depends on inner products only, so it does not determine a common rotation of both heads. It is
+    drawn at random, as training from a random initialization would result in an arbitrary one.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge:
     cross = linalg.solve_triangular(roots[0], X.T @ Y / len(X), lower=True)
     cross = linalg.solve_triangular(roots[1], cross.T, lower=True).T
     U, s, Vt = linalg.svd(cross, full_matrices=False, check_finite=False)
-    turn = random_rotation(dim, random_state=seed)
+    rotation = random_rotation(dim, random_state=seed)
     scale = np.sqrt(s[:dim])
     A = linalg.solve_triangular(roots[0].T, U[:, :dim] * scale, lower=False)
     B = linalg.solve_triangular(roots[1].T, Vt[:dim].T * scale, lower=False)
-    return Heads(x_mean, A @ turn, y_mean, B @ turn)
+    return Heads(x_mean, A @ rotation, y_mean, B @ rotation)

@@ -70,36 +70,30 @@ def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
         By metric, those of the following that exist: ``before``, unmapped source rows compared with the target; ``model_a`` and ``model_b``,
         classification within the source and within the target; ``oracle``, the score of the target's own rows.
     """
-    same = {m: _same_width(view, m) for m in ("image", "text")}
     (ia, ib), (ta, tb) = view.images, view.texts
-    crossing = (
-        ia is None or tb is None or ia.shape[1] == tb.shape[1],
-        ib is None or ta is None or ib.shape[1] == ta.shape[1],
-    )
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
-        found: dict[str, float | None] = {}
+        scores: dict[str, float | None] = {}
         modality, _, measure = metric.partition("_")
         if metric.startswith("aligned") or metric == "image_aligned_text":
             centered = metric.endswith("centered")
-            found["model_a"] = _classify(view, ia, ta, _center(view, 0, 0) if centered else None)
-            found["model_b"] = _classify(view, ib, tb, _center(view, 1, 1) if centered else None)
-            if metric.startswith("aligned_image_text") and crossing[0]:
-                middle = _center(view, 0, 1) if centered else None
-                found["before"] = _classify(view, ia, tb, middle)
-            elif metric == "image_aligned_text" and crossing[1]:
-                found["before"] = _classify(view, ib, ta)
+            scores["model_a"] = _classify(view, ia, ta, _center(view, 0, 0) if centered else None)
+            scores["model_b"] = _classify(view, ib, tb, _center(view, 1, 1) if centered else None)
+            if metric.startswith("aligned_image_text") and _same_width(ia, tb):
+                scores["before"] = _classify(view, ia, tb, _center(view, 0, 1) if centered else None)
+            elif metric == "image_aligned_text" and _same_width(ib, ta):
+                scores["before"] = _classify(view, ib, ta)
         else:
-            side = view.images if modality == "image" else view.texts
-            if side[0] is None or side[1] is None:
+            source, target = view.images if modality == "image" else view.texts
+            if source is None or target is None:
                 continue
-            if same[modality]:
-                found["before"] = _within(view, modality, measure, side[0])
+            if _same_width(source, target):
+                scores["before"] = _within(view, modality, measure, source)
             if measure == "retrieval_other":
-                found["oracle"] = _within(view, modality, measure, side[1])
+                scores["oracle"] = _within(view, modality, measure, target)
             else:
-                found["oracle"] = 0.0 if measure == "distance" else 1.0
-        out[metric] = {name: value for name, value in found.items() if value is not None}
+                scores["oracle"] = 0.0 if measure == "distance" else 1.0
+        out[metric] = {name: value for name, value in scores.items() if value is not None}
     return out
 
 
@@ -125,7 +119,7 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
         If none of the metrics can be measured.
     """
     (ia, ib), (ta, tb) = view.images, view.texts
-    moved: dict[str, np.ndarray | None] = {
+    mapped: dict[str, np.ndarray | None] = {
         "image": None if ia is None else mapping("image", ia),
         "text": None if ta is None else mapping("text", ta),
     }
@@ -133,28 +127,28 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
     for metric in metrics:
         modality, _, what = metric.partition("_")
         if metric.startswith("aligned_image_text"):
-            middle = _center(view, 0, 1) if metric.endswith("centered") else None
-            if middle is not None and ia is not None:
-                # The images are mapped, so their center is mapped too.
-                middle = (mapping("image", middle[0][None].astype(ia.dtype))[0], middle[1])
-            out[metric] = _classify(view, moved["image"], tb, middle)
+            centers = _center(view, 0, 1) if metric.endswith("centered") else None
+            if centers is not None and ia is not None:
+                # The images are mapped, so their center is mapped, too.
+                centers = (mapping("image", centers[0][None].astype(ia.dtype))[0], centers[1])
+            out[metric] = _classify(view, mapped["image"], tb, centers)
         elif metric == "image_aligned_text":
-            out[metric] = _classify(view, ib, moved["text"])
+            out[metric] = _classify(view, ib, mapped["text"])
         elif metric == "aligned_image_aligned_text":
-            out[metric] = _classify(view, moved["image"], moved["text"])
-        elif (queries := moved[modality]) is not None:
+            out[metric] = _classify(view, mapped["image"], mapped["text"])
+        elif (queries := mapped[modality]) is not None:
             out[metric] = _within(view, modality, what, queries)
-    known = {metric: value for metric, value in out.items() if value is not None}
-    if not known:
+    measured = {metric: value for metric, value in out.items() if value is not None}
+    if not measured:
         raise InputError(
             f"Got embeddings on which none of {', '.join(metrics)} can be measured; expected images or texts of both "
             "models. Pass a collection that has these."
         )
-    return known
+    return measured
 
 
-def _same_width(view: View, modality: str) -> bool:
-    a, b = view.images if modality == "image" else view.texts
+def _same_width(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    """Return whether both arrays exist and have the same width."""
     return a is not None and b is not None and a.shape[1] == b.shape[1]
 
 
@@ -165,14 +159,19 @@ def _center(view: View, images: int, texts: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _classify(
-    view: View, images: np.ndarray | None, texts: np.ndarray | None, middle: tuple[np.ndarray, np.ndarray] | None = None
+    view: View,
+    images: np.ndarray | None,
+    texts: np.ndarray | None,
+    centers: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> float | None:
+    """Return the zero-shot accuracy of the query images; None without images, texts or queries."""
     if images is None or texts is None or not len(view.rows):
         return None
-    return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=middle)
+    return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=centers)
 
 
 def _within(view: View, modality: str, what: str, queries: np.ndarray) -> float | None:
+    """Return a metric of one modality, of rows compared with those of the target; None if there are too few."""
     target = (view.images if modality == "image" else view.texts)[1]
     if target is None:
         return None

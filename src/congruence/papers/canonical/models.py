@@ -1,4 +1,4 @@
-"""The paper's own models and data sets, embedded once."""
+"""Collections of the paper's own models and data sets, with cached embeddings."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MODELS", "open_models", "resolve_models"]
 
-#: The paper's models by short name. SigLIP and FLAVA are given without a version there; these are the ones of the
-#: width of CLIP ViT-L/14, which the paper's square maps need.
+#: The paper's models by short name. The paper gives no version of SigLIP and FLAVA; these have the width of CLIP ViT-L/14,
+#: which the paper's square maps require.
 MODELS = {
     "openai-b32": "open_clip:ViT-B-32/openai",
     "openai-b16": "open_clip:ViT-B-16/openai",
@@ -36,7 +36,7 @@ MODELS = {
 
 
 def resolve_models(spec: str) -> list[tuple[str, str]]:
-    """Return short and full names of the models that a specification names.
+    """Return the short and full names of the models in a specification.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
     Raises
     ------
     ParameterError
-        It names fewer than two models, or one that is unknown.
+        If it names fewer than two models, or an unknown one.
 
     Examples
     --------
@@ -60,20 +60,20 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
     """
     if ":" in spec:
         names = [part.strip() for part in spec.split(",")]
-        found = [(name.split(":", 1)[1], name) for name in names if ":" in name]
+        models = [(name.split(":", 1)[1], name) for name in names if ":" in name]
     else:
         names = spec.split("/")
         pairs = getattr(_optional("congruence.encoders"), "PAIRS", {})
         if spec in pairs:
-            shown = names if len(names) == 2 else [full.split(":", 1)[-1] for full in pairs[spec]]
-            return list(zip(shown, pairs[spec], strict=True))
-        found = [(name, MODELS[name]) for name in names if name in MODELS]
-    if len(found) < 2 or len(found) != len(names):
+            short = names if len(names) == 2 else [full.split(":", 1)[-1] for full in pairs[spec]]
+            return list(zip(short, pairs[spec], strict=True))
+        models = [(name, MODELS[name]) for name in names if name in MODELS]
+    if len(models) < 2 or len(models) != len(names):
         raise ParameterError(
             f"Got models={spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
             "or full encoder names joined by commas. Pass models=… in one of these forms."
         )
-    return found
+    return models
 
 
 def open_models(
@@ -91,23 +91,23 @@ def open_models(
     captions: str | Path | None = None,
     edits: Mapping[str, str] | None = None,
 ) -> Collection:
-    """Embed a data set with two models or more.
+    """Embed a data set with two or more models.
 
     Parameters
     ----------
     spec : str
         See :func:`resolve_models`.
     data : str
-        A name of :data:`congruence.datasets.DATASETS`.
+        A key of :data:`congruence.datasets.DATASETS`.
     root : path-like
-        Folder in which the data set lies, or lies in a folder of its name.
+        Folder that contains the data set, or a folder named after it.
     cache : path-like
-        Folder for embeddings. What is there is not computed again: an entry is found by the encoder's fingerprint and
-        the items' names, and grows by :data:`congruence.papers.cache.SHARD` items at a time.
+        Folder for embeddings, which are not computed again. An entry is identified by the encoder's fingerprint and the items' names, and written in
+        files of :data:`congruence.papers.cache.SHARD` items.
     device, dtype, batch_size
         Passed to the encoders.
     load_encoder, open_dataset : callable, optional
-        In place of :func:`congruence.encoders.load_encoder` and :func:`congruence.datasets.open_dataset`.
+        Replacements for :func:`congruence.encoders.load_encoder` and :func:`congruence.datasets.open_dataset`.
     log : callable, optional
         Called with a description of what is being embedded.
     captions : path-like, optional
@@ -122,25 +122,26 @@ def open_models(
     Raises
     ------
     ParameterError
-        The specification names no two or three models.
+        If the specification names fewer than two models, or an unknown one.
+    InputError
+        If a caption or an edit does not match the data; see :func:`congruence.papers.canonical.captions.edit_captions`.
     FileError, CorruptFileError
-        A part of the data set is missing, or a file in the cache is damaged.
+        If a part of the data set is missing, or a file in the cache is damaged.
     MissingExtraError
-        An encoder needs a package that is not installed.
+        If an encoder needs a package that is not installed.
     """
     models = resolve_models(spec)
-    load = load_encoder or _needed("congruence.encoders", "load_encoder")
-    open_ = open_dataset or _needed("congruence.datasets", "open_dataset")
-    own = Path(root).expanduser() / data
-    parts = [
-        open_(data, root=own if own.is_dir() else Path(root).expanduser(), split=split) for split in ("train", "test")
-    ]
+    load = load_encoder or _required("congruence.encoders", "load_encoder")
+    open_ = open_dataset or _required("congruence.datasets", "open_dataset")
+    folder = Path(root).expanduser()
+    folder = folder / data if (folder / data).is_dir() else folder
+    parts = [open_(data, root=folder, split=split) for split in ("train", "test")]
     prompts = list(parts[0].prompts())
     label_of = {str(i): int(k) for part in parts for i, k in zip(part.ids, part.labels, strict=True)}
     bank = None
     if captions:
         bank = edit_captions(read_captions(captions), edits or {}, parts[0].classes, label_of)
-    made = []
+    embedded = []
     for short, full in models:
         sides = {}
         for modality in ("image", "text"):
@@ -157,20 +158,19 @@ def open_models(
                     )
                     bank = replace(bank, vectors=(*bank.vectors, rows), edited=(*bank.edited, edited))
             else:
-                shots = [
+                splits = [
                     embed_rows(
                         encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size
                     )
                     for part in parts
                 ]
-                sides[modality] = np.concatenate(shots)
-        made.append(Model(short, unit_rows(sides["image"]), unit_rows(sides["text"])))
+                sides[modality] = np.concatenate(splits)
+        embedded.append(Model(short, unit_rows(sides["image"]), unit_rows(sides["text"])))
     ids = [str(i) for part in parts for i in part.ids]
-    whole = [(part, k) for part in parts for k in range(len(part))]
-    place = {i: k for k, i in enumerate(ids)}
+    positions = dict(zip(ids, ((part, k) for part in parts for k in range(len(part))), strict=True))
     return Collection(
         data,
-        tuple(made),
+        tuple(embedded),
         tuple(parts[0].classes),
         np.array(ids),
         np.concatenate([np.asarray(part.labels, int) for part in parts]),
@@ -181,14 +181,14 @@ def open_models(
         captions={
             i: parts[0].classes[k] for part in parts for i, k in zip(map(str, part.ids), part.labels, strict=True)
         },
-        picture=lambda i: _thumbnail(*whole[place[i]]),
+        picture=lambda i: _thumbnail(*positions[i]),
         title=DATASETS[data].title if data in DATASETS and data != "folder" else data,
         bank=bank,
     )
 
 
 class _Images(Sequence[object]):
-    """Pictures of a data set, opened when they are asked for."""
+    """The images of a data set as a sequence, each opened on access."""
 
     def __init__(self, data: ImageDataset) -> None:
         self._data = data
@@ -207,6 +207,7 @@ class _Images(Sequence[object]):
 
 
 def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
+    """Return image k as a small PNG."""
     import io
 
     picture = data.image(k).convert("RGB")
@@ -217,16 +218,18 @@ def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
 
 
 def _optional(module: str) -> ModuleType | None:
+    """Return a module, or None if it cannot be imported."""
     try:
         return importlib.import_module(module)
     except (ImportError, CongruenceError):
         return None
 
 
-def _needed(module: str, name: str) -> Callable[..., Any]:
-    found = getattr(_optional(module), name, None)
-    if found is None:
+def _required(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module. Raises MissingExtraError if it cannot be imported."""
+    function = getattr(_optional(module), name, None)
+    if function is None:
         raise MissingExtraError(
             f"Got no {module}.{name}; expected it, to run on the paper's models. Run pip install 'congruence[hf,open-clip]', or pass models='sample'."
         )
-    return found
+    return function

@@ -1,4 +1,4 @@
-"""Shared by the kinds of figures that search for nearest neighbors."""
+"""Helpers shared by the kinds of figures that search for nearest neighbors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["item", "nearest", "usable"]
 
 
 def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:
-    """Return (collection, its evaluated classes, pair) for every pair whose models both have images and texts."""
+    """Return (collection, test part, pair) for every pair whose models both have images and texts. Raises InputError if there are none."""
     out = []
     for collection in job.data:
         heldout = test_part(collection)

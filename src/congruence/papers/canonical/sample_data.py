@@ -50,9 +50,9 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
     file : path-like, optional
         The ``.npz`` file of the last two, or its folder.
     variant : {"items", "narrow", "third", "same_data"}, optional
-        ``"items"``: each item is its own class, so that single texts can be told apart. ``"narrow"``: the source has fewer
+        ``"items"``: each item is a class of its own, so that single texts are distinguished. ``"narrow"``: the source has fewer
         dimensions. ``"third"``: three models. ``"same_data"``: pairs of models trained on the same data and on
-        different data. A variant that the data cannot provide leaves them unchanged.
+        different data. A variant that the data do not support has no effect.
 
     Returns
     -------
@@ -89,6 +89,7 @@ def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
 
 @cache
 def _sample_arrays() -> dict[str, Any]:
+    """Return the arrays of the emoji sample, read once."""
     sample = load_sample("emoji")
     models = {}
     for side, name in (("source", "emoji-a"), ("target", "emoji-b")):
@@ -96,13 +97,13 @@ def _sample_arrays() -> dict[str, Any]:
         models[name] = {kind: unit_rows(rows[kind].vectors) for kind in ("image", "prompt")}
     prompts = sample.source["prompt"].ids
     owner = sample.class_of("prompt", prompts)
-    place = {i: k for k, i in enumerate(sample.source["image"].ids.tolist())}
+    row = {i: k for k, i in enumerate(sample.source["image"].ids.tolist())}
     return {
         "sample": sample,
         "models": models,
         "ids": sample.source["image"].ids,
         "groups": np.array([sample.labels[i] for i in sample.source["image"].ids.tolist()]),
-        "owner": np.array([place[i] for i in owner.tolist()]),
+        "owner": np.array([row[i] for i in owner.tolist()]),
         "template": np.array([int(i.rsplit("#", 1)[1]) for i in prompts.tolist()]),
         "texts": [sample.texts["prompt"][i] for i in prompts.tolist()],
     }
@@ -140,23 +141,25 @@ def _sample(variant: str | None) -> Collection:
     names = names[counts >= 8]
     kept = np.isin(data["groups"], names)
     labels = np.searchsorted(names, data["groups"][kept])
-    mine = kept[owner]
-    new = np.cumsum(kept) - 1
+    kept_prompts = kept[owner]
+    item = (np.cumsum(kept) - 1)[owner[kept_prompts]]  # the kept item that each kept prompt describes
     models = tuple(
-        Model(m.name, m.images[kept], m.prompts[mine]) for m in models if m.images is not None and m.prompts is not None
+        Model(m.name, m.images[kept], m.prompts[kept_prompts])
+        for m in models
+        if m.images is not None and m.prompts is not None
     )
     notes.append(
         f"A class is a Unicode subgroup with at least 8 emoji ({len(names)} of them); its prompts are those of its emoji."
     )
     train = random_half_mask(labels)
-    prompt_labels = labels[new[owner[mine]]]
+    prompt_labels = labels[item]
     pairs: tuple[tuple[int, int], ...] = ((0, 1),)
     if variant == "narrow":
         models = _narrow((models[0], models[1]), 32)
         notes.append("The narrow source is emoji-a in its 32 leading principal directions.")
     elif variant == "third":
-        images, texts = data["models"]["emoji-a"]["image"][kept], data["models"]["emoji-b"]["prompt"][mine]
-        models = (*models, _third_model(images, texts, train, new[owner[mine]], template[mine]))
+        images, texts = data["models"]["emoji-a"]["image"][kept], data["models"]["emoji-b"]["prompt"][kept_prompts]
+        models = (*models, _third_model(images, texts, train, item, template[kept_prompts]))
         notes.append(
             "The third model is not independent: closed-form contrastive heads join the images of emoji-a and the texts "
             "of emoji-b, fitted on the training images and their captions."
@@ -173,12 +176,12 @@ def _sample(variant: str | None) -> Collection:
         labels,
         train,
         prompt_labels,
-        template[mine],
+        template[kept_prompts],
         pairs=pairs,
         chains=_CHAINS,
         domain=np.where(people, 0, 1),
         domains=("people", "things"),
-        texts=tuple(np.array(data["texts"], dtype=object)[mine]),
+        texts=tuple(np.array(data["texts"], dtype=object)[kept_prompts]),
         title=_TITLES["sample"],
         stand_in=_STAND_IN["sample"],
         notes=tuple(notes),
@@ -189,6 +192,7 @@ def _sample(variant: str | None) -> Collection:
 def _third_model(
     images: np.ndarray, prompts: np.ndarray, train: np.ndarray, owner: np.ndarray, template: np.ndarray
 ) -> Model:
+    """Return a model of contrastive heads on images and prompts of two other models, fitted on the first prompt of each training image."""
     first = template == 0
     caption = np.empty(len(train), dtype=int)
     caption[owner[first]] = np.flatnonzero(first)
@@ -260,14 +264,14 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
     labels = arrays["label"].astype(int)
     order = np.random.default_rng(0).permutation(len(labels))
     parts = [order[k * _PART : (k + 1) * _PART] for k in range(3)]
-    rest = np.sort(order[3 * _PART :])
+    remaining = np.sort(order[3 * _PART :])
     towers = {
         "EfficientNet + MPNet": ("image_effnet_lite0", "text_mpnet"),
         "MobileNet + MiniLM": ("image_mobilenet_v2", "text_minilm_l6"),
         "MobileNet + MPNet": ("image_mobilenet_v2", "text_mpnet"),
     }
     (a, b, c) = towers
-    made = [(a, 0, _WIDTH), (b, 1, _WIDTH)]
+    built = [(a, 0, _WIDTH), (b, 1, _WIDTH)]  # towers, part of the photos, width
     pairs: tuple[tuple[int, int], ...] = ((0, 1),)
     notes = [
         f"Dual encoders made here: linear heads of width {_WIDTH} in closed form (spectral contrastive loss) on frozen "
@@ -277,29 +281,29 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
     if variant == "items":
         notes.append("A class has many photos here, and the class is what is edited or retrieved.")
     elif variant == "narrow":
-        made[0] = (a, 0, _WIDTH // 2)
+        built[0] = (a, 0, _WIDTH // 2)
     elif variant == "third":
-        made.append((c, 2, _WIDTH))
+        built.append((c, 2, _WIDTH))
         pairs = ((0, 1), (1, 2), (0, 2))
     elif variant == "same_data":
-        made.append((b, 0, _WIDTH))
+        built.append((b, 0, _WIDTH))
         pairs = ((0, 1), (0, 2))
         notes.append("The third model is the second, its heads fitted on the same photos as the first's.")
     models = []
-    for seed, (name, part, width) in enumerate(made):
+    for seed, (name, part, width) in enumerate(built):
         image, text = towers[name]
-        shown = name if width == _WIDTH else f"{name} ({width}-d)"
-        shown += " (same photos)" if variant == "same_data" and seed == 2 else ""
-        models.append(_head_model(shown, arrays[image], arrays[text], labels, parts[part], rest, width, seed))
+        label = name if width == _WIDTH else f"{name} ({width}-d)"
+        label += " (same photos)" if variant == "same_data" and seed == 2 else ""
+        models.append(_head_model(label, arrays[image], arrays[text], labels, parts[part], remaining, width, seed))
     templates = arrays["templates"].tolist()
     classes = arrays["classes"].tolist()
     return Collection(
         "caltech101-heads",  # "caltech101" is the data set itself, embedded by real dual encoders
         tuple(models),
         tuple(classes),
-        arrays["image_file"][rest].astype(str),
-        labels[rest],
-        random_half_mask(labels[rest]),
+        arrays["image_file"][remaining].astype(str),
+        labels[remaining],
+        random_half_mask(labels[remaining]),
         np.repeat(np.arange(len(classes)), len(templates)),
         np.tile(np.arange(len(templates)), len(classes)),
         pairs=pairs,
@@ -307,7 +311,9 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         domain=np.arange(len(classes)) % 2,
         domains=("even classes", "odd classes"),
         texts=tuple(t.format(c) for c in classes for t in templates),
-        captions={i: classes[k] for i, k in zip(arrays["image_file"][rest].tolist(), labels[rest], strict=True)},
+        captions={
+            i: classes[k] for i, k in zip(arrays["image_file"][remaining].tolist(), labels[remaining], strict=True)
+        },
         notes=tuple(notes),
         title=_TITLES["caltech101"],
         stand_in=_STAND_IN["caltech101"],
@@ -320,13 +326,15 @@ def _head_model(
     images: np.ndarray,
     texts: np.ndarray,
     labels: np.ndarray,
-    part: np.ndarray,
-    rest: np.ndarray,
+    fit_rows: np.ndarray,
+    rows: np.ndarray,
     width: int,
     seed: int,
 ) -> Model:
+    """Return the embeddings of the photos ``rows`` and of all prompts by heads fitted on the photos ``fit_rows``, each with a random prompt."""
     rng = np.random.default_rng(seed)
-    drawn = rng.integers(texts.shape[1], size=len(part))
-    heads = contrastive_heads(unit_rows(images[part]), unit_rows(texts[labels[part], drawn]), width, seed=seed)
+    template = rng.integers(texts.shape[1], size=len(fit_rows))
+    captions = texts[labels[fit_rows], template]
+    heads = contrastive_heads(unit_rows(images[fit_rows]), unit_rows(captions), width, seed=seed)
     prompts = texts.reshape(-1, texts.shape[2])
-    return Model(name, heads.images(unit_rows(images[rest])), heads.texts(unit_rows(prompts)))
+    return Model(name, heads.images(unit_rows(images[rows])), heads.texts(unit_rows(prompts)))

@@ -1,4 +1,4 @@
-"""The study of the Canonical paper: its data, metrics, methods and figures."""
+"""The Canonical paper as a study: its data, metrics, baselines and kinds of figures."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CanonicalStudy(Study[Collection]):
         sets = list(request.data or config.data)
         if not named or not sets:
             raise ParameterError(
-                f"Got {config.name} without models or data of its own; expected both. Pass models=… and data=…."
+                f"Got {config.name} without models or data sets in its configuration; expected both. Pass models=… and data=…."
             )
         if request.root is None:
             raise ParameterError(
@@ -92,11 +92,11 @@ class CanonicalStudy(Study[Collection]):
         return [open_models(spec, name, root=request.root, cache=cache, **options) for spec in named for name in sets]
 
     def configure(self, config: Config, data: Collection) -> Collection:
-        """Return the data with the templates for evaluation that the configuration names."""
+        """Return the data with the evaluation templates of the configuration."""
         return replace(data, evaluation_templates=config.parameters.get("evaluation_templates", "all"))
 
     def count(self, facts: Mapping[str, object]) -> str:
-        """Return the numbers of classes, images and templates, as text."""
+        """Return the numbers of classes, images and templates."""
         single = facts["evaluation_templates"] == "single"
         return (
             f"{facts['classes']} classes; {facts['train_images']} images to fit on, {facts['test_images']} to measure on; {facts['templates']} "

@@ -1,4 +1,4 @@
-"""JAM: autoencoders on unimodal encoders, trained to tell right captions from nearly right ones."""
+"""JAM: autoencoders on unimodal encoders, trained to distinguish correct captions from hard negatives."""
 
 from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
 from congruence.papers.jam.controls import CONTROLS, control_data, dual_as_encoders, noise_like

@@ -103,23 +103,23 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
         return np.asarray(rows, np.float64).reshape(-1, np.shape(rows)[-1])
 
     assert parts.train.negatives is not None  # always given for JAM's data
-    right, wrong = flat(parts.train.target), flat(parts.train.negatives)
-    texts, labels = np.vstack([right, wrong]), np.repeat([1, 0], [len(right), len(wrong)])
+    correct, wrong = flat(parts.train.target), flat(parts.train.negatives)
+    texts, labels = np.vstack([correct, wrong]), np.repeat([1, 0], [len(correct), len(wrong)])
     regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
     _, caption, negatives, *_ = parts.validation
     if negatives is None:
-        groups = np.concatenate([parts.train.groups, np.repeat(parts.train.groups, len(wrong) // len(right))])
+        groups = np.concatenate([parts.train.groups, np.repeat(parts.train.groups, len(wrong) // len(correct))])
         grid = {"logisticregression__C": _INVERSE_PENALTIES}
         chosen = GridSearchCV(regression, grid, cv=GroupKFold(3)).fit(texts, labels, groups=groups).best_estimator_
         return lambda rows: np.asarray(chosen.decision_function(flat(rows)))
-    held = [flat(caption), flat(negatives)]
-    each = len(held[1]) // len(held[0])
+    heldout = [flat(caption), flat(negatives)]
+    each = len(heldout[1]) // len(heldout[0])
     best, chosen = -1.0, None
     for inverse in _INVERSE_PENALTIES:
         model = clone(regression).set_params(logisticregression__C=inverse).fit(texts, labels)
-        scores = [model.decision_function(side) for side in held]
-        found = float(np.mean(scores[0][:, None] > scores[1].reshape(-1, each)))
-        if found > best:
-            best, chosen = found, model
+        scores = [model.decision_function(rows) for rows in heldout]
+        accuracy = float(np.mean(scores[0][:, None] > scores[1].reshape(-1, each)))
+        if accuracy > best:
+            best, chosen = accuracy, model
     assert chosen is not None
     return lambda rows: np.asarray(chosen.decision_function(flat(rows)))

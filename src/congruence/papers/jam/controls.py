@@ -101,13 +101,15 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
             for encoder, layers in data.images.items()
         }
         return replace(data, name=name, images=images, dual={})
-    absent = [text for text in data.captions if text not in data.unrelated]
-    if absent:
+    missing = [encoder for encoder in data.captions if encoder not in data.unrelated]
+    if missing:
         raise InputError(
-            f"Got no unrelated texts of {absent[0]}; expected some, embedded by this encoder. Pass unrelated={{{absent[0]!r}: rows}}, or leave this control out."
+            f"Got no unrelated texts of {missing[0]}; expected some, embedded by this encoder. Pass unrelated={{{missing[0]!r}: rows}}, or leave this control out."
         )
     n = len(data.items)
-    captions, negatives = ({text: {"late": _drawn(data, text, n, rng)} for text in data.captions} for _ in range(2))
+    captions, negatives = (
+        {encoder: {"late": _draw_unrelated(data, encoder, n, rng)} for encoder in data.captions} for _ in range(2)
+    )
     return replace(data, name=name, captions=captions, negatives=negatives, dual={})
 
 
@@ -138,10 +140,10 @@ def dual_as_encoders(data: JAMData, name: str) -> JAMData:
     )
 
 
-def _drawn(data: JAMData, text: str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return n unrelated texts, drawn with replacement.
+def _draw_unrelated(data: JAMData, encoder: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw n unrelated texts with replacement.
 
-    Without replacement, a text that was once drawn as a correct caption would be more likely to be a wrong one in the remaining draws.
+    Without replacement, a text that is a correct caption in training could not be one of a test item, and would more likely be a wrong one there.
     """
-    rows = np.asarray(data.unrelated[text], np.float32)
+    rows = np.asarray(data.unrelated[encoder], np.float32)
     return np.asarray(rows[rng.integers(len(rows), size=n)])

@@ -1,4 +1,4 @@
-"""Images with captions and wrong captions by unimodal encoders, divided as JAM does."""
+"""Images with captions and wrong captions, embedded by unimodal encoders, and their split as in JAM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LAYERS", "TASKS", "JAMData", "JAMParts", "layer_numbers"]
 
 TASKS = ("replace", "add", "swap")
 
-#: Depths of hidden layers. The paper prints no numbers: a quarter of the blocks, half of them, and the last.
+#: Depths of hidden layers. The paper gives no layer numbers; here they are a quarter of the blocks, half of them, and the last.
 LAYERS = ("early", "mid", "late")
 
 Layered = Mapping[str, Mapping[str, np.ndarray]]
@@ -27,21 +27,22 @@ Layered = Mapping[str, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class JAMParts:
-    """One division of one task.
+    """One split of the items of a task.
 
     Attributes
     ----------
     train : Captions
+        Training items.
     validation : tuple
-        As :meth:`congruence.train.JAM.fit` takes it.
+        Validation items, in the form expected by :meth:`congruence.train.JAM.fit`.
     items : SugarCrepe
-        Those that are measured on.
+        Test items.
     test : tuple of ndarray, shape (n, d), (n, e) and (n, e)
-        Their images, captions and wrong captions.
+        Images, captions and wrong captions of the test items.
     rows : ndarray of int, shape (n,)
-        Their numbers among all.
+        Indices of the test items among all items.
     encoders : (str, str)
-        Whose vectors these are.
+        Image and text encoder of the embeddings.
     """
 
     train: Captions
@@ -54,37 +55,37 @@ class JAMParts:
 
 @dataclass(frozen=True)
 class JAMData(Data):
-    """Images, captions and wrong captions by encoders that know nothing of each other, some of them in several layers.
+    """Images, captions and wrong captions from independent unimodal encoders, optionally from several layers of each.
 
-    See :class:`congruence.papers.Data` for what all data have. ``sizes`` may hold ``train``, ``validation`` and ``test``, the most items of these
-    parts, and ``training``, parameters of :class:`congruence.train.JAM`.
+    See :class:`congruence.papers.Data` for the attributes that all data share. ``sizes`` may contain ``train``, ``validation`` and ``test``, the maximum
+    numbers of items of these parts, and ``training``, parameters of :class:`congruence.train.JAM`.
 
     Attributes
     ----------
     items : SugarCrepe
-        Which image, caption and wrong caption belong together, and the task: the category up to its ``_``.
+        The items: image, caption, wrong caption, and category. The task is the part of the category before ``_``.
     images : dict of str to dict of str to ndarray, shape (m, d)
-        By encoder and layer (``"early"``, ``"mid"``, ``"late"``), a row for each of ``items.images``. ``"late"`` must be there.
+        Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each of ``items.images``. ``"late"`` is required.
     captions, negatives : dict of str to dict of str to ndarray, shape (n, e)
-        By encoder and layer, a row for each item.
+        Embeddings by encoder and layer, one row per item.
     encoders : tuple of (str, str)
-        Pairs of encoders that are aligned; every pair by default.
+        Pairs of encoders to align; by default all pairs.
     dual : dict of str to tuple of ndarray
-        Images, captions and wrong captions by dual encoders such as CLIP, in one space of their own, rows as above: what is measured beside.
+        Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which are measured for comparison.
     unrelated : dict of str to ndarray, shape (r, d)
-        Of an image encoder, white noise; of a text encoder, texts of something else. For the easy non-matches.
+        White noise by image encoder, and embeddings of unrelated texts by text encoder, for the easy non-matches.
     labels : ndarray, shape (n,), optional
-        Where captions of one label are right for each other's images (class names): what is a hit in the validation, from which wrong
-        captions are then left out.
+        Labels of the items, if a caption is correct for every image with its label (class names). In validation any such caption is then a hit, and wrong
+        captions are left out.
 
     Raises
     ------
     ShapeError
-        A side has another number of rows than there are images or items, or not every item has a label.
+        If the number of rows differs from that of the images or items, or not every item has a label.
     InputError
-        There are no encoders, captions and wrong captions are by different ones, or a row is not finite or all zeros.
+        If there are no encoders, captions and wrong captions have different encoders or layers, or a row is not finite or all zeros.
     ParameterError
-        A pair names an unknown encoder, or an encoder has no late layer or one of another name.
+        If a pair names an unknown encoder, or an encoder has no late layer or one with another name.
     """
 
     items: SugarCrepe
@@ -117,7 +118,7 @@ class JAMData(Data):
             for encoder, layers in side.items():
                 if "late" not in layers or not set(layers) <= set(LAYERS):
                     raise ParameterError(
-                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and early and mid where they are wanted. Name the layers so."
+                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and optionally early and mid. Use these names for the layers."
                     )
                 for layer, array in layers.items():
                     check_embedded(array, rows, f"rows of the {layer} layer of {encoder}")
@@ -135,8 +136,8 @@ class JAMData(Data):
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks that have items."""
-        found = set(self.task_of.tolist())
-        return tuple(task for task in TASKS if task in found)
+        present = set(self.task_of.tolist())
+        return tuple(task for task in TASKS if task in present)
 
     @property
     def task_of(self) -> np.ndarray:
@@ -155,7 +156,7 @@ class JAMData(Data):
         return tuple(layer for layer in LAYERS if all(layer in side for side in sides))
 
     def contents(self) -> dict[str, object]:
-        """Return numbers of items and images, the shapes of the embeddings, dual encoders and layers."""
+        """Return the numbers of items and images, the shapes of the embeddings, the dual encoders and the layers."""
         return {
             "items": {task: int((self.task_of == task).sum()) for task in self.tasks},
             "distinct_images": len(self.items.images),
@@ -174,7 +175,7 @@ class JAMData(Data):
         layer: str | tuple[str, str] = "late",
         most: Mapping[str, int] | None = None,
     ) -> JAMParts:
-        """Divide a task's items 70–15–15 by image.
+        """Split a task's items 70–15–15 by image.
 
         Parameters
         ----------
@@ -183,9 +184,9 @@ class JAMData(Data):
         encoders : (str, str), optional
             Image and text encoder; the first pair by default.
         layer : {"early", "mid", "late"} or tuple of two of these, default="late"
-            Of both, or of the image and of the text encoder.
+            Layer of both encoders, or of the image and of the text encoder.
         most : dict of str to int, optional
-            The most items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or nothing: all.
+            Maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or missing means all.
 
         Returns
         -------
@@ -194,9 +195,9 @@ class JAMData(Data):
         Raises
         ------
         ParameterError
-            A task without items, or a layer that is not there.
+            If the task has no items, or an encoder does not have the layer.
         TooFewAnchorsError
-            If there are too few rows.
+            If the task has too few images to split.
         """
         check_choice(task, self.tasks, "task")
         own = np.flatnonzero(self.task_of == task)
@@ -206,25 +207,25 @@ class JAMData(Data):
     def split_tasks(
         self, seed: int, *, encoders: tuple[str, str] | None = None, most: Mapping[str, int] | None = None
     ) -> dict[str, JAMParts]:
-        """Divide the images of all tasks once, 70–15–15, and each task's items by them.
+        """Split the images of all tasks once, 70–15–15, and the items of each task accordingly.
 
-        No image that a task is fitted on is then measured on in another task, which :meth:`split` does not ensure.
+        An image that is used to fit one task is then never a test image of another, which :meth:`split` does not ensure.
 
         Parameters
         ----------
         seed : int
         encoders, most
-            As for :meth:`split`; ``most`` is of each task.
+            As for :meth:`split`; ``most`` applies to each task.
 
         Returns
         -------
         dict of str to JAMParts
-            By task; ``"all"`` is all tasks together, where there are several, with as many items to train on as a task has.
+            Splits by task. If there are several tasks, ``"all"`` contains all of them together, with the median number of the tasks' training items.
 
         Raises
         ------
         TooFewAnchorsError
-            If there are too few rows.
+            If there are too few images to split.
         """
         division = split_by_group(self.items.filenames, random_state=seed)
         rng = np.random.default_rng([seed, 31])
@@ -233,8 +234,8 @@ class JAMData(Data):
             own = [part[task_of[part] == task] for part in division]
             out[task] = self._parts(own, rng, encoders, "late", most)
         if len(out) > 1:
-            as_many = {"train": int(np.median([len(parts.train) for parts in out.values()]))}
-            out["all"] = self._parts(division, rng, encoders, "late", {**(most or {}), **as_many})
+            n_train = int(np.median([len(parts.train) for parts in out.values()]))
+            out["all"] = self._parts(division, rng, encoders, "late", {**(most or {}), "train": n_train})
         return out
 
     def _parts(
@@ -245,35 +246,36 @@ class JAMData(Data):
         layer: str | tuple[str, str],
         most: Mapping[str, int] | None,
     ) -> JAMParts:
-        """Return the rows of items to train on, to choose by and to measure on."""
+        """Return a split, given the indices of the training, validation and test items."""
         image, text = encoders or self.encoders[0]
-        seen_by, read_by = (layer, layer) if isinstance(layer, str) else layer
-        check_choice(seen_by, self.images[image], "layer")
-        check_choice(read_by, self.captions[text], "layer")
+        image_layer, text_layer = (layer, layer) if isinstance(layer, str) else layer
+        check_choice(image_layer, self.images[image], "layer")
+        check_choice(text_layer, self.captions[text], "layer")
         parts = []
         for name, part in zip(("train", "validation", "test"), division, strict=True):
             limit = (most or {}).get(name) or len(part)
             parts.append(np.sort(rng.permutation(part)[:limit]))
-        V, P, N = self.images[image][seen_by], self.captions[text][read_by], self.negatives[text][read_by]
+        V, P, N = self.images[image][image_layer], self.captions[text][text_layer], self.negatives[text][text_layer]
+        V = V[self.image_of]  # one row per item
         groups = self.items.filenames if self.labels is None else self.labels
-        seen = self.image_of
         train, validation, test = parts
         return JAMParts(
-            Captions(V[seen[train]], P[train], N[train][:, None], self.items.filenames[train]),
-            (V[seen[validation]], P[validation], N[validation] if self.labels is None else None, groups[validation]),
+            Captions(V[train], P[train], N[train][:, None], self.items.filenames[train]),
+            (V[validation], P[validation], N[validation] if self.labels is None else None, groups[validation]),
             self.items.take(test),
-            (V[seen[test]], P[test], N[test]),
+            (V[test], P[test], N[test]),
             test,
             (image, text),
         )
 
 
 def layer_numbers(blocks: int) -> dict[str, int]:
-    """Return the number of the hidden state of each depth: a quarter of the blocks, half of them, the last (0 is before the first).
+    """Return the number of the hidden state for each depth: a quarter of the blocks, half of them, and all (0 is the input of the first block).
 
     Parameters
     ----------
     blocks : int
+        Number of blocks.
 
     Returns
     -------

@@ -11,8 +11,9 @@ from congruence._utils.ids import id_texts
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, ParameterError
+from congruence.papers.encoder_folders import encoder_pairs, find_embeddings
 from congruence.papers.jam.data import JAMData, layer_numbers
-from congruence.stores import matrices, read_embeddings, suffixes
+from congruence.stores import matrices, read_embeddings
 
 __all__ = ["open_features"]
 
@@ -35,10 +36,10 @@ def open_features(
     models : sequence of str
         Pairs of folder names, an image encoder's and a text encoder's, such as ``"dinov2-base/gemma2-2b"``.
     file : path-like
-        The folder that contains these folders. An image encoder's folder holds ``images``, a text encoder's holds ``captions`` and ``negatives``,
+        The folder that contains these folders. An image encoder's folder contains ``images``, a text encoder's ``captions`` and ``negatives``,
         each of them a folder of ``layer_0.parquet``, ``layer_1.parquet``, … (``congruence embed --layer all``) or a single file. Images are
         matched by file name, without their folders, and captions by the ids of :class:`congruence.datasets.SugarCrepe`; other rows are ignored.
-        An optional ``unrelated`` next to them holds items that have nothing to do with SugarCrepe.
+        An optional ``unrelated`` next to them contains items that have nothing to do with SugarCrepe.
     root : path-like
         The folder of SugarCrepe's JSON files.
     variant : {"layers", "sizes"}, optional
@@ -65,14 +66,7 @@ def open_features(
             "root=…, the two folders (or models='synthetic')."
         )
     folder, items = Path(file).expanduser(), load_sugarcrepe(root)
-    pairs = []
-    for spec in models:
-        parts = spec.split("/")
-        if len(parts) != 2 or not all(parts):
-            raise ParameterError(
-                f"Got {spec!r}; expected an image and a text encoder joined by /. Pass models='dinov2/minilm', for example."
-            )
-        pairs.append((parts[0], parts[1]))
+    pairs = encoder_pairs(models)
     several = variant == "layers"
     images = {name: _layers(folder, name, "images", items, several) for name in dict.fromkeys(i for i, _ in pairs)}
     texts = list(dict.fromkeys(t for _, t in pairs))
@@ -81,15 +75,15 @@ def open_features(
     )
     dual, notes = {}, []
     for name in dual_encoders:
-        if all(_found(folder / name, kind) for kind in _KINDS):
+        if all(find_embeddings(folder / name, kind) for kind in _KINDS):
             V, P, N = (_layers(folder, name, kind, items, False)["late"] for kind in _KINDS)
             dual[name] = (V, P, N)
         else:
             notes.append(f"{name} is left out: its images, captions or negatives are missing.")
     unrelated = {
-        name: np.asarray(_read(place, "late")["late"].vectors)
+        name: np.asarray(_read(path, "late")["late"].vectors)
         for name in (*images, *texts)
-        if (place := _found(folder / name, "unrelated"))
+        if (path := find_embeddings(folder / name, "unrelated"))
     }
     return JAMData(
         "SugarCrepe",
@@ -105,51 +99,45 @@ def open_features(
     )
 
 
-def _found(folder: Path, kind: str) -> Path | None:
-    """Return the path of the vectors named ``kind``, a folder or a file with any supported suffix, or None."""
-    places = [folder / f"{kind}{suffix}" for suffix in ("", *(s for s in suffixes() if s))]
-    return next((place for place in places if place.exists()), None)
-
-
-def _read(place: Path, *wanted: str) -> dict[str, Embeddings]:
+def _read(path: Path, *depths: str) -> dict[str, Embeddings]:
     """Read the embeddings at a path, by depth; a single file, or a folder without layers, is the last layer."""
     layers = {}
-    if place.is_dir():
-        layers = {name: spec for name, spec in matrices(place).items() if name.startswith("layer_")}
+    if path.is_dir():
+        layers = {name: spec for name, spec in matrices(path).items() if name.startswith("layer_")}
     if not layers:
-        if set(wanted) != {"late"}:
+        if set(depths) != {"late"}:
             raise ParameterError(
-                f"Got one layer at {place}; expected a folder of all layers, since early, mid and late are compared. Run congruence embed with --layer all."
+                f"Got one layer at {path}; expected a folder of all layers, since early, mid and late are compared. Run congruence embed with --layer all."
             )
-        return {"late": read_embeddings(place)}
+        return {"late": read_embeddings(path)}
     number = layer_numbers(len(layers) - 1)
-    missing = [f"layer_{number[depth]}" for depth in wanted if f"layer_{number[depth]}" not in layers]
+    missing = [f"layer_{number[depth]}" for depth in depths if f"layer_{number[depth]}" not in layers]
     if missing:
         raise FileError(
-            f"Got {len(layers)} layers at {place} without {', '.join(missing)}; expected layer_0 to layer_{len(layers) - 1}. Run congruence embed --layer all again."
+            f"Got {len(layers)} layers at {path} without {', '.join(missing)}; expected layer_0 to layer_{len(layers) - 1}. Run congruence embed --layer all again."
         )
-    return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in wanted}
+    return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
 
 
 def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool) -> Mapping[str, np.ndarray]:
     """Return the embeddings by depth, with rows in the order of ``items.images`` or of ``items.ids``."""
-    place = _found(folder / name, kind)
-    if place is None:
+    path = find_embeddings(folder / name, kind)
+    if path is None:
         raise FileError(
             f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}. Run congruence embed … --layer all -o "
             f"{folder / name / kind}."
         )
-    wanted = items.images if kind == "images" else items.ids
+    ids = items.images if kind == "images" else items.ids
     out = {}
-    for depth, found in _read(place, *(("early", "mid", "late") if several else ("late",))).items():
-        names = id_texts(found.ids).tolist()
+    for depth, rows in _read(path, *(("early", "mid", "late") if several else ("late",))).items():
+        names = id_texts(rows.ids).tolist()
         names = [i.rsplit("/", 1)[-1] for i in names] if kind == "images" else names
         row = {i: k for k, i in enumerate(names)}
-        absent = [i for i in wanted.tolist() if i not in row]
-        if absent:
+        missing = [i for i in ids.tolist() if i not in row]
+        if missing:
             raise IdError(
-                f"Got no vector for {len(absent)} of {len(wanted)} {kind} at {place}, {absent[0]} for example; expected all. Embed them under "
+                f"Got no vector for {len(missing)} of {len(ids)} {kind} at {path}, {missing[0]} for example; expected all. Embed them under "
                 f"{'their file names' if kind == 'images' else 'the ids of SugarCrepe'}."
             )
-        out[depth] = np.asarray(found.vectors[[row[i] for i in wanted.tolist()]], np.float32)
+        out[depth] = np.asarray(rows.vectors[[row[i] for i in ids.tolist()]], np.float32)
     return out

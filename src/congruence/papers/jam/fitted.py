@@ -13,7 +13,7 @@ from congruence.datasets import SugarCrepe
 from congruence.maps import TwoSidedMap
 from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
 from congruence.papers.jam.data import JAMParts
-from congruence.papers.jam.metrics import measure_outcomes, measure_recall, measure_text_only
+from congruence.papers.jam.metrics import map_items, measure_outcomes, measure_recall, measure_text_only
 from congruence.train import Contrastive
 from congruence.train.captions import Captions
 
@@ -61,13 +61,13 @@ class Fitted:
         """
         if self.score is not None:
             return measure_text_only(self.score, items, test, seed)
-        return measure_recall(self.mapping, items, test if self.towers is None else _through(self.towers, test), seed)
+        return measure_recall(self.mapping, items, map_items(self.towers, test), seed)
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
         """Return which items are answered correctly, as :func:`congruence.papers.jam.metrics.measure_outcomes` does; None for the text-only score."""
         if self.mapping is None:
             return None
-        return measure_outcomes(self.mapping, items, test if self.towers is None else _through(self.towers, test), seed)
+        return measure_outcomes(self.mapping, items, map_items(self.towers, test), seed)
 
 
 def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> Fitted:
@@ -119,25 +119,20 @@ def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed:
     -------
     TwoSidedMap
     """
-    given = training or {}
+    training = training or {}
     train = parts.train
     images, captions, _, groups, *_ = parts.validation
-    epochs = given.get("max_epochs", 100) * -(-len(train.source) // given.get("batch_size", 32))
+    max_steps = training.get("max_epochs", 100) * -(-len(train.source) // training.get("batch_size", 32))
     towers = Contrastive(
-        n_components=min(given.get("latent", 256), train.source.shape[1], train.target.shape[1]),
-        device=given.get("device", "auto"),
+        n_components=min(training.get("latent", 256), train.source.shape[1], train.target.shape[1]),
+        device=training.get("device", "auto"),
         random_state=seed,
         validate_every=25,
         **_TOWERS,
-        max_steps=min(_TOWER_STEPS, epochs),
+        max_steps=min(_TOWER_STEPS, max_steps),
     )
     labels = np.asarray(groups).astype(str)
     return towers.fit(train.source, train.target, validation=(images, captions, labels, labels), verbose=False)
-
-
-def _through(towers: TwoSidedMap, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    V, P, N = rows
-    return towers.transform(V), towers.transform_target(P), towers.transform_target(N)
 
 
 def _on_towers(towers: TwoSidedMap, parts: JAMParts) -> JAMParts:
@@ -145,7 +140,7 @@ def _on_towers(towers: TwoSidedMap, parts: JAMParts) -> JAMParts:
     train = parts.train
     assert train.negatives is not None  # JAM's data have them
     wrong = towers.transform_target(train.negatives.reshape(-1, train.negatives.shape[-1]))
-    images, captions, negatives, *rest = parts.validation
+    images, captions, negatives, *groups = parts.validation
     return replace(
         parts,
         train=Captions(
@@ -158,7 +153,7 @@ def _on_towers(towers: TwoSidedMap, parts: JAMParts) -> JAMParts:
             towers.transform(images),
             towers.transform_target(captions),
             None if negatives is None else towers.transform_target(negatives),
-            *rest,
+            *groups,
         ),
-        test=_through(towers, parts.test),
+        test=map_items(towers, parts.test),
     )

@@ -24,7 +24,7 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
 
     Words and pairs of adjacent words are hashed and counted over all captions of an image, with rare ones weighted more, followed by a random
     projection, a tanh and Gaussian noise. A vector thus encodes the objects, attributes and relations in an image, and the order of adjacent
-    words. This is the information in a photo, but less ambiguous, and without anything that no caption mentions.
+    words. This is part of the information in a photo, less ambiguous, and limited to what captions mention.
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
     --------
     >>> import numpy as np
     >>> V = caption_features([["a cat on a mat"], ["a mat on a cat"], ["two red cars"]], noise=0.0)
-    >>> likeness = np.corrcoef(V)
-    >>> bool(1 > likeness[0, 1] > likeness[0, 2])
+    >>> correlations = np.corrcoef(V)
+    >>> bool(1 > correlations[0, 1] > correlations[0, 2])
     True
     """
     check_positive(dim, "dim", integer=True)
@@ -65,20 +65,20 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
         for text in own:
             words = re.findall(r"\w+", text.casefold())
             for token in words:
-                place, sign = _place(token)
-                counts[row, place] += sign
+                bucket, sign = _hash(token)
+                counts[row, bucket] += sign
             for pair in pairwise(words):
-                place, sign = _place(" ".join(pair))
-                counts[row, place] += sign * PAIR
+                bucket, sign = _hash(" ".join(pair))
+                counts[row, bucket] += sign * PAIR
     rarity = np.log((1 + len(texts)) / (1 + np.count_nonzero(counts, axis=0)))
-    weighed = np.sign(counts) * np.log1p(np.abs(counts)) * np.maximum(rarity, 0.1)
-    weighed = normalize_rows(weighed)
+    weighted = np.sign(counts) * np.log1p(np.abs(counts)) * np.maximum(rarity, 0.1)
+    weighted = normalize_rows(weighted)
     rng = np.random.default_rng([seed, 29])
-    signal = np.tanh(weighed.astype(np.float32) @ rng.standard_normal((BUCKETS, dim), np.float32))
+    signal = np.tanh(weighted.astype(np.float32) @ rng.standard_normal((BUCKETS, dim), np.float32))
     return (signal + noise * signal.std() * rng.standard_normal(signal.shape)).astype(np.float32)
 
 
-def _place(token: str) -> tuple[int, int]:
+def _hash(token: str) -> tuple[int, int]:
     """Return the hash bucket of a token and the sign it is counted with."""
     # The recorded tables of the JAM paper were measured on these features, so scikit-learn's HashingVectorizer cannot replace them (it uses another
     # hash, and weights a pair like a word), nor can its TfidfTransformer (it adds 1 to every inverse document frequency).

@@ -91,7 +91,7 @@ class ItemPairs:
     def tests(self, every: bool = False) -> list[ItemTest]:
         """Test adjacent losses in the paper's order, or every two if ``every`` is set; only losses that were run on the same draws are compared."""
         rng = np.random.default_rng(0)
-        found: list[ItemTest] = []
+        tests: list[ItemTest] = []
         for where, names in self._right.items():
             for first, second in combinations(PAPER_ORDER, 2) if every else pairwise(PAPER_ORDER):
                 if first not in names or second not in names or names[first].keys() != names[second].keys():
@@ -105,27 +105,27 @@ class ItemPairs:
                     p = sign_flip(sums[:, k], PERMUTATIONS, rng)
                     middle, low, high = float(gaps[:, k].mean()), float(ends[0, k]), float(ends[1, k])
                     counts = (len(gaps), len(sizes), len(draws))
-                    found.append(ItemTest(*where, metric, first, second, middle, low, high, p, p, *counts))
-        adjusted = holm(np.array([one.p_value for one in found]))
-        return [replace(one, adjusted_p_value=float(p)) for one, p in zip(found, adjusted, strict=True)]
+                    tests.append(ItemTest(*where, metric, first, second, middle, low, high, p, p, *counts))
+        adjusted = holm(np.array([test.p_value for test in tests]))
+        return [replace(test, adjusted_p_value=float(p)) for test, p in zip(tests, adjusted, strict=True)]
 
 
 def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) -> None:
     """Store the tests in the results' ``item_tests``, and add notes on how many differences, and which, are significant."""
-    found = pairs.tests(every)
-    if not found:
+    tests = pairs.tests(every)
+    if not tests:
         return
-    job.extra["item_tests"] = [asdict(one) for one in found]
-    for first, second in dict.fromkeys((one.first, one.second) for one in found):
-        lines = [one for one in found if (one.first, one.second) == (first, second)]
-        sure = [one for one in lines if one.adjusted_p_value < 1 - LEVEL]
-        above, below = (sum(sign * one.difference > 0 for one in sure) for sign in (1, -1))
+    job.extra["item_tests"] = [asdict(test) for test in tests]
+    for first, second in dict.fromkeys((test.first, test.second) for test in tests):
+        lines = [test for test in tests if (test.first, test.second) == (first, second)]
+        significant = [test for test in lines if test.adjusted_p_value < 1 - LEVEL]
+        above, below = (sum(sign * test.difference > 0 for test in significant) for sign in (1, -1))
         job.add_note(
             f"Item by item (sign-flip tests of images, Holm, 5 %): {first} is above {second} in {above} of {len(lines)} tasks and measures, below in {below}, "
             f"and not significantly different in {len(lines) - above - below}."
         )
-        for one in sure:
+        for test in significant:
             job.add_note(
-                f"{one.data}, {one.pair}, {one.metric.removesuffix('_recall').replace('_', '-')}: {first} − {second} "
-                f"{one.difference:+.3f} ({one.low:+.3f} to {one.high:+.3f}), p = {one.adjusted_p_value:.2g}, {one.n_images} images."
+                f"{test.data}, {test.pair}, {test.metric.removesuffix('_recall').replace('_', '-')}: {first} − {second} "
+                f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}), p = {test.adjusted_p_value:.2g}, {test.n_images} images."
             )

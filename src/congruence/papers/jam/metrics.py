@@ -10,7 +10,7 @@ from congruence.datasets import SugarCrepe
 from congruence.evaluation.compositional import TaskRecall, sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
 from congruence.maps import TwoSidedMap
 
-__all__ = ["METRICS", "measure_outcomes", "measure_recall", "measure_text_only"]
+__all__ = ["METRICS", "map_items", "measure_outcomes", "measure_recall", "measure_text_only"]
 
 #: Every metric, with its description.
 METRICS = {
@@ -52,7 +52,7 @@ def measure_recall(
         ``binary_recall`` and ``five_way_recall`` by task. Swap items are also reported in two parts, and tasks with several categories
         also by category, such as ``"replace, object"``.
     """
-    return _by_task(sugarcrepe_recall(items, *_mapped(mapping, test), random_state=seed))
+    return _by_task(sugarcrepe_recall(items, *map_items(mapping, test), random_state=seed))
 
 
 def measure_outcomes(
@@ -70,10 +70,11 @@ def measure_outcomes(
     ndarray, shape (n, 2)
         Binary and 5-way outcome of each item: 1, 0, or a fraction for ties.
     """
-    return sugarcrepe_outcomes(items, *_mapped(mapping, test), random_state=seed)
+    return sugarcrepe_outcomes(items, *map_items(mapping, test), random_state=seed)
 
 
-def _mapped(mapping: TwoSidedMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def map_items(mapping: TwoSidedMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return images, captions and wrong captions mapped into the joint space; without a map, unchanged."""
     V, P, N = test
     if mapping is None:
         return V, P, N
@@ -101,4 +102,5 @@ def measure_text_only(
 
 
 def _by_task(lines: list[TaskRecall]) -> dict[str, dict[str, float]]:
+    """Return recalls under the names of the metrics, by task."""
     return {line.task: {"binary_recall": line.binary, "five_way_recall": line.choice} for line in lines}

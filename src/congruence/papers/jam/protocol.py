@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence.errors import InputError
-from congruence.papers.jam.data import TASKS, JAMData, JAMParts
+from congruence.papers.jam.data import LAYERS, TASKS, JAMData, JAMParts
 from congruence.papers.job import Job
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESAMPLED",
+    "check_layers",
     "in_task",
     "limits",
     "pair_name",
@@ -31,7 +32,7 @@ RESAMPLED = (
     "the split of the images into training, validation and test (70–15–15), the initial weights, and the distractors"
 )
 
-#: Replace the parameters and sizes of the data in a quick run.
+#: Parameters of training and numbers of items that are replaced in a quick run.
 QUICK_TRAINING = {"hidden": (16,), "latent": 8, "max_epochs": 2, "validate_every": 1}
 QUICK_MOST = {"train": 64, "validation": 64, "test": 0}
 
@@ -53,13 +54,21 @@ def training(job: Job[JAMData], data: JAMData) -> dict[str, Any]:
 
 
 def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
-    """Return the configuration's tasks for which the data have items."""
-    found = [task for task in job["tasks"] if task in data.tasks]
-    if not found:
+    """Return the configuration's tasks for which the data have items. Raises InputError if there are none."""
+    present = [task for task in job["tasks"] if task in data.tasks]
+    if not present:
         raise InputError(
             f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks. Pass data with items of these tasks."
         )
-    return found
+    return present
+
+
+def check_layers(data: JAMData) -> None:
+    """Raise InputError unless every encoder has early, middle and late layers."""
+    if data.layers != LAYERS:
+        raise InputError(
+            f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Run congruence embed with --layer all."
+        )
 
 
 def split(
@@ -97,22 +106,22 @@ def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> d
         return {}
     per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
     best = facts["best_step"]
-    found = {} if best is None else {"epoch_at_best": best / per_epoch}
+    at_best = {} if best is None else {"epoch_at_best": best / per_epoch}
     if "spread_mix_at_best" in facts:
-        found["alpha_at_best"] = facts["spread_mix_at_best"]
+        at_best["alpha_at_best"] = facts["spread_mix_at_best"]
     job.extra.setdefault("runs", []).append(
         {
             **what,
             "pairs": facts["n_pairs"],
             "steps": facts["steps"],
             "best_step": best,
-            **found,
+            **at_best,
             "validation": mapping.scores_.get("validation_source_to_target_recall_at_1"),
             "reconstruction_error": facts["reconstruction_error"],
             "training": facts["training"],
         }
     )
-    return found
+    return at_best
 
 
 def record_order(job: Job[JAMData]) -> None:
@@ -122,15 +131,15 @@ def record_order(job: Job[JAMData]) -> None:
         task = str(row["pair"]).partition(":")[0]
         if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
             means_by_task.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for (data, pair, metric), means in means_by_task.items():
         if set(means) == set(PAPER_ORDER):
             order = sorted(means, key=lambda name: -means[name])
             holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
-            found.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
-    if found:
-        job.extra["order"] = found
+            lines.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
+    if lines:
+        job.extra["order"] = lines
         words = " > ".join(PAPER_ORDER)
         job.add_note(
-            f"{words} for {sum(line['as_paper'] for line in found)} of {len(found)} tasks and measures, by the means."
+            f"{words} for {sum(line['as_paper'] for line in lines)} of {len(lines)} tasks and measures, by the means."
         )

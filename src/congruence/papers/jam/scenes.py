@@ -44,7 +44,7 @@ def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
     rng = np.random.default_rng(11)
     scenes = rng.standard_normal((images, _LATENT))
     rows: list[tuple[str, ...]] = []
-    right, wrong = [], []
+    correct, wrong = [], []
     for k, scene in enumerate(scenes):
         for category in ("replace_obj", "add_obj", "swap_obj"):
             changed = scene.copy()
@@ -55,21 +55,21 @@ def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
                 changed[rng.integers(_LATENT)] += 2.0 if category == "add_obj" else -2.0
                 words = (f"scene {k} {category}", f"scene {k} not {category}")
             rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
-            right.append(scene)
+            correct.append(scene)
             wrong.append(changed)
-    P, N = np.array(right), np.array(wrong)
+    P, N = np.array(correct), np.array(wrong)
     noise = {"late": 0.2, "mid": 0.7, "early": 1.5} if variant == "layers" else {"late": 0.2}
     widths = {"made-up texts, small": 16, "made-up texts, large": 32}
-    chosen = tuple(("made-up images", text) for text in widths)
+    pairs = tuple(("made-up images", text) for text in widths)
     space = np.random.default_rng(3).standard_normal((_LATENT, 24))
     blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
     return JAMData(
         "synthetic",
         _items(rows),
-        {"made-up images": _seen(scenes, 40, 1, noise)},
-        {name: _seen(P, width, 2, noise) for name, width in widths.items()},
-        {name: _seen(N, width, 3, noise) for name, width in widths.items()},
-        encoders=chosen if variant == "sizes" else chosen[1:],
+        {"made-up images": _embed(scenes, 40, 1, noise)},
+        {name: _embed(P, width, 2, noise) for name, width in widths.items()},
+        {name: _embed(N, width, 3, noise) for name, width in widths.items()},
+        encoders=pairs if variant == "sizes" else pairs[1:],
         dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
         unrelated={
             "made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32),
@@ -107,22 +107,22 @@ def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.
     """
     rng = np.random.default_rng(17)
     scenes = rng.standard_normal((images, _LATENT))
-    at, sign = rng.integers(_LATENT, size=images), rng.choice([-1.0, 1.0], size=images)
+    coordinate, sign = rng.integers(_LATENT, size=images), rng.choice([-1.0, 1.0], size=images)
     changed = scenes.copy()
-    changed[np.arange(images), at] += change * sign
+    changed[np.arange(images), coordinate] += change * sign
     rows = [(f"replace_obj/{k}", "replace_obj", f"{k:05d}", f"scene {k}", f"scene not {k}") for k in range(images)]
     level = {"late": noise}
-    captions = _seen(scenes, 32, 2, level)
+    captions = _embed(scenes, 32, 2, level)
     wrong = (
-        _seen(changed, 32, 3, level),
-        _seen(changed, 32, 2, level),
-        _seen(np.roll(changed, 1, axis=0), 32, 3, level),
+        _embed(changed, 32, 3, level),
+        _embed(changed, 32, 2, level),
+        _embed(np.roll(changed, 1, axis=0), 32, 3, level),
     )
     image = "made-up images"
     return JAMData(
         "synthetic",
         _items(rows),
-        {image: _seen(scenes, 40, 1, {"late": 0.3})},
+        {image: _embed(scenes, 40, 1, {"late": 0.3})},
         dict.fromkeys(CONTEXTS, captions),
         dict(zip(CONTEXTS, wrong, strict=True)),
         encoders=tuple((image, context) for context in CONTEXTS),
@@ -137,15 +137,15 @@ def synthetic_context(images: int = 2000, noise: float = 1.0, change: float = 3.
 
 
 def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
+    """Return items from tuples of id, category, file name, caption and wrong caption."""
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
 
 
-def _seen(points: np.ndarray, width: int, blur: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """Return the embeddings of points by an encoder of the given width, by layer; encoders with the same ``blur`` and width have the same noise."""
-    clear = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
-    return {
-        layer: (clear + level * clear.std() * np.random.default_rng([blur, k]).standard_normal(clear.shape)).astype(
-            np.float32
-        )
-        for k, (layer, level) in enumerate(noise.items())
-    }
+def _embed(points: np.ndarray, width: int, seed: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Return the embeddings of points by an encoder of the given width, by layer; ``seed`` determines the noise, and the width the encoder."""
+    signal = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
+    out = {}
+    for k, (layer, level) in enumerate(noise.items()):
+        drawn = np.random.default_rng([seed, k]).standard_normal(signal.shape)
+        out[layer] = (signal + level * signal.std() * drawn).astype(np.float32)
+    return out

@@ -1,4 +1,4 @@
-"""Fit on one task and measure on the others: what of a score is of the task's own wrong captions."""
+"""Fit on one task and evaluate on the others, to see how much of a score depends on the task's own wrong captions."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["Transferred", "measure_transfer"]
 
 @dataclass(frozen=True)
 class Transferred:
-    """Recall of a method that was fitted on one task and measured on another.
+    """Recall of a method that was fitted on one task and evaluated on another.
 
     Attributes
     ----------
     fitted_on : str
         A task, or ``"all"``.
     task : str
-        What it is measured on: a task.
+        The task of the test items.
     n : int
-        Items measured on.
+        Number of test items.
     binary, choice : float
-        Recall among a caption and its wrong one, and with three captions of other images. Chance: 0.5 and 0.2.
+        Binary recall, of the caption against its wrong caption, and 5-way recall, against three captions of other images as well. Chance is 0.5 and 0.2.
     """
 
     fitted_on: str
@@ -48,35 +48,35 @@ def measure_transfer(
     training: Mapping[str, Any] | None = None,
     most: Mapping[str, int] | None = None,
 ) -> list[Transferred]:
-    """Fit a method on each task, and on all together, and measure each fit on every task.
+    """Fit a method on each task, and on all tasks together, and evaluate each fit on every task.
 
-    The images of all tasks are divided once, so that no task is measured on images that another was fitted on.
+    The images of all tasks are split once, so that no method is evaluated on images that it was fitted on.
 
     Parameters
     ----------
     data : JAMData
     method : str, default="spread"
-        A key of :data:`congruence.papers.jam.BASELINES`; ``"text_only"`` is the row to read the others against.
+        A key of :data:`congruence.papers.jam.BASELINES`. Compare other methods with ``"text_only"``, which does not use the images.
     seed : int, default=5
-        Of the division, the training and the distractors.
+        Seed of the split, the training and the distractors.
     encoders : (str, str), optional
         Image and text encoder; the first pair by default.
     training : mapping, optional
         Parameters of :class:`congruence.train.JAM`; those of the data by default.
     most : dict of str to int, optional
-        The most items of ``"train"``, ``"validation"`` and ``"test"`` of each task.
+        Maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"`` of each task.
 
     Returns
     -------
     list of Transferred
-        A line for each pair of tasks: the matrix row by row.
+        One entry for each combination of tasks, by the task fitted on.
 
     Raises
     ------
     ParameterError
-        The method is unknown.
+        If the method is unknown.
     TooFewAnchorsError
-        A task has too few images to divide.
+        If there are too few images to split.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def measure_transfer(
     for fitted_on, own in parts.items():
         fitted = fit_method(method, own, data.sizes.get("training") if training is None else training, seed)
         for task in data.tasks:
-            asked = parts[task]
-            found = fitted.measure(asked.items, asked.test, seed)[task]
-            out.append(Transferred(fitted_on, task, len(asked.items), found["binary_recall"], found["five_way_recall"]))
+            items = parts[task].items
+            recall = fitted.measure(items, parts[task].test, seed)[task]
+            out.append(Transferred(fitted_on, task, len(items), recall["binary_recall"], recall["five_way_recall"]))
     return out

@@ -35,7 +35,7 @@ def unrelated_sentences(most: int = 1000) -> list[str]:
     from pydoc_data.topics import topics
 
     check_positive(most, "most", integer=True)
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for _, text in sorted(topics.items()):
         for paragraph in re.split(r"\n\s*\n", text):
             if paragraph.startswith("   ") or "::=" in paragraph:  # code, or grammar
@@ -43,5 +43,5 @@ def unrelated_sentences(most: int = 1000) -> list[str]:
             for sentence in re.split(r"(?<=[.!?])\s+", " ".join(paragraph.split())):
                 plain = re.sub(r"[*`“”\"]", "", sentence)
                 if _SHORTEST <= len(plain.split()) <= _LONGEST and re.fullmatch(r"[A-Z][\w ,;’'()\-]+\.", plain):
-                    found.setdefault(plain)
-    return list(found)[:most]
+                    sentences.setdefault(plain)
+    return list(sentences)[:most]

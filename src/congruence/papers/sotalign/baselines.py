@@ -25,7 +25,7 @@ class Baseline:
     Attributes
     ----------
     words : str
-        Name in figures and tables.
+        Label in figures and tables.
     method : str
         A key of :data:`congruence.train.METHODS`.
     fixed : dict
@@ -90,7 +90,7 @@ def method_parameters(
     """Convert a combination of the grid to parameters of its method.
 
     ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose α for 10,000 pairs, and the gradient of its supervised loss, a mean over n² logits of which
-    n are pairs, falls as 1/n. ``both_weights`` sets the weight of images and of texts. ``components_share`` is the width as a share of the
+    n are pairs, falls as 1/n. ``both_weights`` sets the weight of images and of texts. ``components_share`` is the width as a share of the number of
     directions that the pairs span, and ``rate`` is the learning rate as a multiple of the one shared by all methods.
 
     Parameters
@@ -161,8 +161,8 @@ def fit_baseline(
     baseline = BASELINES[name]
     parameters: dict[str, object] = {}
     if issubclass(METHODS[baseline.method], HeadTrainer):
-        known = make_method(baseline.method).get_params()
-        parameters = {key: value for key, value in training.items() if key in known} | {"random_state": seed}
+        names = make_method(baseline.method).get_params()
+        parameters = {key: value for key, value in training.items() if key in names} | {"random_state": seed}
         if "unpaired_batch" in training:
             parameters["batch_size"] = len(parts.images) + training["unpaired_batch"]
     rate = training.get("learning_rate", 1e-4)
@@ -205,7 +205,7 @@ def choose(
     """
     trials = []
     for tried in among or combinations(name):
-        found = [measure_heads(fit_baseline(name, parts, training, tried), parts.test, classes) for parts in splits]
-        trials.append((dict(tried), {key: sum(each[key] for each in found) / len(found) for key in found[0]}))
+        scores = [measure_heads(fit_baseline(name, parts, training, tried), parts.test, classes) for parts in splits]
+        trials.append((dict(tried), {key: sum(each[key] for each in scores) / len(scores) for key in scores[0]}))
     best = max(trials, key=lambda trial: sum(value for key, value in trial[1].items() if key.startswith("mean_r")))
     return best[0], trials

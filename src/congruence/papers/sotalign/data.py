@@ -112,23 +112,23 @@ class SOTAlignData(Data):
         for pair in self.encoders:
             for encoder, known in zip(pair, (self.images, self.texts), strict=True):
                 check_choice(encoder, known, "encoder")
-        for what, rows, labels in (
+        for modality, rows, labels in (
             ("image", self.images, self.image_labels),
             ("text", self.texts, self.text_labels),
         ):
-            if not len(getattr(self, f"{what}_source")):
-                object.__setattr__(self, f"{what}_source", np.zeros(len(labels), int))
-            source = getattr(self, f"{what}_source")
+            if not len(getattr(self, f"{modality}_source")):
+                object.__setattr__(self, f"{modality}_source", np.zeros(len(labels), int))
+            source = getattr(self, f"{modality}_source")
             if len(source) != len(labels):
                 raise ShapeError(
-                    f"Got {len(source)} sources of {len(labels)} {what}s; expected one source per {what}. Pass as many sources as {what}s."
+                    f"Got {len(source)} sources of {len(labels)} {modality}s; expected one source per {modality}. Pass as many sources as {modality}s."
                 )
             if not np.isin(source, np.arange(len(self.sources))).all():
                 raise InputError(
-                    f"Got a {what} whose source is not one of the {len(self.sources)} sources; expected numbers from 0 to {len(self.sources) - 1}. Add the missing names to sources=…."
+                    f"Got a {modality} whose source is not one of the {len(self.sources)} sources; expected numbers from 0 to {len(self.sources) - 1}. Add the missing names to sources=…."
                 )
             for encoder, array in rows.items():
-                check_embedded(array, len(labels), f"{what}s of {encoder}")
+                check_embedded(array, len(labels), f"{modality}s of {encoder}")
 
     @property
     def classes(self) -> bool:
@@ -209,29 +209,31 @@ class SOTAlignData(Data):
                 f"in addition to the {min(len(heldout), test + validation)} held-out images. Pass fewer pairs=…."
             )
         a, b = pool[:pairs], partner[:pairs]
-        rest: list[np.ndarray] = []
-        for left, used, source, labels, paired_labels in (
-            (free_images, a, self.image_source == unpaired_sources[0], self.image_labels, self.image_labels[a]),
-            (free_texts, b, self.text_source == unpaired_sources[1], self.text_labels, self.text_labels[b]),
+        # The unpaired images and texts.
+        sides: list[np.ndarray] = []
+        for free, paired, from_source, labels in (
+            (free_images, a, self.image_source == unpaired_sources[0], self.image_labels),
+            (free_texts, b, self.text_source == unpaired_sources[1], self.text_labels),
         ):
-            left = np.setdiff1d(left, used)
-            left = left[source[left]]
+            rows = np.setdiff1d(free, paired)
+            rows = rows[from_source[rows]]
             if not self.classes:  # other captions of a paired image would be hidden pairs
-                left = left[~np.isin(labels[left], paired_labels)]
-            rest.append(left)
-        partners = not self.classes and unpaired_sources[0] == unpaired_sources[1]
-        if overlap is not None and partners and all(map(len, rest)):
-            mine, of = self.image_labels[rest[0]], self.text_labels[rest[1]]
-            pools = unpaired_pools(mine, of, overlap, unpaired, random_state=[seed, 78])
-            rest = [left[pool] for left, pool in zip(rest, pools, strict=True)]
-        rest = [rng.permutation(left)[:unpaired] for left in rest]
-        more, theirs = pool[pairs:], partner[pairs:]
+                rows = rows[~np.isin(labels[rows], labels[paired])]
+            sides.append(rows)
+        have_partners = not self.classes and unpaired_sources[0] == unpaired_sources[1]
+        if overlap is not None and have_partners and all(map(len, sides)):
+            items = self.image_labels[sides[0]], self.text_labels[sides[1]]
+            pools = unpaired_pools(*items, overlap, unpaired, random_state=[seed, 78])
+            sides = [rows[chosen] for rows, chosen in zip(sides, pools, strict=True)]
+        sides = [rng.permutation(rows)[:unpaired] for rows in sides]
+        # The true pairs of the unpaired rows' items, for the upper bound.
+        true_images, true_texts = pool[pairs:], partner[pairs:]
         if self.classes:  # texts do not belong to a single image: use as many pairs as there are unpaired images
-            more, theirs = more[: len(rest[0])], theirs[: len(rest[0])]
+            true_images, true_texts = true_images[: len(sides[0])], true_texts[: len(sides[0])]
         else:
-            loose = np.union1d(self.image_labels[rest[0]], self.text_labels[rest[1]])
-            known = np.isin(self.image_labels[more], loose)
-            more, theirs = more[known], theirs[known]
+            unpaired_items = np.union1d(self.image_labels[sides[0]], self.text_labels[sides[1]])
+            known = np.isin(self.image_labels[true_images], unpaired_items)
+            true_images, true_texts = true_images[known], true_texts[known]
         parts = {
             part: Heldout(
                 images[heldout_images[part]],
@@ -241,9 +243,8 @@ class SOTAlignData(Data):
             )
             for part in heldout_images
         }
-        return Parts(
-            images[a], texts[b], images[rest[0]], texts[rest[1]], **parts, partners=((images, more), (texts, theirs))
-        )
+        partners = (images, true_images), (texts, true_texts)
+        return Parts(images[a], texts[b], images[sides[0]], texts[sides[1]], **parts, partners=partners)
 
     def _texts(
         self, heldout_images: Mapping[str, np.ndarray], rng: np.random.Generator
@@ -255,14 +256,14 @@ class SOTAlignData(Data):
             labels = self.text_labels[order]
             place = np.arange(len(order)) - np.searchsorted(labels, labels)
             eighth = np.maximum(1, np.bincount(labels)[labels] // 8)
-            apart = {"test": order[place < eighth], "validation": order[(place >= eighth) & (place < 2 * eighth)]}
+            reserved = {"test": order[place < eighth], "validation": order[(place >= eighth) & (place < 2 * eighth)]}
             free = order[place >= 2 * eighth]
         else:
-            apart = dict.fromkeys(heldout_images, order)
-            gone = np.concatenate([self.image_labels[rows] for rows in heldout_images.values()])
-            free = order[~np.isin(self.text_labels, gone)[order]]
+            reserved = dict.fromkeys(heldout_images, order)
+            heldout_labels = np.concatenate([self.image_labels[rows] for rows in heldout_images.values()])
+            free = order[~np.isin(self.text_labels, heldout_labels)[order]]
         heldout = {
-            part: np.sort(apart[part][np.isin(self.text_labels[apart[part]], self.image_labels[rows])])
+            part: np.sort(reserved[part][np.isin(self.text_labels[reserved[part]], self.image_labels[rows])])
             for part, rows in heldout_images.items()
         }
         return heldout, np.sort(free)
@@ -270,14 +271,13 @@ class SOTAlignData(Data):
     def _partners(self, pool: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Assign each image a text with its label, and drop images without one; texts are reused only if a label has fewer texts than images."""
         texts = texts[np.argsort(self.text_labels[texts], kind="stable")]
-        labels = self.text_labels[texts]
-        wanted = self.image_labels[pool]
-        first, past = (np.searchsorted(labels, wanted, side) for side in ("left", "right"))
+        text_labels, image_labels = self.text_labels[texts], self.image_labels[pool]
+        first, past = (np.searchsorted(text_labels, image_labels, side) for side in ("left", "right"))
         known = past > first
-        pool, wanted, first, past = pool[known], wanted[known], first[known], past[known]
-        order = np.argsort(wanted, kind="stable")
+        pool, image_labels, first, past = pool[known], image_labels[known], first[known], past[known]
+        order = np.argsort(image_labels, kind="stable")
         turn = np.empty(len(pool), int)
-        turn[order] = np.arange(len(pool)) - np.searchsorted(wanted[order], wanted[order])
+        turn[order] = np.arange(len(pool)) - np.searchsorted(image_labels[order], image_labels[order])
         return pool, texts[first + turn % np.maximum(past - first, 1)]
 
 

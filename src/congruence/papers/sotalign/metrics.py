@@ -42,9 +42,9 @@ def measure_heads(mapping: TwoSidedMap, heldout: Heldout, classes: bool = False)
         Values by key of :data:`METRICS`. Any text or image with the same label counts as a hit.
     """
     F, G = mapping.transform(heldout.images), mapping.transform_target(heldout.texts)
-    found = recalls(F, G, heldout.image_labels, heldout.text_labels)
-    ways = {"source_to_target": "i2t", "target_to_source": "t2i", "mean": "mean"}
-    out = {f"{ways[way]}_r{k}": value for name, value in found.items() for way, k in [name.split("@")]}
+    scores = recalls(F, G, heldout.image_labels, heldout.text_labels)
+    directions = {"source_to_target": "i2t", "target_to_source": "t2i", "mean": "mean"}
+    out = {f"{directions[d]}_r{k}": value for name, value in scores.items() for d, k in [name.split("@")]}
     if classes:
         prototypes, names = ensemble_prompts(G, heldout.text_labels)
         out["zero_shot"] = zero_shot_accuracy(F, prototypes, heldout.image_labels, names)
@@ -75,16 +75,16 @@ def encoder_agreement(
     SOTAlign, appendix B.2, figure 9; Huh et al. (2024), "The Platonic representation hypothesis", section 2.
     """
     rng = np.random.default_rng(seed)
-    both = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
-    both = np.sort(rng.permutation(both)[:rows])
+    common = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
+    common = np.sort(rng.permutation(common)[:rows])
     chosen = []
     for labels in (data.image_labels, data.text_labels):
         order = rng.permutation(len(labels))
         order = order[np.argsort(labels[order], kind="stable")]
-        chosen.append(order[np.searchsorted(labels[order], both)])
+        chosen.append(order[np.searchsorted(labels[order], common)])
     return mutual_knn(
         data.images[encoders[0]][chosen[0]].astype(np.float64),
         data.texts[encoders[1]][chosen[1]].astype(np.float64),
-        min(k, len(both) - 1),
+        min(k, len(common) - 1),
         metric="cosine",
     )

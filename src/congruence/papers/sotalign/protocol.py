@@ -30,7 +30,7 @@ PAPER_SIZES: dict[str, object] = {
     "test": 5000,
     "training": {},
 }
-#: Replace the parameters of training in a quick run.
+#: Parameters of training that are replaced in a quick run.
 QUICK_TRAINING = {
     "n_components": 8,
     "max_steps": 2,
@@ -79,7 +79,7 @@ def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: i
                 "pairs": pairs,
                 "method": name,
                 "chosen": chosen[name],
-                "trials": [{"tried": tried, "found": found} for tried, found in trials],
+                "trials": [{"tried": tried, "found": scores} for tried, scores in trials],
             }
         )
         job.tick()
@@ -97,29 +97,31 @@ def measure_baseline(
 ) -> dict[str, float]:
     """Fit a baseline to a split, add the configuration's metrics to the results, and return all metrics."""
     mapping = fit_baseline(name, parts, training(job, data), tried, seed)
-    found = measure_heads(mapping, parts.test, data.classes)
+    scores = measure_heads(mapping, parts.test, data.classes)
     line = {"data": data.name, "series": BASELINES[name].words, **what}
     for metric in job.config.metrics:
-        if metric in found:
-            job.results.add({**line, "metric": metric, "quantity": "after"}, found[metric])
+        if metric in scores:
+            job.results.add({**line, "metric": metric, "quantity": "after"}, scores[metric])
     teacher = getattr(mapping, "teacher_", None)
     if teacher is not None:
-        its = measure_heads(teacher, parts.test, data.classes)
-        if found["mean_r1"] < its["mean_r1"]:
-            _note_below_teacher(job, line, seed, found["mean_r1"], its["mean_r1"])
-    return found
+        teacher_score = measure_heads(teacher, parts.test, data.classes)["mean_r1"]
+        if scores["mean_r1"] < teacher_score:
+            _note_below_teacher(job, line, seed, scores["mean_r1"], teacher_score)
+    return scores
 
 
-def _note_below_teacher(job: Job[SOTAlignData], line: Mapping[str, object], seed: int, own: float, its: float) -> None:
+def _note_below_teacher(
+    job: Job[SOTAlignData], line: Mapping[str, object], seed: int, score: float, teacher_score: float
+) -> None:
     """Note that the heads score below their teacher: one note per cell of the table, listing the draws."""
     where = ", ".join(str(value) for key, value in line.items() if key != "series" and value is not None)
-    begins = f"{line['series']} ({where}) retrieves worse than its linear teacher on the test rows, by MeanR@1: "
-    said = next((note for note in job.notes if note.startswith(begins)), None)
-    draw = f"draw {seed}, {own:.3f} against {its:.3f}"
-    if said is None:
-        job.add_note(f"{begins}{draw}.")
+    start = f"{line['series']} ({where}) retrieves worse than its linear teacher on the test rows, by MeanR@1: "
+    earlier = next((note for note in job.notes if note.startswith(start)), None)
+    draw = f"draw {seed}, {score:.3f} against {teacher_score:.3f}"
+    if earlier is None:
+        job.add_note(f"{start}{draw}.")
     else:
-        job.notes[job.notes.index(said)] = f"{said.removesuffix('.')}; {draw}."
+        job.notes[job.notes.index(earlier)] = f"{earlier.removesuffix('.')}; {draw}."
 
 
 def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, object]) -> None:
@@ -127,11 +129,11 @@ def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: M
     heldout = parts.test
     values: dict[str, float] = {}
     for k in (1, 5, 10):
-        for way, mine, theirs in (
+        for direction, queries, gallery in (
             ("i2t", heldout.image_labels, heldout.text_labels),
             ("t2i", heldout.text_labels, heldout.image_labels),
         ):
-            values[f"{way}_r{k}"] = chance_recall(mine, theirs, k)
+            values[f"{direction}_r{k}"] = chance_recall(queries, gallery, k)
         values[f"mean_r{k}"] = (values[f"i2t_r{k}"] + values[f"t2i_r{k}"]) / 2
     if data.classes:
         values["zero_shot"] = 1 / len(np.unique(heldout.text_labels))

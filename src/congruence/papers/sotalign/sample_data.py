@@ -70,19 +70,19 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
 
 def _synthetic(variant: str | None) -> SOTAlignData:
     sources = 2 if variant == "sources" else 1
-    world: dict[str, Any] = {"latent": 10, "sources": sources, "random_state": 0}
+    options: dict[str, Any] = {"latent": 10, "sources": sources, "random_state": 0}
     if variant == "classes":
-        world |= {"classes": 12, "captions": 2}
-    made = unimodal_problem(500 * sources, 40, 32, noise=0.2, **world)
-    worse = unimodal_problem(500 * sources, 40, 32, noise=0.6, **world)
+        options |= {"classes": 12, "captions": 2}
+    clear = unimodal_problem(500 * sources, 40, 32, noise=0.2, **options)
+    noisy = unimodal_problem(500 * sources, 40, 32, noise=0.6, **options)
     return SOTAlignData(
         "synthetic",
-        {"clear": made.images, "dim": worse.images},
-        {"plain": made.texts, "vague": worse.texts},
-        made.image_labels,
-        made.text_labels,
-        image_source=made.source,
-        text_source=np.repeat(made.source, len(made.texts) // len(made.images)),
+        {"clear": clear.images, "dim": noisy.images},
+        {"plain": clear.texts, "vague": noisy.texts},
+        clear.image_labels,
+        clear.text_labels,
+        image_source=clear.source,
+        text_source=np.repeat(clear.source, len(clear.texts) // len(clear.images)),
         sources=("home", "away") if sources == 2 else ("all",),
         sizes={
             "pairs": 30,
@@ -109,6 +109,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
 
 
 def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return the embeddings of each encoder as float32, shape (n, d)."""
     out = {}
     for name, key in names.items():
         rows = arrays[key]

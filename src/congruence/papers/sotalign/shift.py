@@ -1,4 +1,4 @@
-"""Equation 14 in the results: the distribution shift between unpaired rows and the pairs they are used with."""
+"""The distribution shift between unpaired rows and pairs (equation 14), as a metric of an experiment."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def add_distances(job: Job[SOTAlignData], what: Mapping[str, object], shift: Dis
         The other columns of the row.
     shift : DistributionShift
     """
-    for metric, found in zip(SHIFTS, (shift.total, shift.image, shift.text), strict=True):
-        if metric in job.config.metrics and found is not None:
-            job.results.add({**what, "metric": metric, "quantity": "after"}, found.value)
-            job.results.add({**what, "metric": metric, "quantity": "floor"}, found.floor)
+    for metric, measured in zip(SHIFTS, (shift.total, shift.image, shift.text), strict=True):
+        if metric in job.config.metrics and measured is not None:
+            job.results.add({**what, "metric": metric, "quantity": "after"}, measured.value)
+            job.results.add({**what, "metric": metric, "quantity": "floor"}, measured.floor)
 
 
 def add_shift(

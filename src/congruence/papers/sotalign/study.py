@@ -1,4 +1,4 @@
-"""The SOTAlign paper as a study: its data, metrics, kinds of figure and their parameters."""
+"""The SOTAlign paper as a study: its data, metrics, baselines and kinds of figures."""
 
 from __future__ import annotations
 

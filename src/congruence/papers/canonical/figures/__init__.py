@@ -1,4 +1,4 @@
-"""The kinds of figure and table of the Canonical paper, and the table that names them."""
+"""The kinds of figures and tables of the Canonical paper, with their parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from congruence.papers.study import Kind
 
 __all__ = ["KINDS"]
 
-#: What class prototypes are made of when texts are measured: all templates (eq. 6), or the first alone, as the caption of table 2 says.
+#: Templates from which the class prototypes for evaluation are computed: all (eq. 6), or the first only, as the caption of table 2 says.
 _EVALUATED: dict[str, object] = {"evaluation_templates": "all"}
 
 _FITTED: dict[str, object] = {"fit": "image", "methods": ["orthogonal"]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from congruence.errors import InputError
@@ -34,13 +36,13 @@ def run_cycle(job: Job[Collection]) -> None:
             modality = fit_modality(job, collection, (a, b))
             what = {"data": collection.name, "pair": pair_name(collection, (a, b, a))}
             own = means(collection, (a, a), modality, anchor_rows(collection, modality))
-            home = view(heldout, (a, a), own)
-            add_references(job, what, home)
+            source_view = view(heldout, (a, a), own)
+            add_references(job, what, source_view)
             for seed in job.seeds:
-                there = _fit(job, collection, (a, b), modality, seed, 0)
-                back = _fit(job, collection, (b, a), modality, seed, 1)
-                found = measure(_chain(there, back), home, job.config.metrics)
-                job.results.add_all({**what, "series": "round trip"}, found)
+                forward = _fit(job, collection, (a, b), modality, seed, 0)
+                backward = _fit(job, collection, (b, a), modality, seed, 1)
+                scores = measure(_compose(forward, backward), source_view, job.config.metrics)
+                job.results.add_all({**what, "series": "round trip"}, scores)
                 job.tick()
 
 
@@ -61,22 +63,20 @@ def run_composition(job: Job[Collection]) -> None:
                 first = _fit(job, collection, (a, b), modality, seed, 0)
                 second = _fit(job, collection, (b, c), modality, seed, 1)
                 direct = _fit(job, collection, (a, c), modality, seed, 2)
-                for name, mapping in (("composed", _chain(first, second)), ("direct", direct)):
+                for name, mapping in (("composed", _compose(first, second)), ("direct", direct)):
                     job.results.add_all({**what, "series": name}, measure(mapping, ends, job.config.metrics))
                 job.tick()
 
 
-class _chain:
-    def __init__(self, first: ModalityMap, second: ModalityMap) -> None:
-        self._first, self._second = first, second
-
-    def __call__(self, modality: str, rows: np.ndarray) -> np.ndarray:
-        return self._second(modality, self._first(modality, rows))
+def _compose(first: ModalityMap, second: ModalityMap) -> Callable[[str, np.ndarray], np.ndarray]:
+    """Return the map that applies one map after the other."""
+    return lambda modality, rows: second(modality, first(modality, rows))
 
 
 def _fit(
-    job: Job[Collection], collection: Collection, pair: tuple[int, int], modality: str, seed: int, which: int
+    job: Job[Collection], collection: Collection, pair: tuple[int, int], modality: str, seed: int, number: int
 ) -> ModalityMap:
-    rng = np.random.default_rng([seed, 17, which])
+    """Fit the map with this number on its own random subset of the anchors."""
+    rng = np.random.default_rng([seed, 17, number])
     anchors = draw_subset(job, collection, modality, job["share"], rng)
     return fit_on(job, collection, pair, modality, anchors, seed=seed)[0]

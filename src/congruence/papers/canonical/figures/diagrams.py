@@ -26,32 +26,32 @@ def run_commuting(job: Job[Collection]) -> None:
     examples: list[Example] = []
     for collection, heldout, pair in usable(job):
         test = ~heldout.train
-        own, pictures = (side[test] for side in both_rows(heldout, pair, "image"))
-        ours, theirs = both_rows(heldout, pair, "text")
+        source_images, target_images = (side[test] for side in both_rows(heldout, pair, "image"))
+        source_texts, target_texts = both_rows(heldout, pair, "text")
         ids, labels = heldout.ids[test], heldout.labels[test]
         modality = fit_modality(job, collection, pair)
         what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
         for seed in job.seeds:
             anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 29]))
-            read = nearest(own, ours, 1)[:, 0]
-            used, at = np.unique(read, return_inverse=True)
+            read = nearest(source_images, source_texts, 1)[:, 0]
+            used, position = np.unique(read, return_inverse=True)
             for method in ("random", "orthogonal"):
                 mapping, _ = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
-                direct = nearest(unit_rows(mapping("image", own)), pictures, 5)
-                moved = nearest(unit_rows(mapping("text", ours[used])), theirs, 1)[:, 0][at]
-                mediated = nearest(theirs[moved], pictures, 5)
+                direct = nearest(unit_rows(mapping("image", source_images)), target_images, 5)
+                mapped = nearest(unit_rows(mapping("text", source_texts[used])), target_texts, 1)[:, 0][position]
+                mediated = nearest(target_texts[mapped], target_images, 5)
                 shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
-                found = (
+                values = (
                     ("overlap_at_5", "both paths", np.mean(shared)),
                     ("right_class_at_5", "direct", np.mean(labels[direct] == labels[:, None])),
                     ("right_class_at_5", "through texts", np.mean(labels[mediated] == labels[:, None])),
                     (
                         "same_text",
                         "through texts",
-                        np.mean(heldout.prompt_labels[moved] == heldout.prompt_labels[read]),
+                        np.mean(heldout.prompt_labels[mapped] == heldout.prompt_labels[read]),
                     ),
                 )
-                for metric, series, value in found:
+                for metric, series, value in values:
                     if method == "orthogonal":
                         line = {**what, "series": series, "metric": metric, "quantity": "after"}
                     elif (metric, series) != ("right_class_at_5", "through texts"):  # one control per metric
@@ -61,7 +61,7 @@ def run_commuting(job: Job[Collection]) -> None:
                     job.results.add(line, float(value))
             if seed == job.seeds[0]:
                 chance = {
-                    "overlap_at_5": direct.shape[1] / len(pictures),
+                    "overlap_at_5": direct.shape[1] / len(target_images),
                     "right_class_at_5": float(np.mean(labels[:, None] == labels[None])),
                 }
                 job.results.add_all(what, chance, "chance")
@@ -71,7 +71,7 @@ def run_commuting(job: Job[Collection]) -> None:
                 {
                     "query": item(heldout, str(ids[q])),
                     "read": heldout.texts[read[q]] if heldout.texts else "",
-                    "mapped_to": heldout.texts[moved[q]] if heldout.texts else "",
+                    "mapped_to": heldout.texts[mapped[q]] if heldout.texts else "",
                     "rows": {
                         "direct": [item(heldout, str(ids[k])) for k in direct[q]],
                         "through texts": [item(heldout, str(ids[k])) for k in mediated[q]],

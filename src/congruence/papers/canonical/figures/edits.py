@@ -50,7 +50,7 @@ def run_edits(job: Job[Collection]) -> None:
     for collection, heldout, pair in usable(job):
         _check_texts(job, heldout)
         test = ~heldout.train
-        own, pictures = (side[test] for side in both_rows(heldout, pair, "image"))
+        source_images, target_images = (side[test] for side in both_rows(heldout, pair, "image"))
         ids, labels = heldout.ids[test], heldout.labels[test]
         modality = fit_modality(job, collection, pair)
         what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
@@ -60,31 +60,32 @@ def run_edits(job: Job[Collection]) -> None:
             mapping, _ = fit_on(job, collection, pair, modality, anchors, seed=seed)
             most = min(job["swaps"], 100) if job.quick else job["swaps"]
             texts = (
-                _prompts(heldout, pair, own, most, rng)
+                _prompts(heldout, pair, source_images, most, rng)
                 if heldout.bank is None
-                else _captions(heldout, heldout.bank, pair, own, most, rng)
+                else _captions(heldout, heldout.bank, pair, source_images, most, rng)
             )
-            ours, theirs = texts.gallery
-            text = nearest(unit_rows(mapping("text", texts.edited[0])), theirs, 1)[:, 0]
-            direct = nearest(texts.edited[1], theirs, 1)[:, 0]
-            found = nearest(theirs[text], pictures, 5)
-            oracle = nearest(theirs[direct], pictures, 5)
-            alone = nearest(ours[nearest(texts.edited[0], ours, 1)[:, 0]], own, 5)
+            source_texts, target_texts = texts.gallery
+            mapped_text = nearest(unit_rows(mapping("text", texts.edited[0])), target_texts, 1)[:, 0]
+            target_text = nearest(texts.edited[1], target_texts, 1)[:, 0]
+            source_text = nearest(texts.edited[0], source_texts, 1)[:, 0]
+            mapped = nearest(target_texts[mapped_text], target_images, 5)
+            target = nearest(target_texts[target_text], target_images, 5)
+            source = nearest(source_texts[source_text], source_images, 5)
             wanted = texts.wanted
             values = [
-                ("edited_class_text", "mapped", np.mean(texts.gallery_labels[text] == wanted)),
-                ("edited_class_text", "target alone", np.mean(texts.gallery_labels[direct] == wanted)),
-                ("edited_class_image", "mapped", np.mean(labels[found[:, 0]] == wanted)),
-                ("edited_class_image", "target alone", np.mean(labels[oracle[:, 0]] == wanted)),
-                ("edited_class_image_at_5", "mapped", np.mean((labels[found] == wanted[:, None]).any(axis=1))),
-                ("edited_class_image_at_5", "target alone", np.mean((labels[oracle] == wanted[:, None]).any(axis=1))),
-                ("edited_class_image_at_5", "source alone", np.mean((labels[alone] == wanted[:, None]).any(axis=1))),
+                ("edited_class_text", "mapped", np.mean(texts.gallery_labels[mapped_text] == wanted)),
+                ("edited_class_text", "target alone", np.mean(texts.gallery_labels[target_text] == wanted)),
+                ("edited_class_image", "mapped", np.mean(labels[mapped[:, 0]] == wanted)),
+                ("edited_class_image", "target alone", np.mean(labels[target[:, 0]] == wanted)),
+                ("edited_class_image_at_5", "mapped", np.mean((labels[mapped] == wanted[:, None]).any(axis=1))),
+                ("edited_class_image_at_5", "target alone", np.mean((labels[target] == wanted[:, None]).any(axis=1))),
+                ("edited_class_image_at_5", "source alone", np.mean((labels[source] == wanted[:, None]).any(axis=1))),
             ]
             for metric, series, value in values:
                 job.results.add({**what, "series": series, "metric": metric, "quantity": "after"}, float(value))
-            turned, _ = fit_on(job, collection, pair, modality, anchors, "random", seed=seed)
-            job.results.add_all(what, _control(heldout, texts, turned, labels, pictures), "random_rotation")
-            for quantity, kept in _rest(heldout, texts, text).items():
+            random, _ = fit_on(job, collection, pair, modality, anchors, "random", seed=seed)
+            job.results.add_all(what, _control(heldout, texts, random, labels, target_images), "random_rotation")
+            for quantity, kept in _rest_kept(heldout, texts, mapped_text).items():
                 line = {**what, "series": "mapped"} if quantity == "after" else what
                 job.results.add({**line, "metric": "rest_kept", "quantity": quantity}, kept)
             job.tick()
@@ -94,29 +95,29 @@ def run_edits(job: Job[Collection]) -> None:
                     "query": item(heldout, str(ids[texts.queries[q]])),
                     "read": texts.gallery_words[texts.read[q]] if texts.gallery_words else "",
                     "mapped_to": texts.edited_words[q] if texts.edited_words else "",
-                    "rows": {"found": [item(heldout, str(ids[k])) for k in found[q]]},
+                    "rows": {"found": [item(heldout, str(ids[k])) for k in mapped[q]]},
                 }
             )
     job.extra["examples"] = examples
 
 
 def _control(
-    heldout: Collection, texts: _Texts, turned: ModalityMap, labels: np.ndarray, pictures: np.ndarray
+    heldout: Collection, texts: _Texts, mapping: ModalityMap, labels: np.ndarray, target_images: np.ndarray
 ) -> dict[str, float]:
     """Return the scores of a random rotation about the correct means."""
-    theirs, wanted = texts.gallery[1], texts.wanted
-    text = nearest(unit_rows(turned("text", texts.edited[0])), theirs, 1)[:, 0]
-    found = nearest(theirs[text], pictures, 5)
+    target_texts, wanted = texts.gallery[1], texts.wanted
+    text = nearest(unit_rows(mapping("text", texts.edited[0])), target_texts, 1)[:, 0]
+    images = nearest(target_texts[text], target_images, 5)
     return {
         "edited_class_text": float(np.mean(texts.gallery_labels[text] == wanted)),
-        "edited_class_image": float(np.mean(labels[found[:, 0]] == wanted)),
-        "edited_class_image_at_5": float(np.mean((labels[found] == wanted[:, None]).any(axis=1))),
-        "rest_kept": _rest(heldout, texts, text)["after"],
+        "edited_class_image": float(np.mean(labels[images[:, 0]] == wanted)),
+        "edited_class_image_at_5": float(np.mean((labels[images] == wanted[:, None]).any(axis=1))),
+        "rest_kept": _rest_kept(heldout, texts, text)["after"],
     }
 
 
 def _check_texts(job: Job[Collection], heldout: Collection) -> None:
-    """Reject data with one template per class and no captions: an edit would leave nothing to preserve."""
+    """Add a note on the texts that are edited. Raises InputError for data with one template per class and no captions, where an edit preserves nothing."""
     templates = len(np.unique(heldout.prompt_templates))
     named = ", ".join(f"{before} → {after}" for before, after in job["edits"].items())
     if heldout.bank is not None:
@@ -134,24 +135,24 @@ def _check_texts(job: Job[Collection], heldout: Collection) -> None:
 
 
 def _prompts(
-    heldout: Collection, pair: tuple[int, int], own: np.ndarray, most: int, rng: np.random.Generator
+    heldout: Collection, pair: tuple[int, int], images: np.ndarray, most: int, rng: np.random.Generator
 ) -> _Texts:
     """Find the class prompt nearest to each image, and replace its class by a random one."""
-    ours, theirs = both_rows(heldout, pair, "text")
-    queries = rng.choice(len(own), min(most, len(own)), replace=False)
-    read = nearest(own[queries], ours, 1)[:, 0]
+    source_texts, target_texts = both_rows(heldout, pair, "text")
+    queries = rng.choice(len(images), min(most, len(images)), replace=False)
+    read = nearest(images[queries], source_texts, 1)[:, 0]
     edited = np.empty(len(read), dtype=int)
     for q, row in enumerate(read.tolist()):
         same = heldout.prompt_templates == heldout.prompt_templates[row]
         other = np.flatnonzero(same & (heldout.prompt_labels != heldout.prompt_labels[row]))
         edited[q] = rng.choice(other) if len(other) else row
     return _Texts(
-        (ours, theirs),
+        (source_texts, target_texts),
         heldout.texts,
         heldout.prompt_labels,
         queries,
         read,
-        (ours[edited], theirs[edited]),
+        (source_texts[edited], target_texts[edited]),
         [heldout.texts[k] for k in edited] if heldout.texts else [],
         heldout.prompt_labels[edited],
         (heldout.prompt_templates[edited], heldout.prompt_templates),
@@ -159,23 +160,28 @@ def _prompts(
 
 
 def _captions(
-    heldout: Collection, bank: CaptionBank, pair: tuple[int, int], own: np.ndarray, most: int, rng: np.random.Generator
+    heldout: Collection,
+    bank: CaptionBank,
+    pair: tuple[int, int],
+    images: np.ndarray,
+    most: int,
+    rng: np.random.Generator,
 ) -> _Texts:
     """Find the caption nearest to each image, and keep the images whose caption has an edited version."""
-    ours, theirs = (bank.vectors[k] for k in pair)
+    source_texts, target_texts = (bank.vectors[k] for k in pair)
     version = np.full(len(bank.texts), -1)
     version[bank.origin[::-1]] = np.arange(len(bank.origin))[::-1]  # the first edited version of each caption
-    read = nearest(own, ours, 1)[:, 0]
+    read = nearest(images, source_texts, 1)[:, 0]
     editable = np.flatnonzero(version[read] >= 0)
     if not len(editable):
         raise InputError(
-            f"Got no image of {heldout.name} whose nearest caption names a class to be replaced, among {len(own)} test images; expected at least one. "
+            f"Got no image of {heldout.name} whose nearest caption names a class to be replaced, among {len(images)} test images; expected at least one. "
             "Pass captions=… of these images, or other edits=…."
         )
     queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))
     edited = version[read[queries]]
     return _Texts(
-        (ours, theirs),
+        (source_texts, target_texts),
         bank.texts,
         bank.labels,
         queries,
@@ -186,21 +192,21 @@ def _captions(
     )
 
 
-def _rest(heldout: Collection, texts: _Texts, text: np.ndarray) -> dict[str, float]:
+def _rest_kept(heldout: Collection, texts: _Texts, text: np.ndarray) -> dict[str, float]:
     """Return how much of the text apart from the class is preserved: the template, or the share of the caption's other words.
 
-    ``chance`` is the expected value for a random text of the edited class.
+    ``after`` is the value for the gallery texts with indices ``text``, ``chance`` the expected value for a random text of the edited class.
     """
     if texts.templates is not None:
-        asked, every = texts.templates
+        edited, gallery = texts.templates
         labels = texts.gallery_labels
-        same = [np.mean(every[labels == w] == t) for w, t in zip(texts.wanted, asked, strict=True)]
-        return {"after": float(np.mean(every[text] == asked)), "chance": float(np.mean(same))}
+        same = [np.mean(gallery[labels == w] == t) for w, t in zip(texts.wanted, edited, strict=True)]
+        return {"after": float(np.mean(gallery[text] == edited)), "chance": float(np.mean(same))}
     words = texts.gallery_words
     kept = shared_words(texts.edited_words, [words[k] for k in text], heldout.classes)
     by_chance = []
-    for own, wanted in zip(texts.edited_words, texts.wanted.tolist(), strict=True):
+    for caption, wanted in zip(texts.edited_words, texts.wanted.tolist(), strict=True):
         others = [words[k] for k in np.flatnonzero(texts.gallery_labels == wanted)]
-        by_chance.append(np.mean(shared_words([own] * len(others), others, heldout.classes)) if others else np.nan)
+        by_chance.append(np.mean(shared_words([caption] * len(others), others, heldout.classes)) if others else np.nan)
     out = {"after": kept, "chance": np.array(by_chance)}
     return {quantity: float(np.nanmean(values)) for quantity, values in out.items() if not np.isnan(values).all()}

@@ -26,19 +26,19 @@ def run(job: Job[Collection]) -> None:
                 for seed in job.seeds:
                     chosen = np.sort(np.random.default_rng([seed, n]).choice(pool, n, replace=False))
                     anchors = anchor_rows(collection, modality, chosen)
-                    known = chosen if job["means"] == "seen" else np.arange(k)
+                    mean_classes = chosen if job["means"] == "seen" else np.arange(k)
                     parts = {"seen": chosen, "unseen": _unseen(collection, chosen)}
                     for method in job["methods"]:
                         mapping, centers = fit_on(
-                            job, collection, pair, modality, anchors, method, classes=known, seed=seed
+                            job, collection, pair, modality, anchors, method, classes=mean_classes, seed=seed
                         )
-                        for part, asked in parts.items():
+                        for part, classes in parts.items():
                             what = {"data": collection.name, "pair": pair_name(collection, pair), "part": part, "x": n}
-                            if not len(asked):
+                            if not len(classes):
                                 continue
-                            part_view = view(collection, pair, centers, classes=asked, every_image=modality == "text")
-                            found = measure(mapping, part_view, job.config.metrics)
-                            job.results.add_all({**what, "series": method}, found)
+                            part_view = view(collection, pair, centers, classes=classes, every_image=modality == "text")
+                            scores = measure(mapping, part_view, job.config.metrics)
+                            job.results.add_all({**what, "series": method}, scores)
                             if method == job["methods"][0]:
                                 add_references(job, what, part_view)
                     job.tick()
@@ -46,10 +46,10 @@ def run(job: Job[Collection]) -> None:
 
 def _unseen(collection: Collection, chosen: np.ndarray) -> np.ndarray:
     """Return the evaluated classes that were not fitted on; if the data hold classes out, these are the same for every N."""
-    every = np.arange(len(collection.classes))
-    return np.setdiff1d(every[collection.heldout_classes], chosen)
+    return np.setdiff1d(np.flatnonzero(collection.heldout_classes), chosen)
 
 
 def _steps(job: Job[Collection], collection: Collection, most: int) -> list[int]:
+    """Return the numbers of classes to fit on, below ``most``."""
     steps = sorted({n for n in (collection.steps or job["classes"]) if n < most})
     return steps[:: max(1, len(steps) // 3)] if job.quick else steps

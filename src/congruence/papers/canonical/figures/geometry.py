@@ -58,7 +58,7 @@ def run_gap(job: Job[Collection]) -> None:
                     key = {**what, "series": series, "x": step, "metric": "zero_shot", "quantity": "after"}
                     job.results.add(key, accuracy)
             # Each image is plotted together with the text of its class.
-            chosen = _some(len(images), job["points"], job.seeds[0])
+            chosen = _sample(len(images), job["points"], job.seeds[0])
             clouds.append(
                 {
                     "title": f"{heldout.name}: {model.name}",
@@ -75,7 +75,7 @@ def run_gap(job: Job[Collection]) -> None:
 
 def run_kernels(job: Job[Collection]) -> None:
     """Compare the image–text similarity kernels of two models, and their image and text kernels."""
-    pictures: list[Kernel] = []
+    kernels: list[Kernel] = []
     for collection in job.data:
         heldout = test_part(collection)
         test = np.flatnonzero(~heldout.train)
@@ -87,37 +87,37 @@ def run_kernels(job: Job[Collection]) -> None:
             if fa is None or fb is None or ga is None or gb is None:
                 job.add_note(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
                 continue
-            rows = test[_some(len(test), 2_000, job.seeds[0])]
+            rows = test[_sample(len(test), 2_000, job.seeds[0])]
             fa, fb = fa[rows], fb[rows]
-            ours, theirs = fa @ ga.T, fb @ gb.T
+            kernel_a, kernel_b = fa @ ga.T, fb @ gb.T
             what = {"data": heldout.name, "pair": pair_name(heldout, pair), "quantity": "value"}
             numbers = {
-                "kernel_correlation": float(np.corrcoef(ours.ravel(), theirs.ravel())[0, 1]),
+                "kernel_correlation": float(np.corrcoef(kernel_a.ravel(), kernel_b.ravel())[0, 1]),
                 "kernel_cka": float(cross_kernel_cka(fa, ga, fb, gb)),
-                "kernel_rms_difference": float(np.sqrt(np.mean((ours - theirs) ** 2))),
+                "kernel_rms_difference": float(np.sqrt(np.mean((kernel_a - kernel_b) ** 2))),
                 "image_cka": float(linear_cka(fa, fb)),
                 "text_cka": float(linear_cka(ga, gb)),
             }
             if fa.shape[1] == fb.shape[1]:
                 # The paper's unimodal kernel ⟨f(x), f̃(x′)⟩ compares vectors of different models, so it depends on their coordinates.
-                inside, across = fa @ fa.T, fa @ fb.T
-                numbers["cross_model_correlation"] = float(np.corrcoef(inside.ravel(), across.ravel())[0, 1])
+                within, across = fa @ fa.T, fa @ fb.T
+                numbers["cross_model_correlation"] = float(np.corrcoef(within.ravel(), across.ravel())[0, 1])
             for metric, value in numbers.items():
                 job.results.add({**what, "metric": metric}, value)
             same = heldout.labels[rows][:, None] == np.arange(len(heldout.classes))[None]
-            pictures.append(
+            kernels.append(
                 {
                     "title": f"{heldout.name}: {pair_name(heldout, pair)}",
-                    "matched": _sample_points(ours[same], theirs[same], job["points"], job.seeds[0]),
-                    "other": _sample_points(ours[~same], theirs[~same], 3 * job["points"], job.seeds[0]),
+                    "matched": _sample_points(kernel_a[same], kernel_b[same], job["points"], job.seeds[0]),
+                    "other": _sample_points(kernel_a[~same], kernel_b[~same], 3 * job["points"], job.seeds[0]),
                 }
             )
             job.tick()
-    if not pictures:
+    if not kernels:
         raise InputError(
             "Got no pair with images and texts of both models; expected at least one. Pass a collection with such a pair."
         )
-    job.extra["kernels"] = pictures
+    job.extra["kernels"] = kernels
 
 
 def run_clouds(job: Job[Collection]) -> None:
@@ -134,8 +134,8 @@ def run_clouds(job: Job[Collection]) -> None:
             for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
                 anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 19]))
                 mapping, centers = fit_on(job, collection, pair, modality, anchors, seed=seed)
-                found = measure(mapping, view(heldout, pair, centers), job.config.metrics)
-                job.results.add_all({**what, "series": "orthogonal"}, found)
+                scores = measure(mapping, view(heldout, pair, centers), job.config.metrics)
+                job.results.add_all({**what, "series": "orthogonal"}, scores)
                 job.tick()
             clouds += _before_after(heldout, pair, mapping, job["points"], job.seeds[0])
     job.extra["clouds"] = clouds
@@ -144,9 +144,10 @@ def run_clouds(job: Job[Collection]) -> None:
 def _before_after(
     heldout: Collection, pair: tuple[int, int], mapping: ModalityMap, points: int, seed: int
 ) -> list[Cloud]:
+    """Return the projections of both models before and after mapping; before mapping only if the models have the same width."""
     (a, b), (ta, tb) = [heldout.models[k].images for k in pair], [heldout.prototypes[k] for k in pair]
-    raw: dict[str, np.ndarray] = {}
-    moved: dict[str, np.ndarray] = {}
+    before: dict[str, np.ndarray] = {}
+    after: dict[str, np.ndarray] = {}
     test = ~heldout.train
     for modality, (source, target) in {
         "image": (None if a is None else a[test], None if b is None else b[test]),
@@ -154,12 +155,12 @@ def _before_after(
     }.items():
         if source is None or target is None:
             continue
-        chosen = _some(len(source), points, seed)
-        raw[f"source {modality}"], raw[f"target {modality}"] = source[chosen], target[chosen]
-        moved[f"source {modality}"] = unit_rows(mapping(modality, source[chosen]))
-        moved[f"target {modality}"] = target[chosen]
+        chosen = _sample(len(source), points, seed)
+        before[f"source {modality}"], before[f"target {modality}"] = source[chosen], target[chosen]
+        after[f"source {modality}"] = unit_rows(mapping(modality, source[chosen]))
+        after[f"target {modality}"] = target[chosen]
     out: list[Cloud] = []
-    for when, rows in (("before", raw), ("after", moved)):
+    for when, rows in (("before", before), ("after", after)):
         if len({side.shape[1] for side in rows.values()}) == 1:
             out.append(
                 {"title": f"{pair_name(heldout, pair)}, {when}", "points": _project(list(rows.values()), list(rows))}
@@ -175,10 +176,12 @@ def _project(sides: list[np.ndarray], names: list[str]) -> dict[str, list[list[f
     return {name: ((side - center) @ directions).round(4).tolist() for name, side in zip(names, sides, strict=True)}
 
 
-def _some(n: int, most: int, seed: int) -> np.ndarray:
+def _sample(n: int, most: int, seed: int) -> np.ndarray:
+    """Return at most ``most`` of n indices, drawn at random and sorted."""
     return np.arange(n) if n <= most else np.sort(np.random.default_rng([seed, 23]).choice(n, most, replace=False))
 
 
 def _sample_points(a: np.ndarray, b: np.ndarray, most: int, seed: int) -> list[list[float]]:
-    chosen = _some(len(a), most, seed)
+    """Return at most ``most`` pairs of values, rounded."""
+    chosen = _sample(len(a), most, seed)
     return np.stack([a[chosen], b[chosen]], axis=1).round(4).tolist()

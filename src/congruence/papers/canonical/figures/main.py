@@ -47,8 +47,8 @@ def run(job: Job[Collection]) -> None:
                     if number and fitted_once(modality, method):
                         continue
                     mapping, centers = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
-                    found = measure(mapping, view(heldout, pair, centers), job.config.metrics)
-                    job.results.add_all({**what, "series": method}, found)
+                    scores = measure(mapping, view(heldout, pair, centers), job.config.metrics)
+                    job.results.add_all({**what, "series": method}, scores)
                 if job["fit"] == "text":
                     _fit_on_images(job, collection, pair, what, seed)
                 job.tick()
@@ -62,5 +62,5 @@ def _fit_on_images(
         return
     anchors = draw_anchors(job, collection, "image", job["share"], np.random.default_rng([seed, 11]))
     mapping, centers = fit_on(job, collection, pair, "image", anchors, seed=seed)
-    found = measure(mapping, view(test_part(collection), pair, centers), job.config.metrics)
-    job.results.add_all({**what, "series": "orthogonal, fitted on images"}, found)
+    scores = measure(mapping, view(test_part(collection), pair, centers), job.config.metrics)
+    job.results.add_all({**what, "series": "orthogonal, fitted on images"}, scores)

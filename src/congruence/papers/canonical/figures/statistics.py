@@ -30,8 +30,8 @@ def run_templates(job: Job[Collection]) -> None:
     listed = {}
     for collection in job.data:
         first = np.flatnonzero(collection.prompt_labels == 0)
-        numbers = len(np.unique(collection.prompt_templates))
-        job.results.add({"data": collection.name, "metric": "templates", "quantity": "count"}, numbers)
+        count = len(np.unique(collection.prompt_templates))
+        job.results.add({"data": collection.name, "metric": "templates", "quantity": "count"}, count)
         listed[collection.name] = [collection.texts[k] for k in first.tolist()] if collection.texts else []
         job.tick()
     job.extra["templates"] = listed

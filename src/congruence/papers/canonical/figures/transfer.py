@@ -29,24 +29,24 @@ RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the 
 
 
 def run(job: Job[Collection]) -> None:
-    """Fit on each data set and evaluate on each, its own included."""
+    """Fit on each data set and evaluate on both."""
     for first, second in _couples(job.data):
         for pair in first.pairs:
-            for home in (first, second):
-                modality = fit_modality(job, home, pair)
+            for fitted in (first, second):
+                modality = fit_modality(job, fitted, pair)
                 for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
-                    anchors = draw_anchors(job, home, modality, job["share"], np.random.default_rng([seed, 13]))
-                    for away in (first, second):
-                        _measure(job, home, away, pair, modality, anchors, seed)
+                    anchors = draw_anchors(job, fitted, modality, job["share"], np.random.default_rng([seed, 13]))
+                    for evaluated in (first, second):
+                        _measure(job, fitted, evaluated, pair, modality, anchors, seed)
                     job.tick()
-            for away in (first, second):
-                centers = means(away, pair, modality, anchor_rows(away, modality))
-                what = {"data": away.name, "pair": pair_name(away, pair)}
-                add_references(job, what, view(test_part(away), pair, centers))
+            for evaluated in (first, second):
+                centers = means(evaluated, pair, modality, anchor_rows(evaluated, modality))
+                what = {"data": evaluated.name, "pair": pair_name(evaluated, pair)}
+                add_references(job, what, view(test_part(evaluated), pair, centers))
 
 
 def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
-    """Return pairs of data sets: those with the same models, or the two groups of classes if there is only one."""
+    """Return pairs of data sets with the same models, or the two groups of classes if there is only one data set. Raises InputError for three or more."""
     couples = []
     by_models: dict[tuple[str, ...], list[Collection]] = {}
     for collection in collections:
@@ -63,28 +63,29 @@ def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection
 
 def _measure(
     job: Job[Collection],
-    home: Collection,
-    away: Collection,
+    fitted: Collection,
+    evaluated: Collection,
     pair: tuple[int, int],
     modality: str,
     anchors: np.ndarray,
     seed: int,
 ) -> None:
-    there = means(away, pair, modality, anchor_rows(away, modality))
+    """Add the scores on one data set of a map fitted on another or the same, with each of the configured means."""
+    evaluated_means = means(evaluated, pair, modality, anchor_rows(evaluated, modality))
     for which in job["means"]:
-        if home is away and which != job["means"][0]:
+        if fitted is evaluated and which != job["means"][0]:
             continue
-        if which == "evaluated" and home is not away:
-            source, target = both_rows(home, pair, modality)
-            mapping = fit_modality_map("orthogonal", source[anchors], target[anchors], there, seed=seed)
-            centers = there
+        if which == "evaluated" and fitted is not evaluated:
+            source, target = both_rows(fitted, pair, modality)
+            mapping = fit_modality_map("orthogonal", source[anchors], target[anchors], evaluated_means, seed=seed)
+            centers = evaluated_means
         else:
-            mapping, centers = fit_on(job, home, pair, modality, anchors, seed=seed)
+            mapping, centers = fit_on(job, fitted, pair, modality, anchors, seed=seed)
         what = {
-            "data": away.name,
-            "pair": pair_name(away, pair),
-            "series": f"fitted on {home.name}",
-            "part": "in domain" if home is away else f"means of the data {which}",
+            "data": evaluated.name,
+            "pair": pair_name(evaluated, pair),
+            "series": f"fitted on {fitted.name}",
+            "part": "in domain" if fitted is evaluated else f"means of the data {which}",
         }
-        found = measure(mapping, view(test_part(away), pair, centers), job.config.metrics)
-        job.results.add_all(what, found)
+        scores = measure(mapping, view(test_part(evaluated), pair, centers), job.config.metrics)
+        job.results.add_all(what, scores)

@@ -1,4 +1,4 @@
-"""The kinds of figure and table of JAM, and the table that names them."""
+"""The kinds of figures and tables of JAM, with their parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from congruence.papers.study import Kind
 
 __all__ = ["KINDS"]
 
-#: Parts; 0 or nothing leaves them to the data.
+#: Parameters of most kinds; a number of items that is 0 or an empty value is chosen for the data.
 _PARTS: dict[str, object] = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
 
 KINDS: dict[str, Kind] = {

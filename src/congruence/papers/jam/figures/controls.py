@@ -34,8 +34,8 @@ def run_controls(job: Job[JAMData]) -> None:
                                 "series": BASELINES[method],
                                 "part": CONTROLS[control],
                             }
-                            values = fitted.measure(parts.items, parts.test, seed)[task]
-                            _add(job, {**line, "pair": in_task(task, pair_name(data, encoders))}, values)
+                            scores = fitted.measure(parts.items, parts.test, seed)[task]
+                            job.add_scores({**line, "pair": in_task(task, pair_name(data, encoders))}, scores)
                         job.tick()
 
 
@@ -45,7 +45,7 @@ def run_transfer(job: Job[JAMData]) -> None:
         for seed in job.seeds:
             for encoders in data.encoders:
                 for method in job["methods"]:
-                    found = measure_transfer(
+                    transferred = measure_transfer(
                         data,
                         method,
                         seed,
@@ -53,18 +53,12 @@ def run_transfer(job: Job[JAMData]) -> None:
                         training=training(job, data),
                         most=limits(job, data),
                     )
-                    for one in found:
+                    for recall in transferred:
                         line = {
                             "data": data.name,
-                            "pair": in_task(one.task, pair_name(data, encoders)),
+                            "pair": in_task(recall.task, pair_name(data, encoders)),
                             "series": BASELINES[method],
-                            "part": f"fitted on {one.fitted_on}",
+                            "part": f"fitted on {recall.fitted_on}",
                         }
-                        _add(job, line, {"binary_recall": one.binary, "five_way_recall": one.choice})
+                        job.add_scores(line, {"binary_recall": recall.binary, "five_way_recall": recall.choice})
                 job.tick()
-
-
-def _add(job: Job[JAMData], line: dict[str, Any], values: dict[str, float]) -> None:
-    for metric, value in values.items():
-        if metric in job.config.metrics:
-            job.results.add({**line, "metric": metric, "quantity": "after"}, value)

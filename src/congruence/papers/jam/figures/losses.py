@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence.errors import InputError, TooFewAnchorsError
+from congruence.errors import TooFewAnchorsError
 from congruence.papers.jam.baselines import BASELINES, fit_baseline
 from congruence.papers.jam.controls import dual_as_encoders
 from congruence.papers.jam.data import LAYERS, JAMData
 from congruence.papers.jam.fitted import fit_method
 from congruence.papers.jam.item_tests import ItemPairs, record_item_tests
 from congruence.papers.jam.metrics import measure_recall
-from congruence.papers.jam.protocol import in_task, limits, pair_name, record_order, record_run, split, tasks, training
+from congruence.papers.jam.protocol import (
+    check_layers,
+    in_task,
+    limits,
+    pair_name,
+    record_order,
+    record_run,
+    split,
+    tasks,
+    training,
+)
 from congruence.papers.job import Job
 
 __all__ = ["run_layers", "run_losses", "run_pairs"]
@@ -29,12 +39,12 @@ def run_losses(job: Job[JAMData]) -> None:
                         line = {"data": data.name, "pair": pair_name(data, encoders), "series": BASELINES[method]}
                         fitted = fit_method(method, parts, training(job, data), seed)
                         what = {**line, "task": task, "seed": seed}
-                        more = {} if fitted.mapping is None else record_run(job, what, fitted.mapping)
-                        _add(job, line, fitted.measure(parts.items, parts.test, seed), more, task)
-                        right = fitted.outcomes(parts.items, parts.test, seed)
-                        if right is not None:
+                        at_best = {} if fitted.mapping is None else record_run(job, what, fitted.mapping)
+                        _add(job, line, fitted.measure(parts.items, parts.test, seed), at_best, task)
+                        outcomes = fitted.outcomes(parts.items, parts.test, seed)
+                        if outcomes is not None:
                             where = (data.name, in_task(task, line["pair"]))
-                            pairs.add(where, line["series"], seed, parts.items, right)
+                            pairs.add(where, line["series"], seed, parts.items, outcomes)
                         job.tick()
                 _add_dual_encoders(job, data, task, seed)
     record_order(job)
@@ -59,24 +69,21 @@ def run_pairs(job: Job[JAMData]) -> None:
                             fitted = fit_method(method, parts, training(job, data), seed)
                             line = {"data": data.name, "pair": name, "series": BASELINES[method], "part": name, "x": n}
                             _add(job, line, fitted.measure(parts.items, parts.test, seed), {}, task)
-                            right = fitted.outcomes(parts.items, parts.test, seed)
-                            if right is not None:
+                            outcomes = fitted.outcomes(parts.items, parts.test, seed)
+                            if outcomes is not None:
                                 where = (data.name, in_task(task, f"{name}, {n} pairs"))
-                                pairs.add(where, line["series"], seed, parts.items, right)
+                                pairs.add(where, line["series"], seed, parts.items, outcomes)
                     job.tick()
     # One panel per pair of encoders.
-    named = dict.fromkeys(pair_name(data, encoders) for data in job.data for encoders in data.encoders)
-    job.extra["axes"] = [[name, f"pairs trained on ({name})"] for name in named]
+    names = dict.fromkeys(pair_name(data, encoders) for data in job.data for encoders in data.encoders)
+    job.extra["axes"] = [[name, f"pairs trained on ({name})"] for name in names]
     record_item_tests(job, pairs, every=True)
 
 
 def run_layers(job: Job[JAMData]) -> None:
     """Train with the Spread loss and a linear α schedule, on early, middle and late layers (figures 4 and 5)."""
     for data in job.data:
-        if data.layers != LAYERS:
-            raise InputError(
-                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Run congruence embed with --layer all."
-            )
+        check_layers(data)
         for task in tasks(job, data):
             for layer in LAYERS:
                 for seed in job.seeds:
@@ -85,20 +92,17 @@ def run_layers(job: Job[JAMData]) -> None:
                         options = {**training(job, data), "spread_mix": tuple(job["spread_mix"])}
                         mapping = fit_baseline("spread", parts, options, seed)
                         line = {"data": data.name, "pair": pair_name(data, encoders), "series": layer}
-                        more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
-                        _add(job, line, measure_recall(mapping, parts.items, parts.test, seed), more, task)
+                        at_best = record_run(job, {**line, "task": task, "seed": seed}, mapping)
+                        _add(job, line, measure_recall(mapping, parts.items, parts.test, seed), at_best, task)
                         job.tick()
 
 
 def _add(
-    job: Job[JAMData], line: dict[str, Any], found: dict[str, dict[str, float]], more: dict[str, float], task: str
+    job: Job[JAMData], line: dict[str, Any], recalls: dict[str, dict[str, float]], at_best: dict[str, float], task: str
 ) -> None:
     """Add the metrics of a task and its parts to the results; the pair is prefixed by the task, so that a figure has one group of bars per task."""
-    for part, values in found.items():
-        what = {**line, "pair": in_task(part, line["pair"])}
-        for metric, value in {**values, **(more if part == task else {})}.items():
-            if metric in job.config.metrics:
-                job.results.add({**what, "metric": metric, "quantity": "after"}, value)
+    for part, recall in recalls.items():
+        job.add_scores({**line, "pair": in_task(part, line["pair"])}, {**recall, **(at_best if part == task else {})})
 
 
 def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
@@ -107,11 +111,11 @@ def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -
         return
     rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
     for name, (V, P, N) in data.dual.items():
-        found = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
-        _add(job, {"data": data.name, "pair": "dual encoders", "series": name}, found, {}, task)
         line = {"data": data.name, "pair": "dual encoders"}
+        recalls = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
+        _add(job, {**line, "series": name}, recalls, {}, task)
         for method in job["dual_methods"]:
             parts = split(job, dual_as_encoders(data, name), task, seed, (name, name))
             mapping = fit_baseline(method, parts, training(job, data), seed)
-            found = measure_recall(mapping, parts.items, parts.test, seed)
-            _add(job, {**line, "series": f"{name}, {BASELINES[method]} on its towers"}, found, {}, task)
+            recalls = measure_recall(mapping, parts.items, parts.test, seed)
+            _add(job, {**line, "series": f"{name}, {BASELINES[method]} on its towers"}, recalls, {}, task)

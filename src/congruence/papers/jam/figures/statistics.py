@@ -21,7 +21,7 @@ __all__ = ["cases", "measure_statistics", "run_sizes", "run_statistics"]
 RESAMPLED = "the images, and one item of each"
 
 #: Number of components for CCA and for the other measures, and number of neighbors, as in the paper.
-CCA_RANK, RANK, NEIGHBOURS = 50, 10, 10
+CCA_RANK, RANK, NEIGHBORS = 50, 10, 10
 _QUICK_ROWS = 120
 
 
@@ -52,25 +52,25 @@ def cases(
     cases = {"match": (V, P), "hard non-match": (V, N), "easy: captions of other images": (V, np.roll(P, 1, axis=0))}
     for encoder, case in zip(encoders, ("easy: noise for images", "easy: other texts"), strict=True):
         if encoder in data.unrelated:
-            strange = rng.permutation(data.unrelated[encoder])[: len(own)]
-            n = len(strange)
-            cases[case] = (strange, P[:n]) if encoder == encoders[0] else (V[:n], strange)
+            unrelated = rng.permutation(data.unrelated[encoder])[: len(own)]
+            n = len(unrelated)
+            cases[case] = (unrelated, P[:n]) if encoder == encoders[0] else (V[:n], unrelated)
     return cases
 
 
-def measure_statistics(V: np.ndarray, T: np.ndarray, wanted: list[str]) -> dict[str, float]:
+def measure_statistics(V: np.ndarray, T: np.ndarray, metrics: list[str]) -> dict[str, float]:
     """Return the requested similarity measures of paired rows, computed as in the paper."""
     V, T = (rows.astype(np.float64) for rows in (V, T))
     A, B = _leading(V), _leading(T)
-    every: dict[str, Callable[[], SupportsFloat]] = {
+    measures: dict[str, Callable[[], SupportsFloat]] = {
         "cca_linear": lambda: cca(V, T, components="first", rank=CCA_RANK),
         "cca_kernel": lambda: cca(V, T, components="first", rank=CCA_RANK, reduce="kernel"),
         "cka_linear": lambda: linear_cka(A, B, estimator="biased"),
         "cka_rbf": lambda: rbf_cka(A, B, estimator="biased"),
         "svcca": lambda: svcca(V, T, keep=RANK),
-        "cknna": lambda: cknna(A, B, NEIGHBOURS, definition="jam"),
+        "cknna": lambda: cknna(A, B, NEIGHBORS, definition="jam"),
     }
-    return {name: float(measure()) for name, measure in every.items() if name in wanted}
+    return {name: float(measure()) for name, measure in measures.items() if name in metrics}
 
 
 def _leading(rows: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from congruence.evaluation.pareto import pareto_front
 from congruence.papers.jam.baselines import BASELINES, fit_baseline
 from congruence.papers.jam.data import LAYERS, JAMData, JAMParts
 from congruence.papers.jam.metrics import measure_recall
-from congruence.papers.jam.protocol import in_task, pair_name, split, tasks, training
+from congruence.papers.jam.protocol import check_layers, in_task, pair_name, split, tasks, training
 from congruence.papers.job import Job
 from congruence.plotting.data import LinesPanel, Series
 
@@ -26,7 +26,7 @@ Span: TypeAlias = tuple[float, float]
 
 def run_reconstruction(job: Job[JAMData]) -> None:
     """Train with each reconstruction weight, and mark the weights on the Pareto front of reconstruction error and recall."""
-    means: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
+    draws: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
     for data in job.data:
         for task in tasks(job, data):
             for seed in job.seeds:
@@ -42,22 +42,20 @@ def run_reconstruction(job: Job[JAMData]) -> None:
                             }
                             pair = in_task(task, pair_name(data, encoders))
                             # A schedule is a series of its own, placed at its mean weight: no constant weight is equivalent to it.
-                            falls = f", λ {_named(weight)}" * (weight[0] != weight[1])
+                            schedule = f", λ {_named(weight)}" * (weight[0] != weight[1])
                             line = {
                                 "data": data.name,
                                 "pair": pair,
-                                "series": BASELINES[method] + falls,
+                                "series": BASELINES[method] + schedule,
                                 "x": sum(weight) / 2,
                             }
-                            for metric, value in values.items():
-                                if metric in job.config.metrics:
-                                    job.results.add({**line, "metric": metric, "quantity": "after"}, value)
+                            job.add_scores(line, values)
                             error = (values["image_error"] + values["text_error"]) / 2
-                            drawn = means.setdefault((data.name, pair, BASELINES[method]), {})
-                            drawn.setdefault(weight, []).append([error, values[_GAIN]])
+                            by_weight = draws.setdefault((data.name, pair, BASELINES[method]), {})
+                            by_weight.setdefault(weight, []).append([error, values[_GAIN]])
                     job.tick()
     job.extra["axes"] = [[None, "weight of the reconstruction, λ"]]
-    job.extra["curves"] = [_pareto(job, key, points) for key, points in means.items()]
+    job.extra["curves"] = [_pareto(job, key, points) for key, points in draws.items()]
 
 
 def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
@@ -85,12 +83,12 @@ def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
         )
     V, P, _ = parts.test
     out = {}
-    for name, again, rows, seen in (
+    for name, reconstructed, rows, train in (
         ("image_error", mapping.reconstruct(V), V, parts.train.source),
         ("text_error", mapping.reconstruct_target(P), P, parts.train.target),  # type: ignore[attr-defined]
     ):
         A = np.asarray(rows, np.float64)
-        out[name] = float(np.sum((again - A) ** 2) / np.sum((A - seen.mean(axis=0, dtype=np.float64)) ** 2))
+        out[name] = float(np.sum((reconstructed - A) ** 2) / np.sum((A - train.mean(axis=0, dtype=np.float64)) ** 2))
     return out
 
 
@@ -107,7 +105,7 @@ def _named(weight: Span) -> str:
 
 def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> LinesPanel:
     """Return a panel of recall against reconstruction error, with the Pareto front as a separate series, and record which weights are on the front."""
-    mean = np.array([np.mean(found, axis=0) for found in points.values()])
+    mean = np.array([np.mean(values, axis=0) for values in points.values()])
     front = pareto_front(mean[:, 0], mean[:, 1])
     weights = list(points)
     job.extra.setdefault("fronts", []).append(
@@ -119,8 +117,8 @@ def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, lis
             "on_front": front.tolist(),
         }
     )
-    named = ", ".join(_named(weight) for weight, on in zip(weights, front, strict=True) if on)
-    job.add_note(f"{key[1]}, {key[2]}: λ = {named} on the Pareto front of reconstruction error and 5-way recall.")
+    on_front = ", ".join(_named(weight) for weight, on in zip(weights, front, strict=True) if on)
+    job.add_note(f"{key[1]}, {key[2]}: λ = {on_front} on the Pareto front of reconstruction error and 5-way recall.")
     series: list[Series] = []
     for name, on, color in (("on the Pareto front", front, "series-0"), ("dominated", ~front, "before")):
         order = [k for k in np.argsort(mean[:, 0]) if on[k]]
@@ -148,27 +146,21 @@ def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, lis
 def run_layer_pairs(job: Job[JAMData]) -> None:
     """Train on every combination of a layer of the image encoder and a layer of the text encoder."""
     for data in job.data:
-        if data.layers != LAYERS:
-            raise InputError(
-                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Run congruence embed with --layer all."
-            )
+        check_layers(data)
         for task in tasks(job, data):
             for seed in job.seeds:
                 for encoders in data.encoders:
-                    for seen_by in LAYERS:
-                        for read_by in LAYERS:
-                            parts = split(job, data, task, seed, encoders, (seen_by, read_by))
+                    for image_layer in LAYERS:
+                        for text_layer in LAYERS:
+                            parts = split(job, data, task, seed, encoders, (image_layer, text_layer))
                             for method in job["methods"]:
                                 mapping = fit_baseline(method, parts, training(job, data), seed)
-                                values = measure_recall(mapping, parts.items, parts.test, seed)[task]
-                                encoder = f"{pair_name(data, encoders)}, " * (len(data.encoders) > 1)
+                                pair = f"{pair_name(data, encoders)}, " * (len(data.encoders) > 1)
                                 line: dict[str, Any] = {
                                     "data": data.name,
-                                    "pair": in_task(task, f"{encoder}images {seen_by}"),
+                                    "pair": in_task(task, f"{pair}images {image_layer}"),
                                     "series": BASELINES[method],
-                                    "part": f"texts {read_by}",
+                                    "part": f"texts {text_layer}",
                                 }
-                                for metric, value in values.items():
-                                    if metric in job.config.metrics:
-                                        job.results.add({**line, "metric": metric, "quantity": "after"}, value)
+                                job.add_scores(line, measure_recall(mapping, parts.items, parts.test, seed)[task])
                     job.tick()

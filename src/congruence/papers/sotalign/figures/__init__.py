@@ -1,4 +1,4 @@
-"""The kinds of figure and table of SOTAlign, and the table that names them."""
+"""The kinds of figures and tables of SOTAlign, with their parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from congruence.papers.study import Kind
 
 __all__ = ["KINDS"]
 
-#: Sizes; 0 or nothing leaves them to the data.
+#: Parameters of most kinds; a size of 0 or an empty value is chosen for the data.
 _SIZES: dict[str, object] = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True, "overlap": 0.0}
 _TWO = ["sail", "sotalign"]
 

@@ -26,26 +26,26 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
         check_sources(data, ["unpaired sources"])
         pairs = size(job, data, "pairs")
         # Baselines that do not depend on the unpaired source.
-        alone = ["sail"] if job["scatter"] else ["sail_all", "sail"]
-        chosen = tuned(job, data, [*alone, "sotalign"], pairs)
+        baselines = ["sail"] if job["scatter"] else ["sail_all", "sail"]
+        chosen = tuned(job, data, [*baselines, "sotalign"], pairs)
         points = []
         for seed in job.seeds:
-            for name in alone:
+            for name in baselines:
                 measure_baseline(job, data, name, split(job, data, seed), seed, {}, chosen[name])
                 job.tick()
         for images, texts in _combinations(data, job["vary"]):
             shift = shift_of(job, split(job, data, job.seeds[0], unpaired_sources=(images, texts)))
-            far = {"images": shift.image, "texts": shift.text or shift.total, "both": shift.total}[job["vary"]]
+            varied = {"images": shift.image, "texts": shift.text or shift.total, "both": shift.total}[job["vary"]]
             where = f"{data.sources[images]} images, {data.sources[texts]} texts"
-            what: dict[str, object] = {"part": where, "x": round(far.value, 4) if job["scatter"] else None}
+            what: dict[str, object] = {"part": where, "x": round(varied.value, 4) if job["scatter"] else None}
             scores = []
             for seed in job.seeds:
                 parts = split(job, data, seed, unpaired_sources=(images, texts))
-                found = measure_baseline(job, data, "sotalign", parts, seed, what, chosen["sotalign"])
-                scores.append(found["mean_r1"])
+                measured = measure_baseline(job, data, "sotalign", parts, seed, what, chosen["sotalign"])
+                scores.append(measured["mean_r1"])
                 add_shift(job, data, parts, seed, {"part": where})
                 job.tick()
-            points.append((far.value, float(np.mean(scores))))
+            points.append((varied.value, float(np.mean(scores))))
         _add_correlation(job, data, points)
 
 
@@ -96,8 +96,8 @@ def run_encoders(job: Job[SOTAlignData]) -> None:
             for seed in job.seeds:
                 parts = split(job, data, seed, encoders=encoders)
                 add_shift(job, data, parts, seed, {"pair": pair})
-                found = _add_gains(job, data, parts, seed, what, chosen)
-                scores.append(found[job["methods"][-1]]["mean_r1"])
+                by_method = _add_gains(job, data, parts, seed, what, chosen)
+                scores.append(by_method[job["methods"][-1]]["mean_r1"])
             points.append((agreement, float(np.mean(scores))))
             if not job["scatter"]:
                 job.results.add(
@@ -108,11 +108,12 @@ def run_encoders(job: Job[SOTAlignData]) -> None:
 
 def _combinations(data: SOTAlignData, vary: str) -> list[tuple[int, int]]:
     """Return all combinations of sources of unpaired images and texts; a side that does not vary uses the first source."""
-    every = range(len(data.sources))
-    return list(itertools.product(every if vary != "texts" else range(1), every if vary != "images" else range(1)))
+    sources = range(len(data.sources))
+    return list(itertools.product(sources if vary != "texts" else range(1), sources if vary != "images" else range(1)))
 
 
 def _half(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Return a random half of the rows."""
     return np.random.default_rng([seed, 6]).permutation(rows)[: len(rows) // 2]
 
 
@@ -133,16 +134,16 @@ def _add_gains(
     what: Mapping[str, object],
     chosen: Mapping[str, Any],
 ) -> dict[str, dict[str, float]]:
-    """Fit the methods to a split, and add the gain of the last method over the first."""
-    found = {}
+    """Fit the methods to a split, add the gain of the last method over the first, and return the metrics by method."""
+    scores = {}
     for name in job["methods"]:
-        found[name] = measure_baseline(job, data, name, parts, seed, what, chosen[name])
+        scores[name] = measure_baseline(job, data, name, parts, seed, what, chosen[name])
         job.tick()
     first, last = job["methods"][0], job["methods"][-1]
     if first != last and not job["scatter"]:
         for metric in job.config.metrics:
-            if metric in found[last]:
+            if metric in scores[last]:
                 line = {"data": data.name, "series": f"{BASELINES[last].words} over {BASELINES[first].words}", **what}
-                gain = found[last][metric] - found[first][metric]
+                gain = scores[last][metric] - scores[first][metric]
                 job.results.add({**line, "metric": metric, "quantity": "gain"}, gain)
-    return found
+    return scores
