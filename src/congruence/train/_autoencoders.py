@@ -187,9 +187,8 @@ class AutoencoderObjective:
 
         if not self.jam.learn_temperature:
             return torch.tensor(self.jam.temperature)
-        with (
-            torch.no_grad()
-        ):  # clamp the parameter, not its output: beyond the bound, the output's gradient would be zero
+        # Clamp the parameter, not its output: beyond the bound, the output's gradient would be zero.
+        with torch.no_grad():
             self.module.log_scale.clamp_(max=float(np.log(LARGEST_SCALE)))
         return self.module.log_scale.neg().exp()
 
