@@ -231,9 +231,8 @@ class JsonlSource(_TextSource):
             if key not in record:
                 raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
             vector = record[key]
-            if not isinstance(vector, list) or not all(
-                type(x) in (int, float) for x in vector
-            ):  # bool is a subclass of int
+            # Types are compared exactly, since bool is a subclass of int.
+            if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
                 raise DtypeError(
                     f"Got no list of numbers as {key!r} in line {number} of {path}; expected one. Correct this line."
                 )

@@ -235,9 +235,8 @@ class _MappedRows:
 
         X = self.objective.tensor(rows)
         with torch.no_grad():
-            for layer in (
-                self.layers
-            ):  # a copy of the list: the trained layer, which is appended to the head later, is not in it
+            # The list is a copy: the trained layer, which is appended to the head later, is not in it.
+            for layer in self.layers:
                 X = layer(X)
         return X.cpu().numpy()
 
