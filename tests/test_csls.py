@@ -35,7 +35,7 @@ def test_blocks_and_means_are_those_of_the_definition(case, blocked):
     A, B, k, _ = case
     expected = dense_csls(A, B, k)
     scaled = ScaledSimilarity(A, B, k, blocked=blocked)
-    got = np.concatenate([near - scaled.ours[part, None] for part, near in scaled.blocks()])
+    got = np.concatenate([near - scaled.r_a[part, None] for part, near in scaled.blocks()])
     np.testing.assert_allclose(got, expected, atol=2e-6)
 
 

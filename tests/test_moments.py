@@ -98,8 +98,16 @@ def test_state_swap_and_uncentered_sums():
     np.testing.assert_allclose(m.uncentered_cross(), X.T @ Y, atol=1e-9)
     np.testing.assert_allclose(m.uncentered_gram(), X.T @ X, atol=1e-9)
     assert_same(m.swap(), CrossMoments.of(Y, X))
-    with pytest.raises(ValueError, match="without the gram"):
+    with pytest.raises(ValueError, match="without the Gram"):
         m.swap().uncentered_gram()
+
+
+def test_a_gram_matrix_of_some_of_the_rows_is_dropped():
+    X, Y = data()
+    with_gram, without = CrossMoments.of(X[:50], Y[:50], gram=True), CrossMoments.of(X[50:], Y[50:])
+    assert with_gram.merge(without).gram is None
+    assert without.merge(with_gram).gram is None
+    assert with_gram.merge(CrossMoments(X.shape[1], Y.shape[1])).gram is not None
 
 
 def test_merging_other_widths_is_refused():

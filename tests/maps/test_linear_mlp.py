@@ -6,6 +6,7 @@ from sklearn.linear_model import Ridge
 
 from congruence import LinearMap, MLPMap
 from congruence.errors import ParameterError
+from congruence.linalg.moments import CrossMoments
 from congruence.synthetic import rigid_problem
 
 
@@ -21,6 +22,14 @@ def test_ridge_is_scikit_learns(alpha, center, n):
     m = LinearMap(ridge=alpha, center=center).fit(p.X, p.Y, sample_weight=w)
     np.testing.assert_allclose(m.coef_, reference.coef_.T, atol=1e-9)
     np.testing.assert_allclose(m.transform(p.X), reference.predict(p.X), atol=1e-9)
+
+
+def test_moments_without_a_gram_matrix_are_refused():
+    p = rigid_problem(40, 4, random_state=0)
+    gathered = CrossMoments.of(p.X, p.Y, gram=True)
+    np.testing.assert_allclose(LinearMap.from_moments(gathered).coef_, LinearMap().fit(p.X, p.Y).coef_, atol=1e-12)
+    with pytest.raises(ParameterError, match="gram=True"):
+        LinearMap.from_moments(CrossMoments.of(p.X, p.Y))
 
 
 def test_without_a_penalty_the_least_norm_solution_is_taken():

@@ -17,7 +17,9 @@ from congruence.errors import (
     ProjectionWarning,
     ShapeError,
     SpaceMismatchError,
+    TooFewAnchorsError,
 )
+from congruence.linalg.moments import CrossMoments
 from congruence.linalg.shrinkage import CV_STRENGTHS, SHRINKAGES
 from congruence.synthetic import random_rotation, rigid_problem
 
@@ -134,6 +136,11 @@ def test_impossible_options_are_refused():
             m.fit(p.X, p.Y)
     with pytest.raises(ParameterError, match="determinant"):
         OrthogonalMap(allow_reflection=False, shrinkage="covered").fit(p.X, p.X)
+    moments = {"image": CrossMoments.of(p.X, p.X)}
+    with pytest.raises(ParameterError, match="determinant"):
+        OrthogonalMap.from_moments(moments, allow_reflection=False, shrinkage="covered")
+    with pytest.raises(TooFewAnchorsError, match="no moments"):
+        OrthogonalMap.from_moments({})
     with pytest.raises(ParameterError, match="at least 10"):
         OrthogonalMap(shrinkage="cv").fit(p.X[:9], p.Y[:9])
     with pytest.raises(ParameterError, match="partial_fit"):
@@ -324,7 +331,7 @@ def test_modalities_are_centered_apart_and_their_covariances_add():
     order = np.random.default_rng(0).permutation(80)
     shuffled = OrthogonalMap().fit(X[order], Y[order], modality=np.array(names)[order])
     np.testing.assert_allclose(shuffled.rotation_, joint.rotation_, atol=1e-10)
-    with pytest.raises(InputError, match="one a row"):
+    with pytest.raises(InputError, match="one per row"):
         OrthogonalMap().fit(X, Y, modality=names[:-1])
     with pytest.raises(ParameterError, match="'image', 'text'"):
         OrthogonalMap().fit(X, Y, modality="sound")

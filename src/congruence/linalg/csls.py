@@ -29,11 +29,11 @@ def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
     """
     size = S.shape[axis]
     k = min(k, size)
-    # Added up in ascending order, whatever the order of the entries.
+    # Sorted, so that the sum does not depend on the order of the entries.
     top = np.sort(np.partition(S, size - k, axis=axis).take(range(size - k, size), axis=axis), axis=axis)
-    there = top > -np.inf
-    total = np.where(there, top, 0).sum(axis=axis, dtype=np.float64)
-    return np.asarray(total / np.maximum(np.count_nonzero(there, axis=axis), 1))
+    present = top > -np.inf
+    total = np.where(present, top, 0).sum(axis=axis, dtype=np.float64)
+    return np.asarray(total / np.maximum(np.count_nonzero(present, axis=axis), 1))
 
 
 class ScaledSimilarity:
@@ -52,15 +52,15 @@ class ScaledSimilarity:
 
     Attributes
     ----------
-    ours : ndarray of float64, shape (n,)
+    r_a : ndarray of float64, shape (n,)
         r of the rows of A.
-    theirs : ndarray of float64, shape (m,)
+    r_b : ndarray of float64, shape (m,)
         r of the rows of B.
 
     Notes
     -----
-    A product of A and B, O(n m d), here and for every pass over :meth:`blocks`, or one in all where all similarities fit one block;
-    memory for a block and for ``n_neighbors`` numbers a row of B.
+    The product of A and B, O(n m d), is computed once here and again in every pass over :meth:`blocks`, unless all similarities fit into
+    one block. Memory: a block, and ``n_neighbors`` numbers per row of B.
 
     References
     ----------
@@ -71,19 +71,19 @@ class ScaledSimilarity:
         dtype = np.result_type(A, B)
         self._A, self._B = A.astype(dtype, copy=False), B.astype(dtype, copy=False)
         n, m = len(A), len(B)
-        # A block, its partition, and the partition of its columns live at a time.
+        # A block, its partition, and the partition of its columns are in memory together.
         self._parts = list(
             blocks(n, 3 * m * dtype.itemsize) if blocked is None else blocks(n, 1, budget=blocked, minimum=1)
         )
         self._whole = self._A @ self._B.T if len(self._parts) == 1 else None
-        self.ours = np.empty(n)
+        self.r_a = np.empty(n)
         top = np.full((0, m), -np.inf, dtype)
         for part, S in self._products():
-            self.ours[part] = mean_of_largest(S, n_neighbors, axis=1)
+            self.r_a[part] = mean_of_largest(S, n_neighbors, axis=1)
             stacked = S if not len(top) else np.concatenate([top, S])
             keep = min(n_neighbors, n, len(stacked))
             top = np.partition(stacked, len(stacked) - keep, axis=0)[len(stacked) - keep :]
-        self.theirs = mean_of_largest(top, n_neighbors, axis=0)
+        self.r_b = mean_of_largest(top, n_neighbors, axis=0)
 
     def _products(self) -> Iterator[tuple[slice, np.ndarray]]:
         for part in self._parts:
@@ -99,7 +99,7 @@ class ScaledSimilarity:
             A new array, which the caller may modify.
         """
         for part, S in self._products():
-            yield part, 2.0 * S - self.theirs
+            yield part, 2.0 * S - self.r_b
 
     def mutual(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Find the pairs of mutually nearest rows; see :func:`mutual_neighbors`."""
@@ -111,15 +111,15 @@ class ScaledSimilarity:
         for part, scaled in self.blocks():
             to_b[part] = np.argmax(scaled, axis=1)
             of_a[part] = scaled[np.arange(len(scaled)), to_b[part]]
-            scaled += self.theirs
-            scaled -= self.ours[part, None]
+            scaled += self.r_b
+            scaled -= self.r_a[part, None]
             rows = np.argmax(scaled, axis=0)
-            found = scaled[rows, np.arange(m)]
-            better = found > best
-            best[better] = found[better]
+            largest = scaled[rows, np.arange(m)]
+            better = largest > best
+            best[better] = largest[better]
             to_a[better] = rows[better] + part.start
         i = np.flatnonzero(to_a[to_b] == np.arange(n))
-        return i, to_b[i], of_a[i] - self.ours[i]
+        return i, to_b[i], of_a[i] - self.r_a[i]
 
 
 def mutual_neighbors(
@@ -152,7 +152,7 @@ def mutual_neighbors(
 
     Notes
     -----
-    Two products of A and B, O(n m d) each, or one where all similarities fit one block; memory for a block and for ``n_neighbors`` numbers a row of B.
+    Two products of A and B, O(n m d) each, or one if all similarities fit into one block. Memory: a block, and ``n_neighbors`` numbers per row of B.
     Equal scores go to the lowest row number.
 
     References

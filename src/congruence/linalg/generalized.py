@@ -64,10 +64,15 @@ def generalized_procrustes(
     -------
     GeneralizedProcrustes
 
+    Raises
+    ------
+    ValueError
+        If some models are not connected to the others by any chain of cross-covariances.
+
     Notes
     -----
     Given all other rotations, the best R_m is the polar factor of Σ_j C_mj R_j, so each step is a Procrustes problem with a
-    closed-form solution, and the objective increases with each. For rows of equal weight and complete data this is the alternating solution of Gower
+    closed-form solution, and no step decreases the objective. For rows of equal weight and complete data this is the alternating solution of Gower
     (1975) and ten Berge (1977). The initialization is also in closed form: pairwise solutions along a maximum spanning tree
     from the widest model. Directions of a model about which its parent has no information get axes of the frame that no model uses yet,
     because a third model may share them. For two models the initialization is the solution.
@@ -81,7 +86,7 @@ def generalized_procrustes(
     """
     models = range(len(widths))
     partners = {m: [j for j in models if _key(m, j) in cross] for m in models}
-    R = _start(cross, weight, widths, k, partners)
+    R = _initialize(cross, weight, widths, k, partners)
 
     def evidence(m: int) -> np.ndarray:
         total = np.zeros((widths[m], k))
@@ -113,29 +118,29 @@ def _polar(B: np.ndarray) -> np.ndarray:
     return np.asarray(svd.U @ svd.Vt)
 
 
-def _start(
+def _initialize(
     cross: Mapping[tuple[int, int], np.ndarray],
     weight: Mapping[tuple[int, int], float],
     widths: Sequence[int],
     k: int,
     partners: Mapping[int, Sequence[int]],
 ) -> list[np.ndarray]:
-    """Pairwise solutions along a maximum spanning tree (Prim); ties go to the models named first."""
+    """Return pairwise solutions along a maximum spanning tree (Prim); among equal weights the models that come first are chosen."""
     root = int(np.argmax(widths))
     R = {root: np.eye(widths[root], k)}
-    used = widths[root]  # the first axes of the frame; no model has reached the others
+    used = widths[root]  # axes of the frame that some model uses: the first ones
     while len(R) < len(widths):
         edges = [(weight[_key(m, j)], -j, -m) for j in R for m in partners[j] if m not in R]
         if not edges:
-            raise ValueError("models that share nothing with the others")
+            raise ValueError("some models are not connected to the others by a cross-covariance")
         _, minus_j, minus_m = max(edges)
         j, m = -minus_j, -minus_m
         C = cross[m, j] if m < j else cross[j, m].T
         svd = cross_svd(C @ R[j], scale=float(np.linalg.norm(C)))
-        rows, new = svd.Vt.copy(), widths[m] - svd.rank
-        if new <= k - used:
+        rows, uncovered = svd.Vt.copy(), widths[m] - svd.rank
+        if uncovered <= k - used:
             rows[svd.rank :] = 0
-            rows[svd.rank + np.arange(new), used + np.arange(new)] = 1
-            used += new
+            rows[svd.rank + np.arange(uncovered), used + np.arange(uncovered)] = 1
+            used += uncovered
         R[m] = svd.U @ rows
     return [R[m] for m in range(len(widths))]

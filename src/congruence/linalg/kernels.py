@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -115,10 +115,7 @@ def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
         K, L = xp.matmul(A, A.T), xp.matmul(B, B.T)
         k, m = xp.linalg.diagonal(K), xp.linalg.diagonal(L)
         return _of_centered(xp.sum(K * L), xp.sum(k * m), xp.sum(k), xp.sum(m), n)
-    cross: Any = 0.0
-    diagonal: Any = 0.0
-    first: Any = 0.0
-    second: Any = 0.0
+    cross, diagonal, first, second = (xp.zeros((), dtype=x_mean.dtype, device=device(X)) for _ in range(4))
     for part in blocks(n, 8 * (d + e)):
         A, B = xp.astype(X[part, :], x_mean.dtype) - x_mean, xp.astype(Y[part, :], y_mean.dtype) - y_mean
         cross = cross + xp.matmul(A.T, B)
@@ -149,7 +146,7 @@ def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
     """
     xp = namespace(X, Y)
     n = X.shape[0]
-    totals: list[Any] = [0.0] * 4
+    totals = [xp.zeros((), dtype=X.dtype, device=device(X)) for _ in range(4)]
     for part in blocks(n, 8 * n * 6):
         K = xp.exp(-squared_distances(X[part, :], X) / x_scale)
         L = K if Y is X and x_scale == y_scale else xp.exp(-squared_distances(Y[part, :], Y) / y_scale)

@@ -14,7 +14,7 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence.errors import ShapeError
 
-__all__ = ["CrossMoments", "pooled_cross", "pooled_size"]
+__all__ = ["CrossMoments", "pooled_cross", "pooled_size", "total_cross", "total_size"]
 
 
 class CrossMoments:
@@ -24,7 +24,7 @@ class CrossMoments:
     ----------
     d_source, d_target : int
     gram : bool, default=False
-        Also gather the source's own second moment, shape (d_source, d_source), which least squares needs.
+        Also gather the source's own second moment, shape (d_source, d_source), which least squares requires.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class CrossMoments:
             keep = weights > 0
             if not keep.all():
                 X, Y, weights = X[keep], Y[keep], weights[keep]
-        # Four float64 copies of a block live at a time.
+        # Four float64 copies of a block are in memory together.
         for part in blocks(len(X), 8 * (X.shape[1] + Y.shape[1]), minimum=256):
             self._merge(self._block(X[part], Y[part], None if weights is None else weights[part]))
         return self
@@ -133,7 +133,15 @@ class CrossMoments:
         self.rows += other.rows
 
     def merge(self, other: CrossMoments) -> CrossMoments:
-        """Return the moments of both sets of rows combined.
+        """Return the moments of both sets of rows combined, with the Gram matrix if both have it.
+
+        Parameters
+        ----------
+        other : CrossMoments
+
+        Returns
+        -------
+        CrossMoments
 
         Raises
         ------
@@ -146,16 +154,18 @@ class CrossMoments:
                 "Merge fits of the same two models."
             )
         new = self.copy()
+        if other.gram is None and other.weight > 0:
+            new.gram = None  # it would be that of some of the rows
         new._merge(other)
         return new
 
     def without(self, part: CrossMoments) -> CrossMoments:
-        """Return the moments of the remaining rows when some are removed (without the gram matrix).
+        """Return the moments of the remaining rows when some are removed (without the Gram matrix).
 
         Parameters
         ----------
         part : CrossMoments
-            Moments of rows that are among these, with smaller total weight.
+            Moments of some of the rows, of smaller total weight.
 
         Returns
         -------
@@ -189,7 +199,7 @@ class CrossMoments:
         return new
 
     def swap(self) -> CrossMoments:
-        """Return the moments with the two sides exchanged (without the gram matrix)."""
+        """Return the moments with the two sides exchanged (without the Gram matrix)."""
         new = CrossMoments(len(self.target_mean), len(self.source_mean))
         new.weight, new.rows = self.weight, self.rows
         new.source_mean, new.target_mean = self.target_mean, self.source_mean
@@ -202,9 +212,15 @@ class CrossMoments:
         return self.cross + self.weight * np.outer(self.source_mean, self.target_mean)
 
     def uncentered_gram(self) -> np.ndarray:
-        """Return Σ w xᵀx about the origin, shape (d_source, d_source)."""
+        """Return Σ w xᵀx about the origin, shape (d_source, d_source).
+
+        Raises
+        ------
+        ValueError
+            If the moments were gathered without the Gram matrix.
+        """
         if self.gram is None:
-            raise ValueError("these moments were gathered without the gram matrix")
+            raise ValueError("these moments were gathered without the Gram matrix")
         return self.gram + self.weight * np.outer(self.source_mean, self.source_mean)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -233,13 +249,14 @@ class CrossMoments:
         return new
 
 
-def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
-    """Mean cross-covariance of several groups of rows, each about its own means (or all about the origin).
+def total_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
+    """Return the sum of the cross-covariances Σ w xᵀy of several groups of rows.
 
     Parameters
     ----------
     moments : sequence of CrossMoments
     center : bool
+        Take each group about its own means; otherwise all are taken about the origin.
 
     Returns
     -------
@@ -248,16 +265,22 @@ def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray
     total = np.zeros_like(moments[0].cross)
     for m in moments:
         total += m.cross if center else m.uncentered_cross()
-    return total / sum(m.weight for m in moments)
+    return total
 
 
-def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """√(mean ‖x‖² · mean ‖y‖²) over the groups: the largest possible sum of the singular values of the mean cross-covariance.
+def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
+    """Return :func:`total_cross` divided by the total weight: the mean cross-covariance, shape (d_source, d_target)."""
+    return total_cross(moments, center=center) / sum(m.weight for m in moments)
+
+
+def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
+    """Return √(Σ w‖x‖² · Σ w‖y‖²) over the groups: the largest possible sum of the singular values of :func:`total_cross`.
 
     Parameters
     ----------
     moments : sequence of CrossMoments
     center : bool
+        As for :func:`total_cross`.
 
     Returns
     -------
@@ -268,4 +291,9 @@ def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
     if not center:
         source += sum(m.weight * float(m.source_mean @ m.source_mean) for m in moments)
         target += sum(m.weight * float(m.target_mean @ m.target_mean) for m in moments)
-    return float(np.sqrt(source * target)) / sum(m.weight for m in moments)
+    return float(np.sqrt(source * target))
+
+
+def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
+    """Return :func:`total_size` divided by the total weight: the largest possible sum of the singular values of :func:`pooled_cross`."""
+    return total_size(moments, center=center) / sum(m.weight for m in moments)

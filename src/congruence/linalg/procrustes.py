@@ -1,4 +1,4 @@
-"""The linear algebra behind the maps: singular value decompositions of cross-covariances, rotations, spectral filters."""
+"""Singular value decompositions of cross-covariances, and the rotations they give."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class CrossSVD:
     rank: int
 
 
-#: A sketch pays while it has at most this share of the columns.
-_SKETCHED = 0.6
+#: A sketch is used if it has at most this share of the columns; a larger one saves no time.
+_MAX_SKETCH = 0.6
 
-#: Columns of a sketch beyond the rank.
-_SPARE = 8
+#: Number of columns of a sketch beyond the rank.
+_OVERSAMPLING = 8
 
 
 def cross_svd(
@@ -47,28 +47,28 @@ def cross_svd(
     ----------
     M : ndarray of float64, shape (d_source, d_target)
     max_rank : int, optional
-        A bound known beforehand, such as the number of anchors less one.
+        Known bound on the rank, such as the number of anchors minus one.
     scale : float, optional
-        Size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)); its rounding error is proportional to
-        this. Defaults to the largest singular value.
+        Size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)), to which its rounding error is proportional. Defaults to the largest
+        singular value.
     complete : bool, default=True
-        Whether directions without a singular value are wanted too. Without them a matrix of low ``max_rank`` is decomposed in a sketch of
-        its range, to the same rounding.
+        Whether to return directions with a singular value of 0 as well. If not, a matrix of low ``max_rank`` is decomposed through a sketch of
+        its range, with rounding errors of the same size.
 
     Returns
     -------
     CrossSVD
-        Without ``complete``, ``U`` and ``Vt`` may have ``max_rank`` directions.
+        If not ``complete``, ``U`` and ``Vt`` may have only ``max_rank`` directions.
 
     References
     ----------
     Halko, Martinsson and Tropp (2011), "Finding structure with randomness", algorithms 4.1 and 5.1.
     """
     share = 4 * max(M.shape) * np.finfo(np.float64).eps
-    found = None
-    if not complete and max_rank is not None and max_rank + _SPARE <= _SKETCHED * min(M.shape):
-        found = _sketched_svd(M, max_rank, share, scale)
-    U, s, Vt = found or _svd(M)
+    sketched = None
+    if not complete and max_rank is not None and max_rank + _OVERSAMPLING <= _MAX_SKETCH * min(M.shape):
+        sketched = _sketched_svd(M, max_rank, share, scale)
+    U, s, Vt = sketched or _svd(M)
     top = max(scale or 0.0, float(s[0]) if len(s) else 0.0)
     rank = int(np.count_nonzero(s > share * top))
     if max_rank is not None:
@@ -79,7 +79,7 @@ def cross_svd(
 def _svd(M: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     try:
         return np.linalg.svd(M, full_matrices=False)
-    except np.linalg.LinAlgError:  # the divide-and-conquer driver gives up on a few matrices; the other does not
+    except np.linalg.LinAlgError:  # the divide-and-conquer driver fails on a few matrices; gesvd does not
         import scipy.linalg  # only here: its import takes as long as the decomposition of 1,000 dimensions
 
         return scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
@@ -88,18 +88,18 @@ def _svd(M: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _sketched_svd(
     M: np.ndarray, max_rank: int, share: float, scale: float | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Decompose a matrix of at most this rank, or return None if its rank proves to be higher.
+    """Decompose a matrix of at most this rank; return None if its rank proves to be higher.
 
-    A few more random combinations of the columns than there is rank span the range up to rounding, so nothing is approximate.
+    Slightly more random combinations of the columns than the rank span the range up to rounding, so the result is not an approximation.
     """
     rng = np.random.default_rng(0)
-    draws = rng.standard_normal((M.shape[1], max_rank + _SPARE))
+    draws = rng.standard_normal((M.shape[1], max_rank + _OVERSAMPLING))
     Q = np.linalg.qr(M @ draws)[0]
     inner, s, Vt = _svd(Q.T @ M)
     probe = rng.standard_normal(M.shape[1])
-    seen = M @ probe
+    image = M @ probe
     # The largest entry, not the norm: squares of very large numbers would leave the range of float64.
-    if np.abs(seen - Q @ (Q.T @ seen)).max() > share * max(scale or 0.0, float(s[0])) * np.linalg.norm(probe):
+    if np.abs(image - Q @ (Q.T @ image)).max() > share * max(scale or 0.0, float(s[0])) * np.linalg.norm(probe):
         return None
     padded = np.zeros(min(M.shape))
     padded[:max_rank] = s[:max_rank]
@@ -109,14 +109,14 @@ def _sketched_svd(
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
     """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits.
 
-    Enough to compare maps with each other. Directions whose singular value is below 1e-7 of the largest are left out, and have
-    the singular value 0.
+    Accurate enough to compare maps. Directions whose singular value is below 1e-7 of the largest are left out, and their singular
+    values are set to 0.
 
     Parameters
     ----------
     M : ndarray of float64, shape (d_source, d_target)
     max_rank : int, optional
-        A bound known beforehand, such as the number of anchors less one.
+        Known bound on the rank, such as the number of anchors minus one.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
 
     Notes
     -----
-    The eigenvectors of M Mᵀ (or MᵀM, where that is smaller), whose eigenvalues are the squares of the singular values.
+    Computed from the eigenvectors of M Mᵀ, or of MᵀM if that is smaller; the eigenvalues are the squares of the singular values.
     """
     narrow = M.shape[0] <= M.shape[1]
     size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64
@@ -149,10 +149,10 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
     ----------
     svd : CrossSVD
     gains : ndarray, shape (k,), optional
-        One factor a singular direction; 1 by default. Those beyond the directions that are there must be 0.
+        One factor per singular direction; 1 by default. Entries beyond the columns of ``svd.U`` must be 0.
     allow_reflection : bool, default=True
-        Without, the determinant is made +1 (a rotation) by reversing the direction with the smallest
-        singular value, which costs least (Umeyama 1991, eq. 40). Square matrices only.
+        If False, the determinant is made +1 (a rotation) by reversing the direction with the smallest
+        singular value, which lowers the objective least (Umeyama 1991, eq. 40). Square matrices only.
 
     Returns
     -------
@@ -180,8 +180,7 @@ def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    For d_source > d_target no semi-orthogonal matrix minimizes the residual in closed form; this returns the
-    maximizer of tr(Rᵀ Xᵀ Y), as everyone does.
+    For d_source > d_target the minimizer has no closed form; this returns the maximizer of tr(Rᵀ Xᵀ Y), as is usual.
 
     References
     ----------

@@ -46,19 +46,19 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     C = X.T @ X / len(X)
     scale = ridge * float(np.trace(C))
     M = np.eye(X.shape[1]) / scale
-    inside = np.einsum("ij,ij->i", X, X) / scale  # xᵀMx
-    lowers = np.einsum("ij,ij->i", X @ C, X) / scale**2  # xᵀMCMx
+    xMx = np.einsum("ij,ij->i", X, X) / scale
+    xMCMx = np.einsum("ij,ij->i", X @ C, X) / scale**2
     order = np.empty(n, np.intp)
-    taken = np.zeros(len(X), bool)
+    selected = np.zeros(len(X), bool)
     for k in range(n):
-        order[k] = pick = int(np.argmax(np.where(taken, -1.0, lowers / (1 + inside))))
-        taken[pick] = True
+        order[k] = pick = int(np.argmax(np.where(selected, -1.0, xMCMx / (1 + xMx))))
+        selected[pick] = True
         y = M @ X[pick]
         y /= np.sqrt(1 + X[pick] @ y)
         z = C @ y
-        along, across = (X @ np.column_stack([y, M @ z])).T
-        lowers += along * (along * (y @ z) - 2 * across)
-        inside -= along**2
+        Xy, XMz = (X @ np.column_stack([y, M @ z])).T
+        xMCMx += Xy * (Xy * (y @ z) - 2 * XMz)
+        xMx -= Xy**2
         M -= np.outer(y, y)
     return order
 
@@ -87,14 +87,14 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     squared = np.einsum("ij,ij->i", X, X)
     scale = ridge * float(squared.mean())
     M = np.eye(X.shape[1]) / scale
-    left = squared / scale
+    xMx = squared / scale  # with M = (λI + Σ_selected x xᵀ)⁻¹, as in greedy_variance
     order = np.empty(n, np.intp)
     for k in range(n):
-        order[k] = pick = int(np.argmax(left))
+        order[k] = pick = int(np.argmax(xMx))
         y = M @ X[pick]
         y /= np.sqrt(1 + X[pick] @ y)
-        left -= (X @ y) ** 2
-        left[order[: k + 1]] = -1
+        xMx -= (X @ y) ** 2
+        xMx[order[: k + 1]] = -1
         M -= np.outer(y, y)
     return order
 
@@ -126,11 +126,11 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
     nearest = squared.copy()
 
     def gains(rows: np.ndarray) -> np.ndarray:
-        apart = squared + squared[rows, None] - 2 * (X[rows] @ X.T)
-        return np.asarray(np.maximum(nearest - apart, 0).sum(axis=1))
+        distance = squared + squared[rows, None] - 2 * (X[rows] @ X.T)
+        return np.asarray(np.maximum(nearest - distance, 0).sum(axis=1))
 
-    everyone = np.arange(len(X))
-    bound = np.concatenate([gains(everyone[part]) for part in blocks(len(X), 24 * len(X))])
+    row_numbers = np.arange(len(X))
+    bound = np.concatenate([gains(row_numbers[part]) for part in blocks(len(X), 24 * len(X))])
     order = np.empty(n, np.intp)
     for k in range(n):
         fresh = np.zeros(len(X), bool)
@@ -173,8 +173,8 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
     for k in range(n):
         order[k] = pick
         # Despite rounding, rows not drawn must keep a positive distance, and drawn rows must have distance 0.
-        apart = np.maximum(squared + squared[pick] - 2 * (X @ X[pick]), np.finfo(np.float64).tiny)
-        np.minimum(nearest, apart, out=nearest)
+        distance = np.maximum(squared + squared[pick] - 2 * (X @ X[pick]), np.finfo(np.float64).tiny)
+        np.minimum(nearest, distance, out=nearest)
         nearest[order[: k + 1]] = 0
         if k + 1 < n:
             ends = np.cumsum(nearest)
@@ -227,19 +227,19 @@ def covered_share(X: np.ndarray, order: np.ndarray) -> np.ndarray:
         Shares in [0, 1], nondecreasing.
     """
     C = X.T @ X
-    whole = max(float(np.trace(C)), np.finfo(np.float64).tiny)
+    total = max(float(np.trace(C)), np.finfo(np.float64).tiny)
     share, covered = np.empty(len(order)), 0.0
     basis = np.empty((min(len(order), X.shape[1]), X.shape[1]))
     r = 0
     for k, row in enumerate(X[order]):
         if r < len(basis):
-            rest = row
-            for _ in range(2):  # one projection leaves rounding error of the size of what it removes
-                rest = rest - (basis[:r] @ rest) @ basis[:r]
-            norm = float(np.linalg.norm(rest))
+            residual = row
+            for _ in range(2):  # the rounding error of one projection is proportional to the component it removes
+                residual = residual - (basis[:r] @ residual) @ basis[:r]
+            norm = float(np.linalg.norm(residual))
             if norm > 1e-9 * float(np.linalg.norm(row)):
-                basis[r] = rest / norm
+                basis[r] = residual / norm
                 covered += float(basis[r] @ C @ basis[r])
                 r += 1
         share[k] = covered
-    return np.minimum(share / whole, 1.0)
+    return np.minimum(share / total, 1.0)

@@ -20,6 +20,7 @@ __all__ = [
     "choose_gains",
     "cross_validate",
     "mean_isometry",
+    "means_correspond",
     "soft_gains",
     "wiener_gains",
 ]
@@ -34,7 +35,7 @@ DEFAULT_STRENGTH = {"wiener": 0.1, "soft": 0.003}
 CV_STRENGTHS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 #: Minimum number of pairs for cross-validation.
-_CV_FEWEST = 10
+_MIN_CV_PAIRS = 10
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Group:
 
 def choose_gains(
     shrinkage: str, svd: CrossSVD, alignment: float, strength: float | None
-) -> tuple[str, float | None, np.ndarray]:
+) -> tuple[float | None, np.ndarray]:
     """Return the gain of each singular direction.
 
     Parameters
@@ -63,21 +64,19 @@ def choose_gains(
 
     Returns
     -------
-    shrinkage : str
-        The argument of the same name.
     strength : float or None
         The strength used; None for "full" and "covered".
     gains : ndarray, shape (k,)
     """
     covered = (np.arange(len(svd.s)) < svd.rank).astype(float)
     if shrinkage == "full":
-        return shrinkage, None, np.ones(len(svd.s))
+        return None, np.ones(len(svd.s))
     if shrinkage == "covered":
-        return shrinkage, None, covered
+        return None, covered
     strength = DEFAULT_STRENGTH[shrinkage] if strength is None else strength
     if shrinkage == "wiener":
-        return shrinkage, strength, covered * wiener_gains(svd.s, alignment, strength)
-    return shrinkage, strength, covered * soft_gains(svd.s, strength)
+        return strength, covered * wiener_gains(svd.s, alignment, strength)
+    return strength, covered * soft_gains(svd.s, strength)
 
 
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
@@ -128,14 +127,32 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
     return np.divide(s**2, denominator, out=np.zeros_like(s), where=denominator > 0)
 
 
+def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
+    """Return whether two means point in similar directions: their cosine is above 0.5 and above the 1 % level of chance in ``rank`` dimensions.
+
+    Parameters
+    ----------
+    a, b : ndarray, shape (k,)
+        Covered parts of the means, in the same coordinates.
+    rank : int
+        Number of covered directions.
+
+    Returns
+    -------
+    bool
+        False if a mean is zero.
+    """
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return size > 0 and bool(a @ b > size * max(0.5, 2.33 / np.sqrt(rank)))
+
+
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Return an extension of a partial isometry by the directions of the means, if the anchors indicate that the means correspond.
 
     Centering discards one correspondence: the source mean belongs to the target mean. With fewer anchors than
     dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using it is right if the models
-    differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So it is used only if the parts of the means
-    inside the covered directions correspond already: their cosine must be above 0.5 and above the 1 % level of chance in
-    ``rank`` dimensions.
+    differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So it is used only if the covered parts of the
+    means correspond (:func:`means_correspond`).
 
     Parameters
     ----------
@@ -152,24 +169,23 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
         Rank of ``matrix``: at most the number of modalities.
     """
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
-    rests = []
+    residuals = []
     for a, b in means:
         covered_a, covered_b = a @ U, b @ V
-        size = float(np.linalg.norm(covered_a) * np.linalg.norm(covered_b))
-        if size == 0 or covered_a @ covered_b <= size * max(0.5, 2.33 / np.sqrt(svd.rank)):
+        if not means_correspond(covered_a, covered_b, svd.rank):
             continue
-        rest_a, rest_b = a - U @ covered_a, b - V @ covered_b
-        lengths = np.linalg.norm(rest_a), np.linalg.norm(rest_b)
+        residual_a, residual_b = a - U @ covered_a, b - V @ covered_b
+        lengths = np.linalg.norm(residual_a), np.linalg.norm(residual_b)
         if lengths[0] > 1e-6 * np.linalg.norm(a) and lengths[1] > 1e-6 * np.linalg.norm(b):
-            rests.append((rest_a / lengths[0], rest_b / lengths[1]))
-    if not rests:
+            residuals.append((residual_a / lengths[0], residual_b / lengths[1]))
+    if not residuals:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
-    A, B = (np.array(side) for side in zip(*rests, strict=True))
+    A, B = (np.array(side) for side in zip(*residuals, strict=True))
     import scipy.linalg
 
-    # AᵀB is as large as the dimensions of the models, but its rank is at most the number of modalities: decompose it in that small span.
+    # AᵀB has the widths of the models, but its rank is at most the number of modalities: decompose it in the span of the residuals.
     (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
-    inner = cross_svd(ra @ rb.T, max_rank=len(rests))
+    inner = cross_svd(ra @ rb.T, max_rank=len(residuals))
     return (qa @ inner.U[:, : inner.rank]) @ (inner.Vt[: inner.rank] @ qb.T), inner.rank
 
 
@@ -202,9 +218,9 @@ def cross_validate(
         If there are fewer than ten pairs.
     """
     n = sum(len(group.X) for group in groups)
-    if n < _CV_FEWEST:
+    if n < _MIN_CV_PAIRS:
         raise ParameterError(
-            f'Got {n} pairs for shrinkage="cv"; expected at least {_CV_FEWEST} to split into folds. '
+            f'Got {n} pairs for shrinkage="cv"; expected at least {_MIN_CV_PAIRS} to split into folds. '
             'Pass shrinkage="auto".'
         )
     rng = np.random.default_rng(random_state)
@@ -232,7 +248,7 @@ def cross_validate(
                 y = group.Y[heldout].astype(np.float64) - (m.target_mean if center else 0)
                 x, y = x @ svd.U, normalize_rows(y) @ svd.Vt.T
                 for j, strength in enumerate(CV_STRENGTHS):
-                    gains = choose_gains("wiener", svd, alignment, strength)[2]
+                    gains = choose_gains("wiener", svd, alignment, strength)[1]
                     scores[j] += _likelihood(x * gains[: x.shape[1]], y).sum()
     return float(CV_STRENGTHS[int(np.argmax(scores))]), scores / n
 

@@ -11,16 +11,16 @@ from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts
 from congruence.errors import InputError
 from congruence.linalg.generalized import GeneralizedProcrustes, generalized_procrustes
-from congruence.linalg.moments import CrossMoments
+from congruence.linalg.moments import CrossMoments, total_cross, total_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
-from congruence.linalg.shrinkage import choose_gains
+from congruence.linalg.shrinkage import choose_gains, means_correspond
 from congruence.maps._frame_items import Items, Rows, pair_moments, space_of, width_of
 from congruence.maps._frame_model import Consensus, FrameModel
 
 #: Moments of the items that two models share, by models and modality.
 Moments = dict[tuple[int, int, str], CrossMoments]
 
-#: A model's means by modality, each with what it was taken from.
+#: A model's means by modality, each with its origin.
 Means = dict[str, tuple[np.ndarray, str]]
 
 
@@ -33,20 +33,17 @@ class FrameRotation:
     isometry : ndarray of float64, shape (d, k)
         Partial isometry of the directions that its anchors cover (of all directions with ``shrinkage="full"``).
     gains : ndarray, shape (min(d, k),)
-        Gains of its singular directions; a map uses the products of two models' square roots.
+        Gains of its singular directions; a map between two models multiplies the square roots of both.
     shrunk : ndarray of float64, shape (d, k)
         The isometry multiplied by the square roots of the gains.
     rank : int
         Number of directions that the anchors cover.
-    used : str
-        The shrinkage applied.
     """
 
     isometry: np.ndarray
     gains: np.ndarray
     shrunk: np.ndarray
     rank: int
-    used: str
 
 
 def gather(models: Sequence[Rows], items: Mapping[str, Items]) -> tuple[Moments, list[np.ndarray | None]]:
@@ -61,7 +58,7 @@ def gather(models: Sequence[Rows], items: Mapping[str, Items]) -> tuple[Moments,
     """
     bases: list[np.ndarray | None] = []
     reduced: list[dict[str, np.ndarray]] = []
-    places: list[dict[str, np.ndarray]] = []
+    new_positions: list[dict[str, np.ndarray]] = []
     for m, rows in enumerate(models):
         used = {q: items[q].rows[m][(items[q].rows[m] >= 0) & (items[q].count > 1)] for q in rows}
         width = width_of(rows)
@@ -69,24 +66,24 @@ def gather(models: Sequence[Rows], items: Mapping[str, Items]) -> tuple[Moments,
             stacked = np.concatenate([rows[q].vectors[used[q]] for q in rows]).astype(np.float64)
             basis = np.linalg.qr(stacked.T)[0]
             bases.append(basis)
-            # Where few rows are used, only they are kept; a table says where each row went.
+            # Keep only the rows that are used, and a table of the new position of each row.
             reduced.append({q: rows[q].vectors[used[q]].astype(np.float64) @ basis for q in rows})
-            place = {q: np.full(len(rows[q]), -1) for q in rows}
+            positions = {q: np.full(len(rows[q]), -1) for q in rows}
             for q in rows:
-                place[q][used[q]] = np.arange(len(used[q]))
-            places.append(place)
+                positions[q][used[q]] = np.arange(len(used[q]))
+            new_positions.append(positions)
         else:
             bases.append(None)
             reduced.append({q: rows[q].vectors for q in rows})
-            places.append({q: np.arange(len(rows[q])) for q in rows})
+            new_positions.append({q: np.arange(len(rows[q])) for q in rows})
     moments: Moments = {}
-    for q, table in items.items():
-        weights = 1 / np.maximum(table.count, 1)
+    for q, matched in items.items():
+        weights = 1 / np.maximum(matched.count, 1)
         for j in range(len(models)):
             for m in range(j):
-                both = np.flatnonzero((table.rows[m] >= 0) & (table.rows[j] >= 0))
+                both = np.flatnonzero((matched.rows[m] >= 0) & (matched.rows[j] >= 0))
                 if len(both):
-                    pair = places[m][q][table.rows[m][both]], places[j][q][table.rows[j][both]]
+                    pair = new_positions[m][q][matched.rows[m][both]], new_positions[j][q][matched.rows[j][both]]
                     moments[m, j, q] = pair_moments(reduced[m][q], reduced[j][q], pair, weights[both])
     return moments, bases
 
@@ -109,18 +106,18 @@ def solve(
     evidence : list of ndarray, shapes (d_m, k)
         Cross-covariance of each model with all others in the frame.
     sizes : list of float
-        Largest possible sum of the singular values of each.
+        Largest possible sum of the singular values of each cross-covariance.
     """
     cross: dict[tuple[int, int], np.ndarray] = {}
     weight: dict[tuple[int, int], float] = {}
     sizes = [0.0] * len(widths)
     pooled: dict[tuple[int, int], list[CrossMoments]] = {}
-    for (m, j, _), found in moments.items():
-        pooled.setdefault((m, j), []).append(found)
+    for (m, j, _), part in moments.items():
+        pooled.setdefault((m, j), []).append(part)
     for (m, j), parts in pooled.items():
-        cross[m, j] = sum(p.cross if center else p.uncentered_cross() for p in parts)  # type: ignore[assignment]
+        cross[m, j] = total_cross(parts, center=center)
         weight[m, j] = float(sum(p.weight for p in parts))
-        size = _size(parts, center)
+        size = total_size(parts, center=center)
         sizes[m] += size
         sizes[j] += size
     inner = [d if basis is None else basis.shape[1] for d, basis in zip(widths, bases, strict=True)]
@@ -129,52 +126,49 @@ def solve(
     return solution, evidence, sizes
 
 
-def _size(parts: Sequence[CrossMoments], center: bool) -> float:
-    source, target = sum(p.source_scatter for p in parts), sum(p.target_scatter for p in parts)
-    if not center:
-        source += sum(p.weight * float(p.source_mean @ p.source_mean) for p in parts)
-        target += sum(p.weight * float(p.target_mean @ p.target_mean) for p in parts)
-    return float(np.sqrt(source * target))
-
-
 def make_rotation(
     name: str, evidence: np.ndarray, size: float, most: int, width: int, shrinkage: str, strength: float | None
 ) -> FrameRotation:
-    """Compute a model's rotation into the frame from its evidence.
+    """Compute a model's rotation into the frame from its cross-covariance with the other models.
 
     Parameters
     ----------
     name : str
         Used in error messages.
     evidence : ndarray, shape (d, k)
+        Cross-covariance of the model with all others in the frame.
     size : float
         Largest possible sum of its singular values.
     most : int
         Bound on the number of covered directions.
     width : int
         Width of the widest other model, which bounds the number of covered directions.
-    shrinkage : str
+    shrinkage : {"wiener", "covered", "full"}
     strength : float or None
+
+    Returns
+    -------
+    FrameRotation
 
     Raises
     ------
     InputError
         If the rows do not covary with those of other models.
     """
-    found = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
-    if not found.rank:
+    complete = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
+    if not complete.rank:
         raise InputError(
             f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one common item with each); "
             "expected anchors that vary. Pass other anchors, or more common items."
         )
-    k = min(len(found.s), width)
-    svd = CrossSVD(found.U[:, :k], found.s[:k], found.Vt[:k], min(found.rank, k))
-    used, _, gains = choose_gains(shrinkage, svd, float(svd.s.sum() / size), strength)
-    if used == "full":  # and directions that no narrower model has are filled as well
-        svd, gains = found, np.ones(len(found.s))
-    kept = len(svd.s) if used == "full" else svd.rank
+    k = min(len(complete.s), width)
+    svd = CrossSVD(complete.U[:, :k], complete.s[:k], complete.Vt[:k], min(complete.rank, k))
+    gains = choose_gains(shrinkage, svd, float(svd.s.sum() / size), strength)[1]
+    if shrinkage == "full":  # fill also the directions that narrower models do not have
+        svd, gains = complete, np.ones(len(complete.s))
+    kept = len(svd.s) if shrinkage == "full" else svd.rank
     isometry = svd.U[:, :kept] @ svd.Vt[:kept]
-    return FrameRotation(isometry, gains, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank, used)
+    return FrameRotation(isometry, gains, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank)
 
 
 def means_of(
@@ -183,7 +177,7 @@ def means_of(
     modality: str,
     moments: Moments,
     bases: Sequence[np.ndarray | None],
-    legs: Sequence[FrameRotation],
+    rotations: Sequence[FrameRotation],
     *,
     center: bool,
 ) -> dict[int, tuple[np.ndarray, str]]:
@@ -197,42 +191,43 @@ def means_of(
     -------
     dict of int to (ndarray of shape (d_m,), {"items", "rows"})
     """
-    here = [m for m, rows in enumerate(models) if modality in rows]
+    with_modality = [m for m, rows in enumerate(models) if modality in rows]
     if not center:
-        return {m: (np.zeros(len(legs[m].isometry)), "items") for m in here}
-    shared = {(m, j): found for (m, j, q), found in moments.items() if q == modality}
+        return {m: (np.zeros(len(rotations[m].isometry)), "items") for m in with_modality}
+    shared = {(m, j): pair for (m, j, q), pair in moments.items() if q == modality}
     laplacian = np.zeros((len(models), len(models)))
-    right = np.zeros((len(models), legs[0].isometry.shape[1]))
-    for (m, j), found in shared.items():
+    right_hand_side = np.zeros((len(models), rotations[0].isometry.shape[1]))
+    for (m, j), pair in shared.items():
         gap = (
-            _full(found.source_mean, bases[m]) @ legs[m].isometry
-            - _full(found.target_mean, bases[j]) @ legs[j].isometry
+            _expand(pair.source_mean, bases[m]) @ rotations[m].isometry
+            - _expand(pair.target_mean, bases[j]) @ rotations[j].isometry
         )
-        laplacian[[m, j], [m, j]] += found.weight
-        laplacian[[m, j], [j, m]] -= found.weight
-        right[m] += found.weight * gap
-        right[j] -= found.weight * gap
-    offset = np.linalg.pinv(laplacian, hermitian=True) @ right
+        laplacian[[m, j], [m, j]] += pair.weight
+        laplacian[[m, j], [j, m]] -= pair.weight
+        right_hand_side[m] += pair.weight * gap
+        right_hand_side[j] -= pair.weight * gap
+    offset = np.linalg.pinv(laplacian, hermitian=True) @ right_hand_side
     weights = 1 / np.maximum(items.count, 1)
     out: dict[int, tuple[np.ndarray, str]] = {}
-    for group in _groups(here, shared):
-        means, total, middle = {}, 0.0, np.zeros(right.shape[1])
+    for group in _groups(with_modality, shared):
+        means, total, center_of_items = {}, 0.0, np.zeros(right_hand_side.shape[1])
         for m in group:
             known = np.flatnonzero((items.rows[m] >= 0) & ((items.count > 1) | (len(group) == 1)))
             X, rows = models[m][modality].vectors, items.rows[m][known]
             means[m] = _weighted_mean(X, rows, np.ones(len(rows)))
             weight = float(weights[known].sum())
-            middle += weight * (_weighted_mean(X, rows, weights[known]) @ legs[m].isometry - offset[m])
+            center_of_items += weight * (_weighted_mean(X, rows, weights[known]) @ rotations[m].isometry - offset[m])
             total += weight
-        middle /= total
+        center_of_items /= total
         for m in group:
-            R = legs[m].isometry
-            shift = means[m] @ R - offset[m] - middle  # where this model's items lie beside the items of all
+            R = rotations[m].isometry
+            shift = means[m] @ R - offset[m] - center_of_items  # mean of this model's items minus the mean of all items
             out[m] = means[m] - shift @ R.T, "items" if len(group) > 1 else "rows"
     return out
 
 
-def _full(mean: np.ndarray, basis: np.ndarray | None) -> np.ndarray:
+def _expand(mean: np.ndarray, basis: np.ndarray | None) -> np.ndarray:
+    """Return a mean in the model's own coordinates, given in coordinates of a basis."""
     return mean if basis is None else basis @ mean
 
 
@@ -258,47 +253,55 @@ def _groups(models: Sequence[int], shared: Mapping[tuple[int, int], object]) -> 
 
 
 def consensus(
-    models: Sequence[Rows], items: Items, modality: str, means: Mapping[int, np.ndarray], legs: Sequence[FrameRotation]
+    models: Sequence[Rows],
+    items: Items,
+    modality: str,
+    means: Mapping[int, np.ndarray],
+    rotations: Sequence[FrameRotation],
 ) -> np.ndarray:
     """Return each item's mean over the models that have it, in the frame: float32, shape (n, k)."""
-    k = legs[0].isometry.shape[1]
+    k = rotations[0].isometry.shape[1]
     out = np.zeros((len(items.ids), k), dtype=np.float32)
     for part in blocks(len(items.ids), 24 * k):
         total = np.zeros((part.stop - part.start, k))
         for m in means:
             rows = items.rows[m][part]
-            here = np.flatnonzero(rows >= 0)
-            total[here] += (models[m][modality].vectors[rows[here]] - means[m]) @ legs[m].isometry
+            present = np.flatnonzero(rows >= 0)
+            total[present] += (models[m][modality].vectors[rows[present]] - means[m]) @ rotations[m].isometry
         out[part] = total / np.maximum(items.count[part], 1)[:, None]
     return out
 
 
-def mean_place(
-    means: Sequence[Means], legs: Sequence[FrameRotation], modality: str, without: int | None = None
+def mean_in_frame(
+    means: Sequence[Means], rotations: Sequence[FrameRotation], modality: str, without: int | None = None
 ) -> np.ndarray:
-    """Return the mean over models of their means of a modality in the frame, shape (k,)."""
-    places = [
-        mine[modality][0] @ leg.isometry
-        for m, (mine, leg) in enumerate(zip(means, legs, strict=True))
-        if modality in mine and m != without
+    """Return the mean over models, except one if ``without`` is given, of their means of a modality in the frame, shape (k,)."""
+    in_frame = [
+        own[modality][0] @ rotation.isometry
+        for m, (own, rotation) in enumerate(zip(means, rotations, strict=True))
+        if modality in own and m != without
     ]
-    return np.asarray(np.mean(places, axis=0))
+    return np.asarray(np.mean(in_frame, axis=0))
 
 
 def make_model(
-    rows: Rows, leg: FrameRotation, means: Means, others: Mapping[str, np.ndarray], axes: Sequence[str], anchors: int
+    rows: Rows,
+    rotation: FrameRotation,
+    means: Means,
+    others: Mapping[str, np.ndarray],
+    axes: Sequence[str],
+    anchors: int,
 ) -> FrameModel:
-    """Put together what a frame keeps of one model; ``others`` are the means of the other models, in the frame."""
+    """Build a model of a frame; ``others`` are the means of the other models, in the frame."""
     own = {q: mean for q, (mean, _) in means.items()}
-    rotation = np.hstack([leg.shrunk, mean_axes(own, others, leg, axes)])
     return FrameModel(
         space_of(rows),
-        rotation,
+        np.hstack([rotation.shrunk, mean_axes(own, others, rotation, axes)]),
         own,
-        {q: word for q, (_, word) in means.items()},
-        leg.isometry.shape[1],
+        {q: origin for q, (_, origin) in means.items()},
+        rotation.isometry.shape[1],
         anchors,
-        leg.rank,
+        rotation.rank,
     )
 
 
@@ -318,67 +321,76 @@ def extend_items(
 
 
 def mean_axes(
-    means: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray], leg: FrameRotation, names: Sequence[str]
+    means: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray], rotation: FrameRotation, names: Sequence[str]
 ) -> np.ndarray:
-    """Return what a model has on the frame's axes for means: one axis a modality, shape (d, len(names)).
+    """Return the columns of a model's rotation for the frame's axes of means, one axis per modality.
 
-    The rule is that of :func:`congruence.linalg.shrinkage.mean_isometry`: where the covered part of a model's mean lies as that of the
-    others does, the part that no anchor covered is taken to correspond as well.
+    The rule is that of :func:`congruence.linalg.shrinkage.mean_isometry`: if the covered part of a model's mean corresponds to that of the
+    other models, the uncovered part is assumed to correspond as well.
 
     Parameters
     ----------
     means : mapping of modality to ndarray, shape (d,)
     others : mapping of modality to ndarray, shape (k,)
         Mean of the other models' means in the frame.
-    leg : FrameRotation
+    rotation : FrameRotation
     names : sequence of str
         The modalities that have an axis.
+
+    Returns
+    -------
+    ndarray, shape (d, len(names))
     """
-    out = np.zeros((len(leg.isometry), len(names)))
-    rests, axes = [], []
+    out = np.zeros((len(rotation.isometry), len(names)))
+    residuals, axes = [], []
     for axis, name in enumerate(names):
         if name not in means or name not in others:
             continue
-        covered = means[name] @ leg.isometry
-        size = float(np.linalg.norm(covered) * np.linalg.norm(others[name]))
-        if size == 0 or covered @ others[name] <= size * max(0.5, 2.33 / np.sqrt(leg.rank)):
+        covered = means[name] @ rotation.isometry
+        if not means_correspond(covered, others[name], rotation.rank):
             continue
-        rest = means[name] - leg.isometry @ covered
-        if np.linalg.norm(rest) > 1e-6 * np.linalg.norm(means[name]):
-            rests.append(rest / np.linalg.norm(rest))
+        residual = means[name] - rotation.isometry @ covered
+        if np.linalg.norm(residual) > 1e-6 * np.linalg.norm(means[name]):
+            residuals.append(residual / np.linalg.norm(residual))
             axes.append(axis)
-    if rests:  # orthonormal, and as near to the modalities' own directions as can be
-        svd = cross_svd(np.array(rests).T)
+    if residuals:  # the nearest orthonormal directions
+        svd = cross_svd(np.array(residuals).T)
         out[:, axes] = svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]
     return out
 
 
-def join_frame(rows: Rows, known: Mapping[str, Consensus], places: Mapping[str, np.ndarray]) -> dict[str, CrossMoments]:
+def join_frame(
+    rows: Rows, known: Mapping[str, Consensus], positions: Mapping[str, np.ndarray]
+) -> dict[str, CrossMoments]:
     """Gather the moments of one model's rows and the frame's items, by modality.
 
     Parameters
     ----------
     rows : dict of modality to Embeddings
     known : mapping of modality to Consensus
-    places : mapping of modality to ndarray, shape (n,)
-        Each row's item, −1 where it is none of the frame's.
+    positions : mapping of modality to ndarray, shape (n,)
+        Position of each row among the frame's items, −1 if it is not among them.
+
+    Returns
+    -------
+    dict of modality to CrossMoments
     """
     moments = {}
-    for q, place in places.items():
-        both = np.flatnonzero((place >= 0) & rows[q].vectors.any(axis=1))
+    for q, position in positions.items():
+        both = np.flatnonzero((position >= 0) & rows[q].vectors.any(axis=1))
         if len(both):
-            moments[q] = pair_moments(rows[q].vectors, known[q].vectors, (both, place[both]), np.ones(len(both)))
+            moments[q] = pair_moments(rows[q].vectors, known[q].vectors, (both, position[both]), np.ones(len(both)))
     return moments
 
 
-def means_to_join(rows: Rows, moments: Mapping[str, CrossMoments], leg: FrameRotation, *, center: bool) -> Means:
-    """Return the means of a model that joins a frame, as :func:`means_of` does for those it is fitted on."""
+def means_to_join(rows: Rows, moments: Mapping[str, CrossMoments], rotation: FrameRotation, *, center: bool) -> Means:
+    """Return the means of a model that joins a frame, as :func:`means_of` does for the models of the fit."""
     means: Means = {}
     for q, side in rows.items():
         if not center:
             means[q] = np.zeros(side.dim), "items"
         elif q in moments:
-            means[q] = moments[q].source_mean - leg.isometry @ moments[q].target_mean, "items"
+            means[q] = moments[q].source_mean - rotation.isometry @ moments[q].target_mean, "items"
         else:
             means[q] = side.vectors[side.vectors.any(axis=1)].mean(axis=0, dtype=np.float64), "rows"
     return means

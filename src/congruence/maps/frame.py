@@ -74,11 +74,6 @@ class CanonicalFrame(SavedFrame):
     n_iter_ : int
     converged_ : bool
 
-    Warns
-    -----
-    ConvergenceWarning
-        If ``max_iter`` sweeps did not suffice.
-
     Notes
     -----
     Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i is the number of models
@@ -137,17 +132,29 @@ class CanonicalFrame(SavedFrame):
 
         Raises
         ------
+        ParameterError
+            If a parameter of the frame has an invalid value, or a name or a modality is not valid.
         InputError
-            If there are fewer than two models, or rows cannot be used.
+            If there are fewer than two models, or the rows of one do not vary together with those of the others.
+        ShapeError, DtypeError, NotFiniteError, ZeroRowError
+            If vectors have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; if those of one model differ
+            in width; or if no model has ids and their numbers of rows differ.
         IdError
             If some models are not connected by any chain of shared items, or only some models have ids.
+        ModalityError
+            If modalities contradict each other, or that of some rows is unknown.
         TooFewAnchorsError
             If a model shares fewer than two items with the others.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If ``max_iter`` sweeps did not suffice.
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
             got = len(models) if isinstance(models, Mapping) else type(models).__name__
-            raise InputError(f"Got {got} for models; expected two or more by name. Pass {{'name': vectors, …}}.")
+            raise InputError(f"Got {got} for models; expected at least two, by name. Pass {{'name': vectors, …}}.")
         for name in models:
             check_name(name)
         sides = name_modalities({name: as_rows(data, name, modality) for name, data in models.items()})
@@ -159,29 +166,31 @@ class CanonicalFrame(SavedFrame):
         solution, evidence, sizes = solving.solve(
             moments, bases, widths, center=self.center, max_iter=self.max_iter, tol=self.tol
         )
-        legs, anchors = [], []
+        rotations, anchors = [], []
         for m, name in enumerate(names):
-            used = [int(((t.rows[m] >= 0) & (t.count > 1)).sum()) for t in items.values()]
+            used = [int(((matched.rows[m] >= 0) & (matched.count > 1)).sum()) for matched in items.values()]
             anchors.append(sum(used))
             most = most_directions(name, used, center=self.center)
             widest = max(width for j, width in enumerate(widths) if j != m)
-            legs.append(solving.make_rotation(name, evidence[m], sizes[m], most, widest, *self._spectrum()))
+            rotations.append(solving.make_rotation(name, evidence[m], sizes[m], most, widest, *self._spectrum()))
         self.models_, self.consensus_ = {}, {}
         self.axes_ = list(items) if self._spectrum()[0] == "wiener" and self.center else []
         means: list[solving.Means] = [{} for _ in rows]
-        for q, table in items.items():
-            found = solving.means_of(rows, table, q, moments, bases, legs, center=self.center)
-            for m, mean in found.items():
+        for q, matched in items.items():
+            of_models = solving.means_of(rows, matched, q, moments, bases, rotations, center=self.center)
+            for m, mean in of_models.items():
                 means[m][q] = mean
-            vectors = solving.consensus(rows, table, q, {m: mean for m, (mean, _) in found.items()}, legs)
-            self.consensus_[q] = Consensus(table.ids, vectors, table.has_ids, solving.mean_place(means, legs, q))
+            vectors = solving.consensus(rows, matched, q, {m: mean for m, (mean, _) in of_models.items()}, rotations)
+            self.consensus_[q] = Consensus(
+                matched.ids, vectors, matched.has_ids, solving.mean_in_frame(means, rotations, q)
+            )
         for m, name in enumerate(names):
             others = {
-                q: solving.mean_place(means, legs, q, without=m)
+                q: solving.mean_in_frame(means, rotations, q, without=m)
                 for q in means[m]
-                if sum(q in mine for mine in means) > 1
+                if sum(q in own for own in means) > 1
             }
-            self.models_[name] = solving.make_model(rows[m], legs[m], means[m], others, self.axes_, anchors[m])
+            self.models_[name] = solving.make_model(rows[m], rotations[m], means[m], others, self.axes_, anchors[m])
         infer_means(self.models_, self.consensus_ if self.center else ())
         self.objective_ = solution.objective / (sum(sizes) / 2)
         self.n_iter_, self.converged_ = len(solution.objective) - 1, solution.converged
@@ -215,6 +224,10 @@ class CanonicalFrame(SavedFrame):
             If the frame already has a model of this name.
         IdError, TooFewAnchorsError
             If no item, or only one, is in the frame.
+        InputError
+            As for :meth:`fit`.
+        NotFittedMapError
+            If the frame is not fitted.
 
         Notes
         -----
@@ -226,22 +239,22 @@ class CanonicalFrame(SavedFrame):
         if name in self.models_:
             raise ParameterError(f"Got a model {name!r}, which the frame has; expected a new name. Pass another name.")
         rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
-        places = {q: self.consensus_[q].rows_of(side, name) for q, side in rows.items() if q in self.consensus_}
-        moments = solving.join_frame(rows, self.consensus_, places)
+        positions = {q: self.consensus_[q].rows_of(side, name) for q, side in rows.items() if q in self.consensus_}
+        moments = solving.join_frame(rows, self.consensus_, positions)
         if not moments:
             raise IdError(
                 f"Got no item of {name!r} that the frame has; expected some in common. Pass ids=… that name the items as the frame does."
             )
         groups = list(moments.values())
-        used, widest = [found.rows for found in groups], max(len(model.rotation) for model in self.models_.values())
+        used, widest = [group.rows for group in groups], max(len(model.rotation) for model in self.models_.values())
         cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
         most = most_directions(name, used, center=self.center)
-        leg = solving.make_rotation(name, cross, size, most, widest, *self._spectrum())
-        means = solving.means_to_join(rows, moments, leg, center=self.center)
+        rotation = solving.make_rotation(name, cross, size, most, widest, *self._spectrum())
+        means = solving.means_to_join(rows, moments, rotation, center=self.center)
         known = {q: self.consensus_[q].center for q in rows if q in self.consensus_}
-        self.models_[name] = solving.make_model(rows, leg, means, known, self.axes_, sum(used))
+        self.models_[name] = solving.make_model(rows, rotation, means, known, self.axes_, sum(used))
         model = self.models_[name]
-        solving.extend_items(self.consensus_, rows, model.means, leg.isometry, name)
+        solving.extend_items(self.consensus_, rows, model.means, rotation.isometry, name)
         infer_means(self.models_, self.consensus_ if self.center else ())
         return self
 
@@ -264,6 +277,10 @@ class CanonicalFrame(SavedFrame):
             If the frame has no such model.
         ModalityError
             If the frame does not know this model's mean of the modality.
+        ShapeError
+            If the vectors have another width than the model.
+        NotFittedMapError
+            If the frame is not fitted.
         """
         self._check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
@@ -271,7 +288,7 @@ class CanonicalFrame(SavedFrame):
         check_width(width_of(rows), len(model.rotation), f"the frame's {name!r}")
         if unknown := sorted(set(rows) - set(model.means)):
             raise ModalityError(
-                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, whose mean of these is not known; expected {known_modalities(model)}. Pass modality=…."
+                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, a modality of which the frame has no mean for this model; expected {known_modalities(model)}. Pass modality=…."
             )
         solving.extend_items(self.consensus_, rows, model.means, model.isometry, name)
         return self
@@ -298,7 +315,8 @@ class CanonicalFrame(SavedFrame):
             If the frame does not have one of the models, or source and target are the same model.
         ModalityError
             If the means of this modality are not known for both models, or no modality is common to both.
-
+        NotFittedMapError
+            If the frame is not fitted.
         """
         self._check_fitted()
         for name in (source, target):

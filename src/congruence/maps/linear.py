@@ -28,7 +28,7 @@ class LinearMap(AffineMap):
         Penalty on the squared Frobenius norm of the coefficients, added to the sum (not the mean) of squared
         errors, as in :class:`sklearn.linear_model.Ridge`. ``"cv"`` chooses it by generalized cross-validation.
     center : bool, default=True
-        Fit an intercept through the means.
+        Fit an intercept.
 
     Attributes
     ----------
@@ -84,8 +84,10 @@ class LinearMap(AffineMap):
 
         Raises
         ------
-        InputError, ParameterError
-            If the rows cannot be used, or ``ridge`` is neither a non-negative number nor "cv".
+        InputError
+            If the rows or weights cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
+        ParameterError
+            If ``ridge`` is neither a non-negative number nor "cv".
         """
         self._check_ridge()
         return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
@@ -99,7 +101,7 @@ class LinearMap(AffineMap):
             check_positive(self.ridge, "ridge", zero=True)
 
     def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
-        """Fit on rows that were already checked; see :meth:`fit`."""
+        """Fit on checked rows in float32 or float64 and checked weights; see :meth:`fit`."""
         self._remember(A, B)
         return self._solve_moments(CrossMoments.of(A, B, weights, gram=True))
 
@@ -131,10 +133,14 @@ class LinearMap(AffineMap):
         Raises
         ------
         ParameterError
-            If ``ridge`` is neither a number nor "cv".
+            If ``ridge`` is neither a non-negative number nor "cv", or the moments do not include the Gram matrix.
         """
         new = cls(ridge=ridge, center=center)
         new._check_ridge()
+        if moments.gram is None:
+            raise ParameterError(
+                "Got moments without the Gram matrix; expected moments that include it. Pass gram=True to CrossMoments when they are gathered."
+            )
         new.source_space_ = Space(dim=len(moments.source_mean), normalized=normalized[0])
         new.target_space_ = Space(dim=len(moments.target_mean), normalized=normalized[1])
         new.scores_ = {}
@@ -174,16 +180,16 @@ class LinearMap(AffineMap):
         """Minimize GCV(α) = n · RSS(α) / (n − df(α))² over the grid, using second moments only."""
         top = eigenvalues[-1] if len(eigenvalues) else 1.0
         alphas = self.RELATIVE_GRID * top
-        energy = np.square(rotated).sum(axis=1)
+        squared = np.square(rotated).sum(axis=1)
         scores = np.empty(len(alphas))
         for k, alpha in enumerate(alphas):
             shrunk = eigenvalues + alpha
             df = float((eigenvalues / shrunk).sum())
-            explained = float((energy / shrunk * ((eigenvalues + 2 * alpha) / shrunk)).sum())
+            explained = float((squared / shrunk * ((eigenvalues + 2 * alpha) / shrunk)).sum())
             residual = max(scatter - explained, 0.0)
             # With as many degrees of freedom as rows the score is 0/0, and the fit gives no information about new rows.
-            room = n - df
-            scores[k] = n * residual / room**2 if room > 1e-3 * n else np.inf
+            residual_df = n - df
+            scores[k] = n * residual / residual_df**2 if residual_df > 1e-3 * n else np.inf
         best = int(np.argmin(scores)) if np.isfinite(scores).any() else len(scores) - 1
         self.ridge_ = float(alphas[best])
         self.gcv_ridges_, self.gcv_scores_ = alphas, scores

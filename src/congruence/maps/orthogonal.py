@@ -101,18 +101,6 @@ class OrthogonalMap(ContinuedMap):
         With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength in
         :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
 
-    Raises
-    ------
-    InputError
-        If the input cannot be used; each kind of bad input has its own class in :mod:`congruence.errors`.
-
-    Warns
-    -----
-    ProjectionWarning
-        If d_source > d_target: the map is then a projection, not an isometry.
-    DegenerateWarning
-        If ``shrinkage="full"`` and the anchors do not cover all dimensions.
-
     References
     ----------
     Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning", §6, Thm C.16 and
@@ -176,6 +164,24 @@ class OrthogonalMap(ContinuedMap):
         Returns
         -------
         Self
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, ZeroRowError
+            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
+        TooFewAnchorsError
+            If there are fewer than two pairs with positive weight.
+        InputError
+            If the two sides do not vary together, or weights or modalities have invalid values.
+        ParameterError
+            If a parameter of the map has an invalid value.
+
+        Warns
+        -----
+        ProjectionWarning
+            If d_source > d_target: the map is then a projection, not an isometry.
+        DegenerateWarning
+            If ``shrinkage="full"`` and the anchors do not cover all dimensions.
         """
         self._start()
         Y = y if Y is None else Y
@@ -209,9 +215,11 @@ class OrthogonalMap(ContinuedMap):
         Raises
         ------
         ParameterError
-            If ``shrinkage="cv"``, which needs the rows themselves.
-        TooFewAnchorsError, InputError
-            If there are too few pairs, or the moments cannot be used.
+            If ``shrinkage="cv"``, which needs the rows themselves, or another parameter has an invalid value.
+        TooFewAnchorsError
+            If there are fewer than two pairs.
+        InputError
+            If the two sides do not vary together.
         """
         new = cls(**parameters)
         new._start()
@@ -219,13 +227,11 @@ class OrthogonalMap(ContinuedMap):
             raise ParameterError(
                 'Got shrinkage="cv" for moments; expected a shrinkage that needs no second pass over the rows. Pass shrinkage="auto".'
             )
+        if not moments:
+            raise TooFewAnchorsError("Got no moments; expected those of at least 2 pairs. Pass {modality: moments}.")
         new.moments_ = dict(moments)
         first = next(iter(new.moments_.values()))
-        if not new.allow_reflection and first.cross.shape[0] != first.cross.shape[1]:
-            raise ParameterError(
-                f"Got allow_reflection=False for widths {first.cross.shape[0]} and {first.cross.shape[1]}; expected equal widths, since only a square "
-                "matrix has a determinant. Leave out allow_reflection=False."
-            )
+        new._check_reflection(*first.cross.shape)
         new.n_features_in_ = first.cross.shape[0]
         names = list(new.moments_)
         modality = (names[0] or None) if len(names) == 1 else None
@@ -256,21 +262,12 @@ class OrthogonalMap(ContinuedMap):
     ) -> list[Group]:
         """Check rows, add them to the moments of their modality, and return them grouped by modality."""
         A, B, weights = self._check_pairs(X, Y, sample_weight, reset=reset, min_pairs=min_pairs)
-        seen = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
-        if B.shape[1] != seen:
+        d_target = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
+        if B.shape[1] != d_target:
             raise ShapeError(
-                f"Got target rows of width {B.shape[1]}; expected {seen} as before. Pass vectors of the same two models."
+                f"Got target rows of width {B.shape[1]}; expected {d_target} as before. Pass vectors of the same two models."
             )
-        if not self.allow_reflection and A.shape[1] != B.shape[1]:
-            raise ParameterError(
-                f"Got allow_reflection=False for widths {A.shape[1]} and {B.shape[1]}; expected equal widths, since only a square "
-                "matrix has a determinant. Leave out allow_reflection=False."
-            )
-        if not self.allow_reflection and self.shrinkage not in ("auto", "full"):
-            raise ParameterError(
-                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial map has no '
-                'determinant. Pass shrinkage="full", or leave out allow_reflection=False.'
-            )
+        self._check_reflection(A.shape[1], B.shape[1])
         groups = []
         for name, rows in split_modalities(modality, len(A)):
             a, b = (A, B) if rows is None else (A[rows], B[rows])
@@ -288,10 +285,24 @@ class OrthogonalMap(ContinuedMap):
                 self.source_space_ = replace(self.source_space_, modality=names[0])
                 self.target_space_ = replace(self.target_space_, modality=names[0])
         else:  # the rows count as unit rows as long as all of them are
-            ours, theirs = self.source_space_, self.target_space_
-            self.source_space_ = replace(ours, normalized=ours.normalized and has_unit_rows(A))
-            self.target_space_ = replace(theirs, normalized=theirs.normalized and has_unit_rows(B))
+            source, target = self.source_space_, self.target_space_
+            self.source_space_ = replace(source, normalized=source.normalized and has_unit_rows(A))
+            self.target_space_ = replace(target, normalized=target.normalized and has_unit_rows(B))
         return groups
+
+    def _check_reflection(self, d_source: int, d_target: int) -> None:
+        if self.allow_reflection:
+            return
+        if d_source != d_target:
+            raise ParameterError(
+                f"Got allow_reflection=False for widths {d_source} and {d_target}; expected equal widths, since only a square "
+                "matrix has a determinant. Leave out allow_reflection=False."
+            )
+        if self.shrinkage not in ("auto", "full"):
+            raise ParameterError(
+                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial map has no '
+                'determinant. Pass shrinkage="full", or leave out allow_reflection=False.'
+            )
 
     def _shrinkage(self) -> str:
         if self.shrinkage == "auto":
@@ -320,15 +331,16 @@ class OrthogonalMap(ContinuedMap):
         size = pooled_size(moments, center=self.center)
         # Subtracting the mean from equal rows leaves rounding error, which is not a direction of the data.
         error = np.finfo(np.float64).eps * pooled_size(moments, center=False)
-        full = self._shrinkage() == "full"  # "full" fills the other directions as well
-        svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=full)
+        shrinkage = self._shrinkage()
+        # "full" fills the other directions as well.
+        svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
         if svd.rank == 0:
             raise InputError(
                 f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that "
                 "cancel); expected anchors that vary. Pass other anchors."
             )
         alignment = float(svd.s.sum() / size)
-        shrinkage, shrinkage_strength, gains = choose_gains(self._shrinkage(), svd, alignment, self._strength())
+        strength, gains = choose_gains(shrinkage, svd, alignment, self._strength())
         self.rotation_ = rotation_from_svd(svd, gains, allow_reflection=self.allow_reflection)
         self.mean_directions_ = 0
         if shrinkage == "wiener" and self.center and svd.rank < len(svd.s):
@@ -348,7 +360,7 @@ class OrthogonalMap(ContinuedMap):
         self.source_mean_, self.target_mean_ = means
         self._keep_given_means()
         self.facts_ = self._measure(shrinkage, cross.shape, alignment)
-        self.facts_["shrinkage_strength_used"] = shrinkage_strength
+        self.facts_["shrinkage_strength_used"] = strength
         self._warn(shrinkage)
         return self
 

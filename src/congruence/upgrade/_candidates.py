@@ -183,7 +183,7 @@ def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
     if svd.rank == 0:
         gains, extra = np.zeros(0), None
     else:
-        gains = choose_gains(shrinkage, svd, alignment, candidate.parameters.get("shrinkage_strength"))[2][: svd.rank]
+        gains = choose_gains(shrinkage, svd, alignment, candidate.parameters.get("shrinkage_strength"))[1][: svd.rank]
         extra = None
         if center and shrinkage == "wiener" and svd.rank < len(svd.s):
             matrix, count = mean_isometry(svd, [kept.means])
