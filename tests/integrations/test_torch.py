@@ -156,7 +156,7 @@ def test_refusals(monkeypatch):
         HeadsMap().to_torch()
     unknown = LinearMap().fit(P.X, P.Y)
     unknown.target_space_ = replace(unknown.target_space_, normalized=None)
-    with pytest.warns(NormWarning, match="does not say whether"):
+    with pytest.warns(NormWarning, match="without a record of whether"):
         unknown.to_torch()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[train\]"):

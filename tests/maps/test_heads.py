@@ -317,14 +317,14 @@ BAD_LAYERS = {
     "empty": ([{"kind": "linear", "weight": np.ones((6, 0))}], ShapeError, "none empty"),
     "bias": ([{"kind": "linear", "weight": np.eye(6), "bias": np.ones(4)}], ShapeError, "Transpose it"),
     "gate": ([{**swiglu(6, 6), "gate_weight": np.ones((6, 4))}], ShapeError, "gate_weight"),
-    "order": ([linear(6, 4), linear(5, 6)], ShapeError, "after one that gives 4"),
+    "order": ([linear(6, 4), linear(5, 6)], ShapeError, "after one that returns 4"),
     "residual width": ([{"kind": "residual", "layers": [linear(6, 4)]}, UNIT], ShapeError, "expected equal widths"),
     "nan": ([{"kind": "center", "mean": np.full(6, np.nan)}, UNIT], NotFiniteError, "NaN or inf"),
     "dtype": ([{"kind": "center", "mean": np.array(list("abcdef"))}, UNIT], InputError, "dtype"),
     "eps": ([{"kind": "layernorm", "eps": -1.0}, UNIT], ParameterError, "eps=-1.0"),
     "eps flag": ([{"kind": "layernorm", "eps": True}, UNIT], ParameterError, "eps=True"),
-    "no width": ([{"kind": "normalize"}], ShapeError, "says its width"),
-    "none": ([], ShapeError, "says its width"),
+    "no width": ([{"kind": "normalize"}], ShapeError, "determine its width"),
+    "none": ([], ShapeError, "determine its width"),
     "joint width": ([linear(6, 4)], ShapeError, "one joint space"),
 }
 

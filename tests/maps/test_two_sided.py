@@ -285,7 +285,7 @@ def test_impossible_parameters_are_refused(make, match):
 
 def test_rows_all_alike_need_a_regulariser():
     X, Y = np.tile([[0.3, 0.7, 0.1]], (10, 1)), paired(10, 4, 3)[1]
-    with pytest.raises(InputError, match="all alike"):
+    with pytest.raises(InputError, match="all equal"):
         CCAMap(ridge=0.0).fit(X, Y)
     for m in (CCAMap(), ProcrustesHeads()):
         m.fit(X, Y)

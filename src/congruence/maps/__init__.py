@@ -81,6 +81,8 @@ def make_map(method: str, **parameters: object) -> Map:
     ------
     ParameterError
         If the method is unknown; the message lists the known ones.
+    TypeError
+        If the map has no such parameter.
     """
     return METHODS[check_choice(method, METHODS, "method")](**parameters)
 
@@ -101,7 +103,7 @@ def load(path: str | Path) -> Map:
     FileError, CorruptFileError, VersionError
         If the folder cannot be read, is damaged, or was written in a newer format.
     ParameterError
-        If the folder holds a frame (use :meth:`CanonicalFrame.load`) or a bridge (use :meth:`congruence.Bridge.load`).
+        If the folder contains a frame (use :meth:`CanonicalFrame.load`) or a bridge (use :meth:`congruence.Bridge.load`).
     """
     arrays, config = persist.read_folder(path)
     if config.get("kind") == "bridge":
@@ -128,13 +130,15 @@ def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], 
 
     Raises
     ------
-    CorruptFileError, ParameterError
-        As for :func:`load`.
+    CorruptFileError
+        If the content is damaged, or the map is of an unknown kind.
+    ParameterError
+        If the folder contains a frame of many models.
     """
     kind = config.get("kind")
     if kind == CanonicalFrame.kind:
         raise ParameterError(
-            f"Got a frame of many models in {path}; expected a map. Load it with CanonicalFrame.load, and take a map from it."
+            f"Got a frame of many models in {path}; expected a map. Load it with CanonicalFrame.load, and call its map(source, target)."
         )
     if not isinstance(kind, str) or kind not in MAPS:
         raise CorruptFileError(
@@ -159,7 +163,9 @@ def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, to
     name_or_path : str or path-like
         A folder, or ``"owner/name"`` on the hub.
     revision : str, optional
+        Branch, tag or commit on the hub.
     token : str, optional
+        Access token for the hub.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Maps with their own way of fitting that are saved as plain orthogonal maps."""
+"""Base of orthogonal maps with a fit of their own, which are saved as plain orthogonal maps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class SavedAsRotation(OrthogonalMap):
     """Base of orthogonal maps with additional parameters, which are not needed after loading."""
 
     def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map without the parameters of the search for pairs.
+        """Return the fitted map as a plain :class:`~congruence.OrthogonalMap`, without the additional parameters.
 
         Returns
         -------

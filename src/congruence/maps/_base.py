@@ -106,6 +106,11 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         Returns
         -------
         ndarray or tensor, shape (m, d_out)
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         self._check_fitted()
         B = check_native(Y, "Y")
@@ -163,7 +168,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         A = as_matrix(X, "X", numeric_objects=True)
         labels = to_rows(Y, "Y")
         if labels.ndim == 1 and labels.dtype.kind in "iub":
-            # Required by scikit-learn: a transformer may receive 1-D integer targets. They are treated as one column.
+            # Scikit-learn requires that a transformer accepts 1-D integer targets; they become one column.
             labels = labels[:, None]
         B = as_matrix(labels, "Y", numeric_objects=True)
         check_same_rows(len(A), len(B), "X", "Y")
@@ -190,8 +195,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         self._check_fitted()
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
-        # congruence.fit passes arrays without column names, so a data frame with names is no reason for a warning.
-        # If neither has names, nothing is left to check, and scikit-learn's check would take longer than mapping a few rows.
+        # congruence.fit passes arrays without column names, so a data frame with names must not cause a warning.
+        # If neither has names, there is nothing to check, and scikit-learn's check would take longer than mapping a few rows.
         if hasattr(self, "feature_names_in_"):
             validate_data(self, with_names(X, A), reset=False, skip_check_array=True)
         return A
@@ -243,8 +248,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
 
     def _norm_unknown(self) -> None:
         warnings.warn(
-            "Got a map that does not say whether the target's rows had unit norm, as maps of earlier versions; expected to "
-            "know. Rows keep the norms the map gives them. Pass normalize=True for unit rows.",
+            "Got a map without a record of whether the target's rows had unit norm, such as one of an earlier version; expected that "
+            "record. Rows keep the norms the map gives them. Pass normalize=True for unit rows.",
             NormWarning,
             stacklevel=4,
         )
@@ -279,7 +284,9 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         SpaceMismatchError, DirectionError, ModalityError
             If the embeddings do not belong to the source space, or belong to the target space or to a modality without known means.
         ShapeError, DtypeError, NotFiniteError
-            If the input is not :class:`~congruence.Embeddings` and cannot be used.
+            If vectors have the wrong width, are not real numbers or contain NaN or infinity.
+        NotFittedMapError
+            If the map is not fitted.
         ParameterError
             If ``normalize`` has another value.
 

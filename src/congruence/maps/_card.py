@@ -144,8 +144,8 @@ def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
 
 def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
     """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
-    said = shown()
-    return [f"Fitted on: {as_markdown(said['fitted on'])}.  ", f"Held out: {as_markdown(said['held out'])}."]
+    entries = shown()
+    return [f"Fitted on: {as_markdown(entries['fitted on'])}.  ", f"Held out: {as_markdown(entries['held out'])}."]
 
 
 def _means(facts: Mapping[str, Any]) -> list[str]:
@@ -153,35 +153,35 @@ def _means(facts: Mapping[str, Any]) -> list[str]:
     fitted, known = facts.get("modality"), facts.get("modalities")
     if not known:
         return []
-    given = facts.get("mean_rows", {})
-    words = []
+    mean_rows = facts.get("mean_rows", {})
+    described = []
     for name in known:
-        count, target = given.get(name, (None, None))
-        of = "from the pairs" if name not in given else f"of {count:,} source rows" if count else "given"
+        count, target = mean_rows.get(name, (None, None))
+        origin = "from the pairs" if name not in mean_rows else f"of {count:,} source rows" if count else "given"
         if target == 0:
-            of += ", the target's estimated from the source's"
-        words.append(f"{name} ({of})")
-    more = (
+            origin += ", the target's estimated from the source's"
+        described.append(f"{name} ({origin})")
+    advice = (
         ""
         if len(known) > 1 or not facts.get("center", True)
         else " Vectors of another modality need their own means first: see recenter."
     )
     active = f" The default modality is {fitted}." if len(known) > 1 and fitted else ""
-    return [as_markdown(f"Modalities with means: {', '.join(words)}.{active}{more}")]
+    return [as_markdown(f"Modalities with means: {', '.join(described)}.{active}{advice}")]
 
 
 def _pairing(report: Mapping[str, Any]) -> list[str]:
     """Return a line on whether the pairs look paired, with the result for random pairs as a control."""
     if report["state"] == "too few":
         return ["Pairing: too few pairs to tell whether they belong together."]
-    said = {"paired": "the pairs belong together", "not paired": "THE PAIRS DO NOT LOOK PAIRED"}.get(
+    verdict = {"paired": "the pairs belong together", "not paired": "THE PAIRS DO NOT LOOK PAIRED"}.get(
         report["state"], "cannot tell whether the pairs belong together"
     )
     compared = (
         f"mean cosine of pairs left out {report['alignment']:.3f}, of pairs drawn at random {report['null_mean']:.3f}"
     )
     suspects = f"; {len(report['suspects'])} single pairs look wrong" if report["suspects"] else ""
-    return [as_markdown(f"Pairing: {said} ({compared}, p = {report['p_value']:.2g}){suspects}.")]
+    return [as_markdown(f"Pairing: {verdict} ({compared}, p = {report['p_value']:.2g}){suspects}.")]
 
 
 def _choice(choice: Mapping[str, Any]) -> list[str]:
@@ -193,14 +193,14 @@ def _choice(choice: Mapping[str, Any]) -> list[str]:
     others = list(tried[0]["other"])
     own = "mean reciprocal rank" + (" of the pairs" if others else "")
     rows = [["map", own, "at 1", *(f"of {name} rows" for name in others), "behind the best (± standard error)"]]
-    for one in tried:
-        behind = f"{one['behind']:.3f} ± {one['error']:.3f}" if one["behind"] > 0 else "best"
-        other = [f"{one['other'][name]:.3f}" if name in one["other"] else "–" for name in others]
+    for candidate in tried:
+        behind = f"{candidate['behind']:.3f} ± {candidate['error']:.3f}" if candidate["behind"] > 0 else "best"
+        other = [f"{candidate['other'][name]:.3f}" if name in candidate["other"] else "–" for name in others]
         rows.append(
             [
-                f"{one['name']}{' (chosen)' * (one['name'] == choice['name'])}",
-                f"{one['score']:.3f}",
-                f"{one['retrieval_at_1']:.3f}",
+                f"{candidate['name']}{' (chosen)' * (candidate['name'] == choice['name'])}",
+                f"{candidate['score']:.3f}",
+                f"{candidate['retrieval_at_1']:.3f}",
                 *other,
                 behind,
             ]
@@ -208,20 +208,20 @@ def _choice(choice: Mapping[str, Any]) -> list[str]:
     return [*lines, "", *_table(rows)]
 
 
-def _refinement(found: Mapping[str, Any]) -> list[str]:
+def _refinement(record: Mapping[str, Any]) -> list[str]:
     """Return a section on whether unpaired rows are part of the map, with the evidence."""
-    sizes = " and ".join(f"{size:,}" for size in found["pool_sizes"])
+    sizes = " and ".join(f"{size:,}" for size in record["pool_sizes"])
     used = (
-        f"The map is fitted on {found['n_pairs']:,} pairs and {found['matches']:,} matches found between pools of {sizes} unpaired rows."
-        if found["improves"]
-        else f"The map is that of the {found['n_pairs']:,} pairs alone: pools of {sizes} unpaired rows were tried."
+        f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between pools of {sizes} unpaired rows."
+        if record["improves"]
+        else f"The map is that of the {record['n_pairs']:,} pairs alone: pools of {sizes} unpaired rows were tried."
     )
-    return ["## Refinement", "", as_markdown(f"{refinement_sentence(found)} {used}")]
+    return ["## Refinement", "", as_markdown(f"{refinement_sentence(record)} {used}")]
 
 
-def _alignment(found: Mapping[str, object]) -> list[str]:
+def _alignment(record: Mapping[str, object]) -> list[str]:
     """Return a section on the agreement of restarts of a fit without known pairs."""
-    return ["## Alignment without known pairs", "", *_table([["evidence", "value"], *alignment_rows(found)])]
+    return ["## Alignment without known pairs", "", *_table([["evidence", "value"], *alignment_rows(record)])]
 
 
 def _facts(facts: Mapping[str, object]) -> list[str]:

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import is_tensor, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.typing import Array, RowsLike
-from congruence._utils.validation import as_matrix, as_native, check_choice
+from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive
 from congruence.embeddings import MODALITIES, Embeddings
 from congruence.errors import CongruenceError, InputError, ParameterError, ShapeError
 from congruence.maps._estimator import NotFittedError, _check_sample_weight
 
-#: Modality of all rows, or of each.
+#: One modality for all rows, or one for each row.
 Modalities: TypeAlias = str | Sequence[str] | np.ndarray | None
 
 
@@ -29,7 +29,7 @@ class GivenMeans:
     ----------
     source, target : ndarray
     n_source, n_target : float or None
-        Weight of the rows behind each; None if a mean vector was passed, 0 if the target's was derived from the gap between modalities.
+        Total weight of the averaged rows; None if a mean vector was passed, 0 if the target's mean was derived from the gap between modalities.
     """
 
     source: np.ndarray
@@ -39,7 +39,7 @@ class GivenMeans:
 
 
 class NotFittedMapError(CongruenceError, NotFittedError):
-    """A map is used before it was fitted (part of this library's error tree, and scikit-learn's own type as well)."""
+    """A map is used before it is fitted. Also a subclass of scikit-learn's ``NotFittedError``."""
 
 
 def check_native(X: RowsLike, name: str) -> Array:
@@ -65,8 +65,8 @@ def check_mean(mean: ArrayLike | Embeddings, width: int, name: str) -> np.ndarra
 
     Raises
     ------
-    ShapeError, NotFiniteError
-        If arrays have the wrong shape or contain NaN or infinity.
+    ShapeError, DtypeError, NotFiniteError
+        If the mean has the wrong width, is not real numbers or contains NaN or infinity.
     """
     if isinstance(mean, Embeddings):
         mean = mean.mean
@@ -89,28 +89,36 @@ def count_rows(rows: object) -> int | None:
     return None if array.ndim == 1 else len(array)
 
 
-def check_same_kind(one: object, other: object, verb: str) -> None:
-    """Refuse to combine maps of different kinds.
+def check_same_kind(first: object, second: object, verb: str) -> None:
+    """Check that two maps to be combined are of the same class.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If they are not.
     """
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         raise ParameterError(
-            f"Got {type(other).__name__} to {verb} with {type(one).__name__}; expected the same kind. "
+            f"Got {type(second).__name__} to {verb} with {type(first).__name__}; expected the same kind. "
             "Transform in two steps instead."
         )
 
 
 def check_weights(sample_weight: ArrayLike, X: np.ndarray) -> np.ndarray:
-    """Return sample weights in float64. Raises ShapeError, InputError."""
+    """Return sample weights in float64.
+
+    Raises
+    ------
+    ShapeError
+        If there is not one finite number for each row.
+    InputError
+        If a weight is negative.
+    """
     try:
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
     except ValueError as error:
         raise ShapeError(
-            f"Got sample_weight that does not fit ({error}); expected one finite number a row. Pass an array of shape ({len(X)},)."
+            f"Got sample_weight that does not fit ({error}); expected one finite number per row. Pass an array of shape ({len(X)},)."
         ) from error
     if (weights < 0).any():
         raise InputError("Got negative sample_weight; expected numbers ≥ 0. Set a weight to 0 to leave its row out.")
@@ -118,7 +126,15 @@ def check_weights(sample_weight: ArrayLike, X: np.ndarray) -> np.ndarray:
 
 
 def split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarray | None]]:
-    """Return (name, rows) for each modality; a single unnamed group if no modality was given."""
+    """Return the name and a mask of the rows of each modality; a single unnamed group if no modality was given.
+
+    Raises
+    ------
+    ParameterError
+        If a modality is unknown.
+    InputError
+        If there is neither one modality nor one for each row.
+    """
     if modality is None:
         return [("", None)]
     if isinstance(modality, str):
@@ -126,6 +142,14 @@ def split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarray
     names = np.asarray(modality).astype(str)
     if names.shape != (n,):
         raise InputError(
-            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one a row. Pass modality=… of shape ({n},)."
+            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one per row. Pass modality=… of shape ({n},)."
         )
     return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]
+
+
+def check_forgetting(forgetting: float) -> None:
+    """Check that a forgetting factor is in (0, 1]. Raises ParameterError."""
+    if check_positive(forgetting, "forgetting") > 1:
+        raise ParameterError(
+            f"Got forgetting={forgetting}; expected a number above 0 and at most 1. Pass forgetting=0.9, for example."
+        )

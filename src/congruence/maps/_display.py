@@ -42,7 +42,7 @@ class DisplayMixin(BaseEstimator):
         """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
         facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
         pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "an unknown number of pairs"
-        pairs += self._found()
+        pairs += self._matches_note()
         if "is_isometry" in self.facts_:
             form = "isometry" if self.facts_["is_isometry"] else f"mean gain {self.facts_['mean_gain']:.2f}"
             form += ", a projection" if self.facts_["is_projection"] else ""
@@ -53,24 +53,24 @@ class DisplayMixin(BaseEstimator):
             "held_out_retrieval_back_at_1": "target to source @1",
             "held_out_recall_at_10": "recall@10",
         }
-        # No cosine here: it means little without its controls, which are in ``scores_``.
+        # No cosine: it means little without its controls, which are in ``scores_``.
         heldout = [
-            f"{word} {self.scores_[key]:.3f}" for key, word in shown.items() if self.scores_.get(key) is not None
+            f"{label} {self.scores_[key]:.3f}" for key, label in shown.items() if self.scores_.get(key) is not None
         ]
         if heldout:
             known = self.scores_.get("held_out_pairs")
             facts["held out"] = ("" if known is None else f"{known:,} pairs: ") + ", ".join(heldout)
         else:
-            facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) keeps pairs out and scores them"
+            facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) holds pairs out and scores them"
         return facts
 
-    def _found(self) -> str:
+    def _matches_note(self) -> str:
         """Return a note on how many pairs are matches found among unpaired rows, since ``n_pairs_`` counts them too; empty if none."""
         for name in ("refinement", "alignment"):
             record = self.scores_.get(name)
             if not isinstance(record, dict):
                 continue
-            found, known = record.get("matches"), record.get("n_pairs", 0)
-            if isinstance(found, int) and isinstance(known, int) and self.n_pairs_ == known + found:
-                return f", {found:,} of them matches of unpaired rows"
+            matches, known = record.get("matches"), record.get("n_pairs", 0)
+            if isinstance(matches, int) and isinstance(known, int) and self.n_pairs_ == known + matches:
+                return f", {matches:,} of them matches of unpaired rows"
         return ""

@@ -79,8 +79,7 @@ class Exported(ABC):
         ModalityError
             If the map has no means for the modality.
         ParameterError
-            If ``side="target"`` for a map with one side, ``normalize`` or ``side`` has an invalid value, or the map's class does not consist of
-            layers.
+            If ``side="target"`` for a map with one side, ``normalize`` or ``side`` has an invalid value, or the map does not consist of layers.
         NotFittedMapError
             If the map is not fitted.
 
@@ -157,8 +156,8 @@ class Exported(ABC):
 
         layers = self.as_layers(modality, normalize, side=side)
         d_in = self.d_target if side == "target" else self.n_features_in_
-        named = modality or (self.target_space_ if side == "target" else self.source_space_).modality
-        about = [self.kind, f"{d_in} → {self.d_out}", *([named] if named else [])]
+        shown_modality = modality or (self.target_space_ if side == "target" else self.source_space_).modality
+        about = [self.kind, f"{d_in} → {self.d_out}", *([shown_modality] if shown_modality else [])]
         if layers[-1]["kind"] == "normalize":
             about.append("unit rows")
         return TorchMap(
@@ -167,7 +166,7 @@ class Exported(ABC):
 
 
 def _fold_centers(layers: Iterable[Layer]) -> list[Layer]:
-    """Merge means that are subtracted before a product into its offset, as ``transform`` does."""
+    """Merge each ``center`` layer into the bias of the ``linear`` layer that follows it, as ``transform`` does; arrays become float64."""
     out: list[Layer] = []
     for layer in layers:
         layer = {

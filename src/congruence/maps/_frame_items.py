@@ -24,7 +24,7 @@ from congruence.errors import (
 )
 from congruence.linalg.moments import CrossMoments
 
-#: Vectors of one model: by modality, and "" where none is said.
+#: Vectors of one model by modality; the key is "" if the modality is unknown.
 Rows = dict[str, Embeddings]
 
 
@@ -46,21 +46,30 @@ def as_rows(data: Any, name: str, modality: str | None = None) -> Rows:
 
     Raises
     ------
-    InputError, ModalityError, ParameterError
-        A row of zeros, unless the embeddings allow them: they are then left out of the fit. Else see :func:`congruence._inputs.as_embeddings`; a mapping whose keys are no modalities, or whose rows say another.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If vectors have the wrong shape or several widths, are not real numbers, contain NaN or infinity, or have a row of zeros. Embeddings that
+        allow rows of zeros may have some, which are left out of the fit, but not only these.
+    InputError
+        If the mapping is empty.
+    ModalityError
+        If rows declare another modality than the one given.
+    ParameterError
+        If a key of the mapping is not a modality.
     """
     if not isinstance(data, Mapping):
         rows = as_embeddings(data, f"the rows of {name!r}")
-        said = rows.space.modality
-        if None not in (said, modality) and said != modality:
+        declared = rows.space.modality
+        if None not in (declared, modality) and declared != modality:
             raise ModalityError(
-                f"Got {said} vectors of {name!r} with modality={modality!r}; expected them to agree. Leave modality out."
+                f"Got {declared} vectors of {name!r} with modality={modality!r}; expected them to agree. Leave modality out."
             )
-        found = {said or modality or "": rows}
+        by_modality = {declared or modality or "": rows}
     else:
         if not data:
-            raise InputError(f"Got no rows of {name!r}; expected vectors of a modality or more. Leave this model out.")
-        found = {}
+            raise InputError(
+                f"Got no rows of {name!r}; expected vectors of at least one modality. Leave this model out."
+            )
+        by_modality = {}
         for key, value in data.items():
             check_choice(key, MODALITIES, f"the modality of {name!r}")
             rows = as_embeddings(value, f"the {key} rows of {name!r}")
@@ -68,37 +77,37 @@ def as_rows(data: Any, name: str, modality: str | None = None) -> Rows:
                 raise ModalityError(
                     f"Got {rows.space.modality} vectors of {name!r} under {key!r}; expected them to agree. Correct the key."
                 )
-            found[key] = rows
-    for key, rows in found.items():
+            by_modality[key] = rows
+    for key, rows in by_modality.items():
         if not rows.vectors.any():
             raise ZeroRowError(
                 f"Got only rows of zeros of {name!r}{f' ({key})' * bool(key)}; expected vectors. Encode them again, or leave them out."
             )
-    widths = {rows.dim for rows in found.values()}
+    widths = {rows.dim for rows in by_modality.values()}
     if len(widths) > 1:
         raise ShapeError(
-            f"Got vectors of widths {', '.join(map(str, sorted(widths)))} of {name!r}; expected one width a model. "
+            f"Got vectors of widths {', '.join(map(str, sorted(widths)))} of {name!r}; expected one width per model. "
             "Pass them as two models."
         )
-    return found
+    return by_modality
 
 
 def name_modalities(models: Mapping[str, Rows], known: Iterable[str] = ()) -> dict[str, Rows]:
-    """Return the models with unnamed rows under the one modality that others name.
+    """Return the models with rows of unknown modality under the one modality that other rows have.
 
     Raises
     ------
     ModalityError
         If some rows have no modality, and the others have several.
     """
-    said = sorted({q for rows in models.values() for q in rows} | set(known))
-    named = [q for q in said if q]
-    if "" not in said or not named:
+    modalities = sorted({q for rows in models.values() for q in rows} | set(known))
+    named = [q for q in modalities if q]
+    if "" not in modalities or not named:
         return dict(models)
     if len(named) > 1:
-        bare = next((name for name, rows in models.items() if "" in rows), None)
+        unnamed = next((name for name, rows in models.items() if "" in rows), None)
         raise ModalityError(
-            f"Got rows of {bare!r} without a modality beside {' and '.join(named)} rows; expected to know which they are. Pass modality=…, or a "
+            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows; expected rows of a known modality. Pass modality=…, or a "
             "mapping of modality to rows."
         )
     return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
@@ -140,9 +149,9 @@ class Items:
         sides = {name: rows[modality] for name, rows in models.items() if modality in rows}
         named = [name for name, side in sides.items() if side.has_ids]
         if named and len(named) < len(sides):
-            bare = next(name for name in sides if name not in named)
+            without_ids = next(name for name in sides if name not in named)
             raise IdError(
-                f"Got ids for {named[0]!r} and none for {bare!r}; expected ids for every model, or for none. Pass ids=… for all of them."
+                f"Got ids for {named[0]!r} and none for {without_ids!r}; expected ids for every model, or for none. Pass ids=… for all of them."
             )
         if not named:
             lengths = {len(side) for side in sides.values()}
@@ -160,9 +169,11 @@ class Items:
         rows = np.full((len(models), len(ids)), -1)
         for m, name in enumerate(models):
             if name in sides:
-                side, full = sides[name], np.asarray(sides[name].vectors.any(axis=1))
-                found = id_rows(side.ids, ids) if named else np.arange(len(ids))
-                rows[m] = np.where((found >= 0) & full[found], found, -1)  # a zero row is a failed encoding
+                side, nonzero = sides[name], np.asarray(sides[name].vectors.any(axis=1))
+                positions = id_rows(side.ids, ids) if named else np.arange(len(ids))
+                rows[m] = np.where(
+                    (positions >= 0) & nonzero[positions], positions, -1
+                )  # a zero row is a failed encoding
         return cls(ids, bool(named), rows)
 
 
@@ -206,40 +217,53 @@ def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]])
     Raises
     ------
     IdError
-        If ids are missing, repeated or without a partner.
+        If no chain of shared items leads from the first model to some other.
     """
     edges = [{m, j} for m, j, _ in pairs]
-    reached, new = {0}, [0]
-    while new:
-        m = new.pop()
-        fresh = {other for edge in edges if m in edge for other in edge} - reached
-        reached |= fresh
-        new += fresh
+    reached, pending = {0}, [0]
+    while pending:
+        m = pending.pop()
+        neighbors = {other for edge in edges if m in edge for other in edge} - reached
+        reached |= neighbors
+        pending += neighbors
     if len(reached) < len(names):
-        apart = [name for m, name in enumerate(names) if m not in reached]
+        unreached = [name for m, name in enumerate(names) if m not in reached]
         raise IdError(
-            f"Got no item that joins {names[0]!r} with {', '.join(map(repr, apart[:3]))}; "
-            "expected a chain of shared items from every model to every other. Pass ids=… that name the same items alike, or leave models out."
+            f"Got no chain of shared items from {names[0]!r} to {', '.join(map(repr, unreached[:3]))}; "
+            "expected one from every model to every other. Pass ids=… that name the same items alike, or leave models out."
         )
 
 
 def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
-    """Return the largest number of directions that a model's anchors can cover, with ``used`` of each modality.
+    """Return the largest number of directions that a model's anchors can cover.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model, for error messages.
+    used : sequence of int
+        Number of anchors of each modality.
+    center : bool
+        Whether the anchors of each modality are centered, which removes one direction.
+
+    Returns
+    -------
+    int
 
     Raises
     ------
     TooFewAnchorsError
-        If there are too few rows.
+        If there are fewer than two anchors, or they cover no direction.
     """
     most = sum(used) - sum(n > 0 for n in used) * center
     if sum(used) < 2 or most < 1:
         raise TooFewAnchorsError(
-            f"Got {sum(used)} item of {name!r} that other models have; expected at least 2. Pass more common items."
+            f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at least 2 of one modality. Pass more common items."
         )
     return most
 
 
 def check_name(name: object) -> None:
-    """Check that a model's name is a string. Raises ParameterError."""
+    """Check that a model's name is a nonempty string. Raises ParameterError."""
     if not isinstance(name, str) or not name:
-        raise ParameterError(f"Got a model named {name!r}; expected a text. Pass a name for every model.")
+        raise ParameterError(f"Got a model named {name!r}; expected a nonempty string. Pass a name for every model.")

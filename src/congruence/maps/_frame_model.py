@@ -100,17 +100,19 @@ class Consensus:
 
 
 def infer_means(models: Mapping[str, FrameModel], modalities: Iterable[str]) -> None:
-    """Infer the mean of a modality for models without rows of it, if other models know its gap to a modality that they have.
+    """Infer the mean of a modality for models without rows of it, from its gap to a modality that they have, measured in other models.
 
     An inferred mean is never inferred again, so that models added later do not change it.
     """
-    measured = {name: [q for q, word in one.means_from.items() if word != "frame"] for name, one in models.items()}
+    measured = {
+        name: [q for q, origin in model.means_from.items() if origin != "frame"] for name, model in models.items()
+    }
     for q in modalities:
         for name, model in models.items():
             for p in [] if q in model.means else measured[name]:
-                both = [other for key, other in models.items() if {p, q} <= set(measured[key])]
-                if both:
-                    gap = np.mean([(other.means[q] - other.means[p]) @ other.rotation for other in both], axis=0)
+                with_both = [other for key, other in models.items() if {p, q} <= set(measured[key])]
+                if with_both:
+                    gap = np.mean([(other.means[q] - other.means[p]) @ other.rotation for other in with_both], axis=0)
                     model.means[q] = model.means[p] + model.rotation @ gap
                     model.means_from[q] = "frame"
                     break

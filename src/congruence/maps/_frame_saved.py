@@ -70,14 +70,14 @@ class SavedFrame(BaseEstimator, ABC):
                     "rank": model.rank,
                 }
             )
-        for q, found in self.consensus_.items():
+        for q, consensus in self.consensus_.items():
             # Ids are stored as arrays, because the size of the JSON file is limited: the concatenated texts, and the end of each.
-            texts = [text.encode("utf-8") for text in found.ids.tolist()]
+            texts = [text.encode("utf-8") for text in consensus.ids.tolist()]
             arrays[f"ids.{q}"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
             arrays[f"ends.{q}"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
-            arrays[f"items.{q}"] = found.vectors
-            arrays[f"center.{q}"] = found.center
-            items.append({"modality": q, "has_ids": found.has_ids})
+            arrays[f"items.{q}"] = consensus.vectors
+            arrays[f"center.{q}"] = consensus.center
+            items.append({"modality": q, "has_ids": consensus.has_ids})
         facts = {
             "models": models,
             "items": items,
@@ -123,7 +123,7 @@ class SavedFrame(BaseEstimator, ABC):
         }
         return {
             "models": models,
-            "items": {q: len(found.ids) for q, found in self.consensus_.items()},
+            "items": {q: len(consensus.ids) for q, consensus in self.consensus_.items()},
             "alignment": float(self.objective_[-1]),
             "n_iter": self.n_iter_,
             "converged": self.converged_,
@@ -135,15 +135,12 @@ class SavedFrame(BaseEstimator, ABC):
         frame, facts = cls(**config["parameters"]), config["facts"]
         frame._check_parameters()
         frame.axes_ = [_modality(q) for q in facts["axes"]]
-        frame.objective_, frame.n_iter_, frame.converged_ = (
-            arrays["objective"],
-            count(facts, "n_iter"),
-            facts["converged"],
-        )
+        frame.objective_, frame.converged_ = arrays["objective"], facts["converged"]
+        frame.n_iter_ = count(facts, "n_iter")
         frame.models_, frame.consensus_ = {}, {}
         expected = {"objective"}
-        for one in facts["items"]:
-            q = _modality(one["modality"])
+        for entry in facts["items"]:
+            q = _modality(entry["modality"])
             names = [f"{part}.{q}" for part in ("ids", "ends", "items", "center")]
             text, ends, vectors, center = (arrays[name] for name in names)
             expected |= set(names)
@@ -151,7 +148,7 @@ class SavedFrame(BaseEstimator, ABC):
                 text.dtype != np.uint8
                 or ends.dtype != np.int64
                 or vectors.dtype != np.float32
-                or type(one["has_ids"]) is not bool
+                or type(entry["has_ids"]) is not bool
             ):
                 raise TypeError("items of the wrong type")
             if (
@@ -165,14 +162,16 @@ class SavedFrame(BaseEstimator, ABC):
             ids[:] = [raw[a:b].decode("utf-8") for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
             if len(set(ids.tolist())) < len(ids):
                 raise ValueError("repeated ids")
-            frame.consensus_[q] = Consensus(ids, vectors, one["has_ids"], _finite(center, 1))
-        widths = {found.vectors.shape[1] for found in frame.consensus_.values()}
-        widths |= {len(found.center) for found in frame.consensus_.values()}
-        if len(widths) != 1 or not all(np.isfinite(found.vectors).all() for found in frame.consensus_.values()):
+            frame.consensus_[q] = Consensus(ids, vectors, entry["has_ids"], _finite(center, 1))
+        consensuses = frame.consensus_.values()
+        widths = {consensus.vectors.shape[1] for consensus in consensuses} | {
+            len(consensus.center) for consensus in consensuses
+        }
+        if len(widths) != 1 or not all(np.isfinite(consensus.vectors).all() for consensus in consensuses):
             raise ValueError("items of several widths, or with NaN")
         (k,) = widths
-        for m, one in enumerate(facts["models"]):
-            means_from = {_modality(q): word for q, word in one["means_from"].items()}
+        for m, entry in enumerate(facts["models"]):
+            means_from = {_modality(q): origin for q, origin in entry["means_from"].items()}
             if not set(means_from.values()) <= {"items", "rows", "frame"} or not set(means_from) <= set(
                 frame.consensus_
             ):
@@ -183,13 +182,17 @@ class SavedFrame(BaseEstimator, ABC):
             if rotation.shape[1] != k + len(frame.axes_) or any(len(mean) != len(rotation) for mean in means.values()):
                 raise ValueError("a rotation and means that do not fit")
             if np.linalg.norm(rotation, 2) > 1 + TOLERANCE:
-                raise ValueError("a rotation that stretches")
-            space = Space.from_dict(one["space"])
-            if space.dim not in (None, len(rotation)) or type(one["name"]) is not str or one["name"] in frame.models_:
+                raise ValueError("a rotation that increases norms")
+            space = Space.from_dict(entry["space"])
+            if (
+                space.dim not in (None, len(rotation))
+                or type(entry["name"]) is not str
+                or entry["name"] in frame.models_
+            ):
                 raise ValueError("a model whose space or name does not fit")
-            rank = count(one, "rank", most=min(len(rotation), k))
-            frame.models_[one["name"]] = FrameModel(
-                space, rotation, means, means_from, k, count(one, "n_anchors"), rank
+            rank = count(entry, "rank", most=min(len(rotation), k))
+            frame.models_[entry["name"]] = FrameModel(
+                space, rotation, means, means_from, k, count(entry, "n_anchors"), rank
             )
         if set(arrays) != expected or len(frame.models_) < 2 or type(frame.converged_) is not bool:
             raise ValueError("missing or unexpected arrays, or fewer than two models")

@@ -40,39 +40,39 @@ def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] 
     list of str
     """
     results = _results(scores or {})
-    lines = ["---", "library_name: congruence", f"tags: {_text(['congruence', 'embeddings', 'alignment', *tags])}"]
+    lines = ["---", "library_name: congruence", f"tags: {_json(['congruence', 'embeddings', 'alignment', *tags])}"]
     if results:
         lines += [
-            f"metrics: {_text([one['type'] for one in results])}",
+            f"metrics: {_json([result['type'] for result in results])}",
             "model-index:",
-            f"- name: {_text(visible(name))}",
+            f"- name: {_json(visible(name))}",
         ]
         pairs = scores.get("held_out_pairs") if scores else None
         count = f"{pairs:,} pairs" if isinstance(pairs, int) else "pairs"
         lines += [
             "  results:",
             '  - task: {"type": "feature-extraction", "name": "Find an item by its mapped vector"}',
-            f"    dataset: {_text({'type': 'held-out-pairs', 'name': f'{count} that the fit did not see'})}",
+            f"    dataset: {_json({'type': 'held-out-pairs', 'name': f'{count} that the fit did not see'})}",
             "    metrics:",
-            *(f"    - {_text(one)}" for one in results),
+            *(f"    - {_json(result)}" for result in results),
         ]
     return [*lines, "---"]
 
 
 def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the scores on held-out pairs; empty if the record holds anything other than numbers."""
-    found = []
+    """Return the scores on held-out pairs; those that are not finite numbers are left out."""
+    results: list[dict[str, object]] = []
     for key, (kind, label, control) in _METRICS.items():
         value, reference = scores.get(key), scores.get(control)
         if _is_number(value):
-            more = f" ({_CONTROLS.get(control, 'chance')}: {reference:.3f})" if _is_number(reference) else ""
-            found.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{more}"})
-    return found
+            suffix = f" ({_CONTROLS.get(control, 'chance')}: {reference:.3f})" if _is_number(reference) else ""
+            results.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{suffix}"})
+    return results
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _text(value: object) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

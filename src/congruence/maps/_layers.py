@@ -16,7 +16,7 @@ from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeE
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-#: Layers within layers go no deeper; a saved file must not be able to exhaust the stack.
+#: Maximum depth of nested layers, so that a saved file cannot exhaust the stack.
 DEEPEST = 8
 
 
@@ -172,9 +172,9 @@ def check_layers(layers: object, name: str) -> list[Layer]:
     Raises
     ------
     ParameterError
-        If a kind is unknown, or entries are superfluous or missing.
+        If ``layers`` is not a list of layers or is nested too deep, a kind is unknown, entries are superfluous or missing, or ``eps`` is not in (0, 1].
     ShapeError, NotFiniteError, InputError
-        If an array has the wrong shape or dtype, or contains NaN.
+        If an array has the wrong shape, contains NaN or infinity, or is not real numbers.
     """
     return _check(layers, name, 0)
 
@@ -199,12 +199,12 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         )
     entry = LAYERS[kind]
     known = [*entry.arrays, *entry.others]
-    given = {key for key, value in layer.items() if value is not None} - {"kind"}
-    missing, foreign = set(known) - set(entry.optional) - given, given - set(known)
-    if missing or foreign:
-        word, keys = ("without", missing) if missing else ("with", foreign)
+    present = {key for key, value in layer.items() if value is not None} - {"kind"}
+    missing, unknown = set(known) - set(entry.optional) - present, present - set(known)
+    if missing or unknown:
+        preposition, keys = ("without", missing) if missing else ("with", unknown)
         raise ParameterError(
-            f"Got {name}, a {kind} layer {word} {', '.join(sorted(map(str, keys)))}; expected "
+            f"Got {name}, a {kind} layer {preposition} {', '.join(sorted(map(str, keys)))}; expected "
             f"{', '.join(known) or 'no entries'}. Pass just these entries."
         )
     out: Layer = {"kind": kind}
@@ -216,7 +216,7 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         for letter, size in zip(letters, array.shape, strict=True):
             if widths.setdefault(letter, size) != size:
                 raise ShapeError(
-                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} where it has {size}, as its other arrays say. Transpose it if it comes from torch.nn.Linear (here weights are (in, out))."
+                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} in place of {size}, to fit its other arrays. Transpose it if it comes from torch.nn.Linear (here weights are (in, out))."
                 )
         out[key] = array
     if kind == "layernorm":
@@ -237,7 +237,7 @@ def _check_array(value: object, name: str, axes: int) -> np.ndarray:
         raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers. Convert it to float32.")
     if array.ndim != axes or not array.size:
         raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty. Reshape it.")
-    # A copy: a head must not change when the trainer goes on with its weights.
+    # A copy: a head must not change when the trainer continues to update its weights.
     array = np.array(array, dtype=np.float32 if array.dtype in (np.float16, np.float32) else np.float64, order="C")
     if not np.isfinite(array).all():
         raise NotFiniteError(f"Got NaN or inf in {name}; expected finite numbers. Train again with a smaller step.")
@@ -257,22 +257,22 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
 
     Returns
     -------
-    tuple of int or None
-        None if the layers do not determine it.
+    first, last : int or None
+        None if the layers do not determine the width.
 
     Raises
     ------
     ShapeError
         If a layer does not fit the one before it, or a residual block changes the width.
     """
-    first, now = width, width
+    first, last = width, width
     for k, layer in enumerate(layers):
-        here = f"{name}[{k}]"
+        place = f"{name}[{k}]"
         if layer["kind"] == "residual":
-            inside, outside = widths(layer["layers"], f"{here}.layers", now)
-            if inside != outside:
+            d_in, d_out = widths(layer["layers"], f"{place}.layers", last)
+            if d_in != d_out:
                 raise ShapeError(
-                    f"Got {here}, a residual block from {inside} to {outside} dimensions; expected equal widths, since its input is added to its output. Let its last layer return {inside} dimensions."
+                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions; expected equal widths, since its input is added to its output. Let its last layer return {d_in} dimensions."
                 )
         else:
             shapes = {
@@ -281,16 +281,16 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
                 if key in layer
                 for letter, size in zip(letters, layer[key].shape, strict=True)
             }
-            inside, outside = shapes.get("i", shapes.get("d")), shapes.get("o", shapes.get("d"))
-        if inside is None:
+            d_in, d_out = shapes.get("i", shapes.get("d")), shapes.get("o", shapes.get("d"))
+        if d_in is None:
             continue
-        if now is not None and inside != now:
+        if last is not None and d_in != last:
             raise ShapeError(
-                f"Got {here}, a {layer['kind']} layer for {inside} dimensions, after one that gives {now}; expected equal widths. Change the order of the layers, or their weights."
+                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after one that returns {last}; expected equal widths. Change the order of the layers, or their weights."
             )
-        first = inside if first is None else first
-        now = outside
-    return first, now
+        first = d_in if first is None else first
+        last = d_out
+    return first, last
 
 
 def widest(layers: Iterable[Layer], width: int) -> int:
@@ -336,7 +336,7 @@ def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, dep
         If the structure is not as written by :func:`flatten`, or names missing arrays.
     """
     if not isinstance(structure, list) or depth > DEEPEST:
-        raise ValueError(f"layers of {prefix} that are no list, or nested too deep")
+        raise ValueError(f"layers of {prefix} that are not a list, or are nested too deep")
     layers = []
     for k, entry in enumerate(structure):
         if not isinstance(entry, dict) or set(entry) - {"kind", "eps", "layers", "arrays"}:
@@ -346,7 +346,7 @@ def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, dep
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"layer {prefix}.{k} whose arrays are not named by a list")
         if set(names) & {"kind", "eps", "layers"} or len(set(names)) < len(names):
-            raise ValueError(f"layer {prefix}.{k} with odd names of arrays")
+            raise ValueError(f"layer {prefix}.{k} with invalid names of arrays")
         layer |= {name: arrays.pop(f"{prefix}.{k}.{name}") for name in names}
         if "layers" in entry:
             layer["layers"] = unflatten(entry["layers"], arrays, f"{prefix}.{k}", depth + 1)

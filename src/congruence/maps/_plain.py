@@ -47,15 +47,15 @@ class BaseEstimator:
         return self
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        usual = inspect.signature(type(self)).parameters
-        changed = {name: value for name, value in self.get_params().items() if value is not usual[name].default}
+        parameters = inspect.signature(type(self)).parameters
+        changed = {name: value for name, value in self.get_params().items() if value is not parameters[name].default}
         call = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
         return call[:N_CHAR_MAX]
 
     def __sklearn_tags__(self) -> Tags:
-        from sklearn.base import BaseEstimator as Real  # only scikit-learn calls this, so it is imported already
+        from sklearn.base import BaseEstimator  # only scikit-learn calls this method, so it is already imported
 
-        return Real().__sklearn_tags__()
+        return BaseEstimator().__sklearn_tags__()
 
 
 class TransformerMixin:

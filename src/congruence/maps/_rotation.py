@@ -1,4 +1,4 @@
-"""A fitted rotation with the means of its modalities: inverse, composition, means, and its saved form."""
+"""A fitted rotation with the means of its modalities: inverse, composition, and its saved form."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import as_given, cast_like, to_numpy
 from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
-from congruence._utils.validation import check_choice, check_width
-from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
-from congruence.errors import ModalityError
+from congruence._utils.validation import check_width
+from congruence.embeddings import Space, check_space
 from congruence.linalg.moments import CrossMoments, pooled_cross
 from congruence.linalg.procrustes import cross_svd
 from congruence.maps._affine import AffineMap
-from congruence.maps._checks import GivenMeans, check_mean, check_native, check_same_kind, count_rows
+from congruence.maps._checks import GivenMeans, check_native, check_same_kind
 from congruence.maps._saved import check_rotation, given_rows
 
 
@@ -62,12 +61,17 @@ class RotationMap(AffineMap):
         -------
         ndarray or tensor, shape (m, d_source)
             As for :meth:`transform`.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         self._check_fitted()
         A = check_native(Z, "Z")
         check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
-        back = self.rotation_.T
-        out = A @ cast_like(back, A) + cast_like(self.source_mean_ - self.target_mean_ @ back, A)
+        transposed = self.rotation_.T
+        out = A @ cast_like(transposed, A) + cast_like(self.source_mean_ - self.target_mean_ @ transposed, A)
         return as_given(out, Z)
 
     def inverse(self) -> Self:
@@ -76,6 +80,11 @@ class RotationMap(AffineMap):
         Returns
         -------
         OrthogonalMap
+
+        Raises
+        ------
+        NotFittedMapError
+            If the map is not fitted.
         """
         self._check_fitted()
         new = self._like()
@@ -88,14 +97,14 @@ class RotationMap(AffineMap):
             source=self.target_space_,
             target=self.source_space_,
         )
-        for name, one in self.given_means_.items():
-            new._set_means(name, GivenMeans(one.target, one.source, one.n_target or None, one.n_source))
+        for name, means in self.given_means_.items():
+            new._set_means(name, GivenMeans(means.target, means.source, means.n_target or None, means.n_source))
         return new
 
     def then(self, other: Self) -> Self:
         """Return the map that applies this map and then ``other``.
 
-        The means of the two maps' middle space need not be equal; they are accounted for. Modalities that both maps know keep their own means.
+        The two maps may have different means in the intermediate space; the result accounts for this. Modalities that both maps know keep their own means.
 
         Parameters
         ----------
@@ -108,14 +117,18 @@ class RotationMap(AffineMap):
 
         Raises
         ------
-        ParameterError, ShapeError, SpaceMismatchError
-            If arrays have the wrong shape; a parameter has an invalid value; or vectors belong to another space.
+        ParameterError
+            If ``other`` is a map of another kind.
+        ShapeError, SpaceMismatchError
+            If ``other`` does not start from this map's target: its width or its model differs.
+        NotFittedMapError
+            If one of the maps is not fitted.
         """
         check_same_kind(self, other, "compose")
         self._check_fitted()
         other._check_fitted()
         check_width(self.d_target, other.n_features_in_, "the second " + type(other).__name__)
-        check_middle(self.target_space_, other.source_space_)
+        check_intermediate(self.target_space_, other.source_space_)
         rotation = self.rotation_ @ other.rotation_
 
         def join(
@@ -146,97 +159,6 @@ class RotationMap(AffineMap):
         new.facts_ = new._measure("composed", rotation.shape, None)
         return new
 
-    def recenter(
-        self,
-        source_mean: ArrayLike | Embeddings,
-        target_mean: ArrayLike | Embeddings | None = None,
-        *,
-        modality: str | None = None,
-        offset: float = 1.0,
-    ) -> Self:
-        """Return a map with the same rotation and the means of another modality.
-
-        Parameters
-        ----------
-        source_mean : array_like, shape (d_source,) or (m, d_source), or Embeddings
-            Mean of that modality in the source model, or rows to average.
-        target_mean : array_like, shape (d_target,) or (m, d_target), or Embeddings, optional
-            The same in the target model. If it is omitted, the gap between the two modalities' source
-            means is rotated like any row: ``μ_B + (source_mean − μ_A) @ rotation``.
-        modality : str, optional
-            Name under which the new map stores these means for :meth:`for_modality`.
-        offset : float, default=1.0
-            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1 it is the same function,
-            with 0 a rotation about the origin.
-
-        Returns
-        -------
-        OrthogonalMap
-
-        Notes
-        -----
-        Rotating the gap is exact if the same rotation and offset relate both modalities, which is the
-        paper's model (Remark C.15), and if the anchors cover the direction of the gap. The
-        new map is then the same function as the original one. Two contrastive models need not
-        have gaps of the same length, so a measured target mean, even from a few dozen rows, is better.
-        """
-        self._check_fitted()
-        d_source, d_target = self.rotation_.shape
-        a = check_mean(source_mean, d_source, "source_mean")
-        if target_mean is None:
-            b = self.target_mean_ + (a - self.source_mean_) @ self.rotation_
-            b = b - (1 - offset) * (self.target_mean_ - self.source_mean_ @ self.rotation_)
-        else:
-            b = check_mean(target_mean, d_target, "target_mean")
-        new = self._like()
-        new.moments_ = self.moments_
-        table = dict(self.modality_means_)
-        if modality is not None:
-            check_choice(modality, MODALITIES, "modality")
-            table[modality] = (a, b)
-        self._set(new, self.rotation_, (a, b), table, self.source_space_, self.target_space_)
-        if modality is not None:
-            n_target = 0 if target_mean is None else count_rows(target_mean)
-            new._set_means(modality, GivenMeans(a, b, count_rows(source_mean), n_target))
-        new._activate(modality)
-        return new
-
-    def for_modality(self, modality: str | None) -> Self:
-        """Return the map with the means of one of its modalities.
-
-        Parameters
-        ----------
-        modality : str or None
-            ``None`` returns the map unchanged.
-
-        Returns
-        -------
-        OrthogonalMap
-
-        Raises
-        ------
-        ModalityError
-            If the map has no means for the modality. A map fitted without a modality name accepts any.
-        """
-        self._check_fitted()
-        if modality is None or modality == self.modality_:
-            return self
-        check_choice(modality, MODALITIES, "modality")
-        if modality in self.modality_means_:
-            new = self._like()
-            new.moments_ = self.moments_
-            means = self.modality_means_[modality]
-            self._set(new, self.rotation_, means, self.modality_means_, self.source_space_, self.target_space_)
-            new._activate(modality)
-            return new
-        if not self.center or (self.modality_ is None and not self.modality_means_):
-            return self
-        known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
-        raise ModalityError(
-            f"Got modality={modality!r}; expected one this map has means for ({', '.join(known)}). "
-            "Pass one of these, or add the means of this one with recenter, or with means=… when fitting."
-        )
-
     def covered_share(self, X: RowsLike) -> np.ndarray:
         """Return the share of each centered row's variance (norm²) in directions the anchors cover.
 
@@ -249,6 +171,11 @@ class RotationMap(AffineMap):
         ndarray of float64, shape (m,)
             In [0, 1]. The fit has no information about the remaining component: it is dropped or, with ``shrinkage="full"``,
             rotated arbitrarily. A row equal to the mean counts as 1.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         A = to_numpy(self._check_source(X))
         basis = self._covered_basis()
@@ -258,11 +185,13 @@ class RotationMap(AffineMap):
         return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
     def _covered_basis(self) -> np.ndarray:
-        if self.gains_[self.rank_ :].any() and self.moments_:  # "full": the rotation hides what was covered
-            whole, count = pooled_cross(list(self.moments_.values()), center=self.center), self.n_pairs_
+        if (
+            self.gains_[self.rank_ :].any() and self.moments_
+        ):  # "full": the rotation has no trace of which directions were covered
+            matrix, max_rank = pooled_cross(list(self.moments_.values()), center=self.center), self.n_pairs_
         else:
-            whole, count = self.rotation_, self.rank_ + self.mean_directions_
-        return cross_svd(whole, max_rank=count, complete=False).U[:, : self.rank_ + self.mean_directions_]
+            matrix, max_rank = self.rotation_, self.rank_ + self.mean_directions_
+        return cross_svd(matrix, max_rank=max_rank, complete=False).U[:, : self.rank_ + self.mean_directions_]
 
     def _measure(self, shrinkage: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, object]:
         d_source, d_target = shape
@@ -325,7 +254,7 @@ class RotationMap(AffineMap):
         source: Space,
         target: Space,
     ) -> None:
-        """Fill a copy of this map that acts on the same directions, with the given differences."""
+        """Set the fitted attributes of a map that covers the same directions as this one."""
         new.rotation_ = rotation
         new.n_features_in_ = rotation.shape[0]
         new.source_mean_, new.target_mean_ = means
@@ -344,13 +273,7 @@ class RotationMap(AffineMap):
         self.facts_ = {**self.facts_, "mean_rows": self._mean_rows()}
 
     def _mean_rows(self) -> dict[str, list[float | None]]:
-        return {name: [one.n_source, one.n_target] for name, one in self.given_means_.items()}
-
-    def _activate(self, modality: str | None) -> None:
-        self.modality_ = modality
-        self.source_space_ = replace(self.source_space_, modality=modality)
-        self.target_space_ = replace(self.target_space_, modality=modality)
-        self.facts_ = {**self.facts_, "modality": modality, "modalities": sorted(self.modality_means_)}
+        return {name: [means.n_source, means.n_target] for name, means in self.given_means_.items()}
 
     def state(self) -> dict[str, np.ndarray]:
         """Return rotation, means, spectrum and moments as arrays."""
@@ -373,10 +296,10 @@ class RotationMap(AffineMap):
         groups: dict[str, dict[str, np.ndarray]] = {}
         means: dict[str, dict[str, np.ndarray]] = {}
         for key, value in arrays.items():
-            head, _, rest = key.partition(".")
-            if head in ("moments", "means"):
-                name, _, part = rest.rpartition(".")
-                (groups if head == "moments" else means).setdefault(name, {})[part] = value
+            table, _, path = key.partition(".")
+            if table in ("moments", "means"):
+                name, _, part = path.rpartition(".")
+                (groups if table == "moments" else means).setdefault(name, {})[part] = value
         check_rotation(arrays, facts, groups, means)
         self.moments_ = {name: CrossMoments.from_state(state) for name, state in groups.items()}
         self.modality_means_ = {name: (m["source"], m["target"]) for name, m in means.items()}
@@ -394,6 +317,12 @@ class RotationMap(AffineMap):
         self.facts_ = dict(facts)
 
 
-def check_middle(end: Space, start: Space) -> None:
-    """Refuse to compose maps whose middle spaces are known to differ (their modalities may differ)."""
+def check_intermediate(end: Space, start: Space) -> None:
+    """Check that the space in which one map ends is the space in which the next starts, as far as known; modalities may differ.
+
+    Raises
+    ------
+    SpaceMismatchError
+        If the spaces are known to differ.
+    """
     check_space(replace(end, normalized=None), start, Space(), modality=False)

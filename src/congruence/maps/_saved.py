@@ -1,7 +1,7 @@
 """Checks of a saved map before it is loaded.
 
 Checksums show that a folder is unchanged since it was saved, not that it holds a valid map: whoever changes a file can recompute them.
-Shapes, dtypes, finite numbers, parameters, and the map's statements about itself are therefore checked against the arrays. Every check
+Shapes, dtypes, finite numbers and parameters are therefore checked, and the facts against the arrays. Every check
 raises ``ValueError`` or ``TypeError``, which :func:`congruence.load` converts to ``CorruptFileError``.
 """
 
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 #: Tolerance of the checks of an isometry, per direction. When fitting, gains within 1e-5 of 1 count as 1.
 TOLERANCE = 1e-4
 
-#: Number of random rows on which facts and whole maps are tested.
-_TRIED = 8
+#: Number of random rows on which rotations and maps are tested.
+_TEST_ROWS = 8
 
 
 def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
-    """Check the types of the parameters, facts, scores and spaces in the configuration of a saved map.
+    """Check the parameters, facts, scores and spaces in the configuration of a saved map.
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError
+        If an entry is missing or has the wrong type.
+    ValueError
+        If a parameter is unknown, ``n_pairs`` is negative, or ``is_isometry`` is given for a map that is not orthogonal.
     """
     for key in ("parameters", "facts", "scores", "source_space", "target_space"):
         if not isinstance(config.get(key), dict):
@@ -50,29 +53,32 @@ def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
     _check_scores(config["scores"])
 
 
-def check_parameters(kind: type, given: Mapping[str, object]) -> None:
-    """Check the type of each parameter against its default: numbers, text and booleans must not be exchanged.
+def check_parameters(kind: type, parameters: Mapping[str, object]) -> None:
+    """Check the type of each parameter against that of its default: a number, a string or a boolean.
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError
+        If a parameter has the wrong type.
+    ValueError
+        If a parameter is unknown.
     """
-    usual = {
+    defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(kind).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
-    if strange := sorted(set(given) - set(usual)):
-        raise ValueError(f"unknown parameters: {', '.join(strange[:3])}")
-    for name, value in given.items():
-        default = usual[name]
+    if unknown := sorted(set(parameters) - set(defaults)):
+        raise ValueError(f"unknown parameters: {', '.join(unknown[:3])}")
+    for name, value in parameters.items():
+        default = defaults[name]
         if isinstance(default, bool):
-            good = isinstance(value, bool)
+            valid = isinstance(value, bool)
         elif isinstance(default, str):  # a string or a number, such as ridge="cv" or 0.1
-            good = isinstance(value, str) or is_number(value)
+            valid = isinstance(value, str) or is_number(value)
         else:
-            good = value is None or is_number(value)
-        if not good:
+            valid = value is None or is_number(value)
+        if not valid:
             raise TypeError(f"parameter {name} has type {type(value).__name__}")
 
 
@@ -96,11 +102,12 @@ def is_number(value: object) -> bool:
 
 
 def number(facts: Mapping[str, Any], name: str) -> float:
-    """Return a finite number among the facts.
+    """Return a finite number from the facts.
 
     Raises
     ------
     TypeError
+        If the fact is missing or not a finite number.
     """
     if not is_number(facts.get(name)):
         raise TypeError(f"{name} is not a finite number")
@@ -108,11 +115,14 @@ def number(facts: Mapping[str, Any], name: str) -> float:
 
 
 def count(facts: Mapping[str, object], name: str, *, missing: int | None = None, most: int = 2**63 - 1) -> int:
-    """Return a whole number ≥ 0 from the facts; ``missing`` if there is none.
+    """Return a whole number from the facts; ``missing`` if there is none.
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError
+        If it is not a whole number.
+    ValueError
+        If it is negative or above ``most``.
     """
     value = facts.get(name, missing)
     if value is None and missing is not None:
@@ -133,7 +143,7 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *,
     shapes : mapping of str to str
         A letter for each axis; the same letter stands for the same length everywhere, and no length is 0.
     free : tuple of str
-        Names of arrays that are only records: they may be empty or contain NaN.
+        Names of arrays that do not affect mapped rows: they may be empty or contain NaN.
 
     Raises
     ------
@@ -158,7 +168,7 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *,
 
 
 def check_orthonormal(frame: np.ndarray, name: str) -> None:
-    """Check that a matrix has orthonormal columns (or rows, if it is wider than tall), as claimed.
+    """Check that a matrix has orthonormal columns, or rows if it has more columns than rows.
 
     Tested on random rows, at a cost proportional to the size of the matrix: for E = frameᵀ frame − I, the expected
     squared norm of its product with a standard normal row is its squared Frobenius norm (Freivalds' check, with a tolerance).
@@ -166,9 +176,10 @@ def check_orthonormal(frame: np.ndarray, name: str) -> None:
     Raises
     ------
     ValueError
+        If it does not.
     """
     tall = frame if frame.shape[0] >= frame.shape[1] else frame.T
-    rows = np.random.default_rng(0).standard_normal((_TRIED, tall.shape[1]))
+    rows = np.random.default_rng(0).standard_normal((_TEST_ROWS, tall.shape[1]))
     with np.errstate(over="ignore", invalid="ignore"):
         error = float(np.linalg.norm((rows @ tall.T) @ tall - rows)) / math.sqrt(rows.size)
     if not error <= TOLERANCE:
@@ -193,18 +204,21 @@ def check_rotation(
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError
+        If a fact has the wrong type.
+    ValueError
+        If an array is missing or superfluous, or the arrays contradict each other or the facts.
     """
     shapes = {"rotation": "io", "source_mean": "i", "target_mean": "o", "singular_values": "s", "gains": "s"}
     for name in means:
         shapes |= {f"means.{name}.source": "i", f"means.{name}.target": "o"}
     for name, parts in moments.items():
-        parts_of = {"totals": "4", "source_mean": "i", "target_mean": "o", "cross": "io"}
-        parts_of |= {"gram": "ii"} if "gram" in parts else {}
-        shapes |= {f"moments.{name}.{part}": letters for part, letters in parts_of.items()}
+        part_shapes = {"totals": "4", "source_mean": "i", "target_mean": "o", "cross": "io"}
+        part_shapes |= {"gram": "ii"} if "gram" in parts else {}
+        shapes |= {f"moments.{name}.{part}": letters for part, letters in part_shapes.items()}
     check_arrays(arrays, shapes)
-    if strange := (set(means) - set(MODALITIES)) | (set(moments) - {*MODALITIES, ""}):
-        raise ValueError(f"arrays of unknown modalities: {', '.join(sorted(strange))}")
+    if unknown := (set(means) - set(MODALITIES)) | (set(moments) - {*MODALITIES, ""}):
+        raise ValueError(f"arrays of unknown modalities: {', '.join(sorted(unknown))}")
     for parts in moments.values():
         # Total weight, number of rows, and the scatter of both sides; all are 0 for a modality whose weights are all 0.
         if parts["totals"].shape != (4,) or (parts["totals"] < 0).any() or parts["totals"][1] % 1:
@@ -224,6 +238,7 @@ def given_rows(
     Raises
     ------
     TypeError, ValueError
+        If ``mean_rows`` is not a table of two numbers ≥ 0, or None, for modalities with means.
     """
     mean_rows = facts.get("mean_rows")
     if mean_rows is None:
@@ -248,10 +263,10 @@ def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray,
     extra = count(facts, "mean_directions", most=directions)
     count(facts, "n_pairs")
     count(facts, "rank", most=directions)
-    whole = bool(np.allclose(gains, 1))
+    undamped = bool(np.allclose(gains, 1))
     claims = {
         "directions": directions,
-        "is_isometry": d_source <= d_target and whole,
+        "is_isometry": d_source <= d_target and undamped,
         "is_projection": d_source > d_target,
     }
     for name, value in claims.items():
@@ -262,11 +277,11 @@ def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray,
     modality = facts.get("modality")
     if modality is not None and modality not in MODALITIES:
         raise ValueError("the modality is unknown")
-    if whole:
+    if undamped:
         check_orthonormal(rotation, "the rotation")
     # The singular values of the rotation are the gains, and 1 for the directions of the means; their squares sum to its squared norm.
-    energy = float(np.square(rotation).sum())
-    if not abs(energy - float(np.square(gains).sum()) - extra) <= TOLERANCE * directions:
+    squared_norm = float(np.square(rotation).sum())
+    if not abs(squared_norm - float(np.square(gains).sum()) - extra) <= TOLERANCE * directions:
         raise ValueError("gains do not match the rotation")
 
 
@@ -276,17 +291,18 @@ def check_restored(mapping: Map) -> None:
     Raises
     ------
     ValueError
+        If a width differs, or a mapped row is not finite.
     """
     rng = np.random.default_rng(0)
     sides = (
         ("source", mapping.source_space_.dim, mapping.n_features_in_, mapping.transform),
         ("target", mapping.target_space_.dim, mapping.d_target, mapping.transform_target),
     )
-    for side, said, width, transform in sides:
-        if said is not None and said != width:
-            raise ValueError(f"the {side} space has {said} dimensions, but the arrays have {width}")
+    for side, dim, width, transform in sides:
+        if dim is not None and dim != width:
+            raise ValueError(f"the {side} space has {dim} dimensions, but the arrays have {width}")
         # Finite arrays can still overflow, in products or when float64 values are multiplied with float32 rows.
         with np.errstate(all="ignore"):
-            out = transform(rng.standard_normal((_TRIED, width)).astype(np.float32))
+            out = transform(rng.standard_normal((_TEST_ROWS, width)).astype(np.float32))
         if not np.isfinite(out).all():
             raise ValueError(f"the arrays contain numbers so large that rows of the {side} become NaN or infinity")

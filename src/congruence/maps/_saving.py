@@ -59,15 +59,15 @@ class Saving(DisplayMixin, ABC):
         FileError, CorruptFileError, VersionError, MissingExtraError
             If a file cannot be read; a file is damaged; a file was written by a newer version; or an optional dependency is not installed.
         """
-        from congruence.maps import from_pretrained  # the table of kinds stands above its members
+        from congruence.maps import from_pretrained  # not at the top: congruence.maps imports this module
 
-        found = from_pretrained(name_or_path, revision=revision, token=token)
-        if not isinstance(found, cls):
+        loaded = from_pretrained(name_or_path, revision=revision, token=token)
+        if not isinstance(loaded, cls):
             raise ParameterError(
-                f"Got a map of kind {found.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}. Load it with "
-                f"{type(found).__name__}.from_pretrained, or with congruence.from_pretrained, which takes every kind."
+                f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}. Load it with "
+                f"{type(loaded).__name__}.from_pretrained, or with congruence.from_pretrained, which accepts every kind."
             )
-        return found
+        return loaded
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the map as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
@@ -139,6 +139,13 @@ class Saving(DisplayMixin, ABC):
         Returns
         -------
         Path
+
+        Raises
+        ------
+        NotFittedMapError, OutputExistsError, StorageError
+            If the map is not fitted; the folder exists and is not a saved map; or it cannot be written.
+        MissingExtraError
+            If the map is to be uploaded and the ``hub`` extra is not installed.
         """
         path = self.save(save_directory, force=True)
         if push_to_hub:
@@ -158,15 +165,24 @@ class Saving(DisplayMixin, ABC):
         Parameters
         ----------
         repo_id : str
+            ``"owner/name"`` on the hub.
         token : str, optional
             Never written to disk or logged.
         private : bool, default=False
+            Create the repository as a private one, if it does not exist.
         commit_message : str
 
         Returns
         -------
         str
             Address of the commit.
+
+        Raises
+        ------
+        NotFittedMapError
+            If the map is not fitted.
+        MissingExtraError
+            If the ``hub`` extra is not installed.
         """
         with tempfile.TemporaryDirectory() as folder:
             path = self.save(Path(folder) / "map")

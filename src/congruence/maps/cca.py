@@ -10,7 +10,7 @@ import numpy as np
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
-from congruence.linalg.canonical import canonical_directions, whiten
+from congruence.linalg.canonical import Canonical, canonical_directions, whiten
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.maps.projections import ProjectionMap, Rows
 
@@ -72,7 +72,7 @@ class CCAMap(ProjectionMap):
         check_positive(self.power, "power", zero=True)
 
     def fit_ridges(self, X: RowsLike, Y: RowsLike, ridges: Sequence[float]) -> list[Self]:
-        """Fit a map with each λ, from one singular value decomposition of either side.
+        """Fit a map for each λ from a single singular value decomposition of each side.
 
         Parameters
         ----------
@@ -84,34 +84,35 @@ class CCAMap(ProjectionMap):
         Returns
         -------
         list of CCAMap
-            The maps that ``fit`` returns with each of them, in their order.
+            The maps that :meth:`fit` returns with these values, in the same order.
 
         Raises
         ------
         InputError
+            If the rows cannot be used; or if all rows of a side are equal once normalized and centered, and a value is 0.
         ParameterError
-            A parameter is impossible, or ``n_components`` is more than these pairs allow.
+            If a parameter has an invalid value, or ``n_components`` is more than these pairs allow.
         """
         maps = [type(self)(self.n_components, ridge, self.center, self.normalize, self.power) for ridge in ridges]
-        for one in maps:
-            one._check_all_parameters()
+        for mapping in maps:
+            mapping._check_all_parameters()
         source, target = self._check_pairs(X, Y)[:2]
         A, B = self._rows(source), self._rows(target)
         sides = _decompose(A, B)
-        return [one._take(A, B, one._directions(sides)) for one in maps]
+        return [mapping._set_solution(A, B, mapping._directions(sides)) for mapping in maps]
 
-    def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    def _solve(self, A: Rows, B: Rows) -> Canonical:
         return self._directions(_decompose(A, B))
 
-    def _directions(self, sides: tuple[CrossSVD, CrossSVD]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    def _directions(self, sides: tuple[CrossSVD, CrossSVD]) -> Canonical:
         x, y = map(self._whiten, sides)
         return canonical_directions(x, y)
 
     def _whiten(self, svd: CrossSVD) -> tuple[np.ndarray, np.ndarray]:
-        """Return the whitened rows and the matrix that whitens."""
+        """Return the whitened rows and the whitening matrix."""
         if not svd.rank and not self.ridge:
             raise InputError(
-                "Got rows that are all alike once preprocessed, and ridge=0; expected rows that vary. Add other rows, or pass ridge=1.0."
+                "Got rows that are all equal once preprocessed, and ridge=0; expected rows that vary. Add other rows, or pass ridge=1.0."
             )
         kept = max(1, svd.rank)
         return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.ridge)

@@ -1,4 +1,4 @@
-"""Describe in words how a map was found, from its ``scores_``: the choice among maps, the refinement, the search for pairs."""
+"""Describe in words how a map was obtained, from its ``scores_``: the choice among maps, the refinement, the search for pairs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
     if choice["name"] != first:
         lead = f"; {choice['lead']:+.3f} ± {choice['lead_error']:.3f} against {first}"
     rows.append(["chosen by", f"{_compared(choice, str(choice['n_pairs']))}{lead}"])
-    for one in choice["tried"]:
-        other = "".join(f", {name} {value:.3f}" for name, value in one["other"].items())
-        behind = f", {one['behind']:.3f} ± {one['error']:.3f} behind the best" if one["behind"] > 0 else ""
-        at = f"mean reciprocal rank {one['score']:.3f} (at 1 {one['retrieval_at_1']:.3f}){other}{behind}"
-        rows.append([f"  {one['name']}", at])
+    for candidate in choice["tried"]:
+        other = "".join(f", {name} {value:.3f}" for name, value in candidate["other"].items())
+        behind = ""
+        if candidate["behind"] > 0:
+            behind = f", {candidate['behind']:.3f} ± {candidate['error']:.3f} behind the best"
+        at_1 = f"at 1 {candidate['retrieval_at_1']:.3f}"
+        rows.append(
+            [f"  {candidate['name']}", f"mean reciprocal rank {candidate['score']:.3f} ({at_1}){other}{behind}"]
+        )
     if choice["not_tried"]:
         rows.append(["not tried", choice["not_tried"]])
     return rows
@@ -54,26 +58,26 @@ def choice_sentence(choice: Mapping[str, Any]) -> str:
     if not tried:
         return f"Chosen: {choice['name']}, without a comparison: {choice['evidence']}."
     by = _compared(choice, f"{choice['n_pairs']:,}")
-    said = [f"Chosen: {choice['name']}, among {len(tried)} maps, by {by}."]
+    sentences = [f"Chosen: {choice['name']}, among {len(tried)} maps, by {by}."]
     score = "mean reciprocal rank" + (", averaged over the modalities," if tried[0]["other"] else "")
-    chosen = {one["name"]: one for one in tried}[choice["name"]]
-    best, *after = sorted(tried, key=lambda one: one["behind"])
+    chosen = {candidate["name"]: candidate for candidate in tried}[choice["name"]]
+    best, *others = sorted(tried, key=lambda candidate: candidate["behind"])
     if chosen["behind"] > 0:
-        said.append(
+        sentences.append(
             f"Its {score} is {chosen['behind']:.3f} ± {chosen['error']:.3f} behind the best, {best['name']}: "
-            "of maps within one standard error, or 0.005, of the best the first in the order below is taken."
+            "of the maps within one standard error, or 0.005, of the best, the first in the order below is chosen."
         )
-    elif after:
-        said.append(
-            f"Its {score} is the best; {after[0]['name']} is next, {after[0]['behind']:.3f} ± {after[0]['error']:.3f} behind."
+    elif others:
+        sentences.append(
+            f"Its {score} is the best; {others[0]['name']} is next, {others[0]['behind']:.3f} ± {others[0]['error']:.3f} behind."
         )
     if choice["name"] != tried[0]["name"]:
-        said.append(f"Against {tried[0]['name']} it is {choice['lead']:+.3f} ± {choice['lead_error']:.3f}.")
+        sentences.append(f"Against {tried[0]['name']} it is {choice['lead']:+.3f} ± {choice['lead_error']:.3f}.")
     if choice["not_tried"]:
-        said.append(f"Not tried: {choice['not_tried']}.")
+        sentences.append(f"Not tried: {choice['not_tried']}.")
     if choice["method"] != "orthogonal" and not tried[0]["other"]:
-        said.append("Only rows of the modality it was fitted on were compared: do not map another one with it.")
-    return " ".join(said)
+        sentences.append("Only rows of the modality of the fit were compared: do not map another modality with it.")
+    return " ".join(sentences)
 
 
 def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
@@ -81,12 +85,12 @@ def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
     return f"cross-validated retrieval of {n_pairs} {choice['evidence']} ({choice['folds']} folds{times})"
 
 
-def refinement_rows(found: Mapping[str, object]) -> list[list[str]]:
+def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
     """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table.
 
     Parameters
     ----------
-    found : mapping
+    record : mapping
         :meth:`congruence.maps.refinement.Refinement.to_dict`, as a map keeps it in ``scores_["refinement"]``.
 
     Returns
@@ -94,40 +98,44 @@ def refinement_rows(found: Mapping[str, object]) -> list[list[str]]:
     list of [str, str]
     """
     return [
-        ["matches of unpaired rows among the pairs", str(found["matches"] if found["improves"] else 0)],
+        ["matches of unpaired rows among the pairs", str(record["matches"] if record["improves"] else 0)],
         [
-            f"left-out anchors found first of {found['gallery']}, before and after",
-            f"{found['recall_before']:.3f} → {found['recall_after']:.3f}",
+            f"left-out anchors ranked first of {record['gallery']}, before and after",
+            f"{record['recall_before']:.3f} → {record['recall_after']:.3f}",
         ],
-        ["p that unpaired rows improve nothing", f"{found['p_value']:.2g}"],
+        ["p-value of the improvement", f"{record['p_value']:.2g}"],
     ]
 
 
-def refinement_sentence(found: Mapping[str, object]) -> str:
+def refinement_sentence(record: Mapping[str, object]) -> str:
     """Return a sentence stating whether unpaired rows improved the map, and on what evidence.
 
     Parameters
     ----------
-    found : mapping
+    record : mapping
         As for :func:`refinement_rows`.
 
     Returns
     -------
     str
     """
-    said = (
-        f"of {found['n_pairs']} left-out pairs {found['recall_after']:.0%} are found first among {found['gallery']} with the pools and "
-        f"{found['recall_before']:.0%} without (median rank {found['median_rank_after']:g} and {found['median_rank_before']:g}, p = {found['p_value']:.2g})"
+    evidence = (
+        f"of {record['n_pairs']} left-out pairs {record['recall_after']:.0%} are ranked first of {record['gallery']} with the pools and "
+        f"{record['recall_before']:.0%} without (median rank {record['median_rank_after']:g} and {record['median_rank_before']:g}, p = {record['p_value']:.2g})"
     )
-    return f"Unpaired rows improve the map: {said}." if found["improves"] else f"Unpaired rows do not help: {said}."
+    return (
+        f"Unpaired rows improve the map: {evidence}."
+        if record["improves"]
+        else f"Unpaired rows do not help: {evidence}."
+    )
 
 
-def alignment_rows(found: Mapping[str, object]) -> list[list[str]]:
+def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
     """Return how well restarts without any known pair agree, as rows of a table.
 
     Parameters
     ----------
-    found : mapping
+    record : mapping
         :meth:`congruence.maps.unpaired.Alignment.to_dict`, as a map keeps it in ``scores_["alignment"]``.
 
     Returns
@@ -135,11 +143,11 @@ def alignment_rows(found: Mapping[str, object]) -> list[list[str]]:
     list of [str, str]
     """
     return [
-        ["pairs found", str(found["matches"])],
-        ["aligned", "yes" if found["found"] else "NO: do not use this map"],
+        ["pairs found", str(record["matches"])],
+        ["aligned", "yes" if record["found"] else "NO: do not use this map"],
         [
-            "left-out rows sent to one target by two restarts",
-            f"{found['agreement']:.0%} of {found['left_out']}",
+            "left-out rows that two restarts map to the same target",
+            f"{record['agreement']:.0%} of {record['left_out']}",
         ],
-        ["restarts", str(found["n_restarts"])],
+        ["restarts", str(record["n_restarts"])],
     ]

@@ -18,7 +18,7 @@ _RESERVED = {"method", "layers", "kind", "parameters", "source", "target", "scor
 
 
 class HeadsMap(LayeredMap):
-    """Two trained heads that map both spaces into a joint one. Build it with :meth:`from_layers`; it has no fit of its own.
+    """Two trained heads that map both spaces into a joint space. Created by :meth:`from_layers`; it cannot be fitted.
 
     Layers are plain data, so a map trained with any framework can be saved, loaded and applied without that framework:
 
@@ -47,7 +47,7 @@ class HeadsMap(LayeredMap):
     method_ : str
         Name of the method that trained the heads.
     history_ : History
-        Losses and validation scores by step, which ``plot`` draws; only for heads trained by :mod:`congruence.train`.
+        Losses and validation scores by step, drawn by its ``plot``; only for heads trained by :mod:`congruence.train`.
 
     Examples
     --------
@@ -99,11 +99,13 @@ class HeadsMap(LayeredMap):
         ShapeError
             If layers do not fit each other, the heads end in different widths, or no layer of a head determines its width.
         NotFiniteError, InputError
-            If the arrays of a layer contain NaN or infinity, or cannot be used.
+            If the arrays of a layer contain NaN or infinity, or are not real numbers.
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
-            raise ParameterError(f"Got facts named {', '.join(taken)}; expected names that are free. Rename these.")
+            raise ParameterError(
+                f"Got facts named {', '.join(taken)}; expected names that are not reserved. Rename these."
+            )
         new = cls()
         parts = dict(zip(PARTS, (source, target, decode_source, decode_target), strict=True))
         new._set({name: part for name, part in parts.items() if part is not None}, str(method), facts)
@@ -126,7 +128,7 @@ class HeadsMap(LayeredMap):
             Always.
         """
         raise ParameterError(
-            "Got a fit of HeadsMap, which only serves heads trained elsewhere; expected a trainer. Use congruence.train, or "
+            "Got a fit of HeadsMap, which only applies trained heads; expected a trainer. Use congruence.train, or "
             "CCAMap or ProcrustesHeads, which have closed forms."
         )
 

@@ -63,12 +63,12 @@ class History:
         history.validation = [(int(step), float(score)) for step, score in history.validation]
         counts = [history.steps, *([] if history.best_step is None else [history.best_step])]
         if not all(type(count) is int and count >= 0 for count in counts):
-            raise ValueError(f"steps {counts}")
+            raise ValueError(f"steps {counts} that are not counts")
         if not isinstance(history.losses, dict) or not all(
             isinstance(values, list) and all(type(value) in (int, float) for value in values)
             for values in history.losses.values()
         ):
-            raise TypeError("losses that are no lists of numbers")
+            raise TypeError("losses that are not lists of numbers")
         return history
 
     def to_dict(self) -> TrainingRecord:

@@ -21,7 +21,7 @@ from congruence.maps.two_sided import TwoSidedMap
 
 __all__ = ["PARTS", "LayeredMap"]
 
-#: Parts of such a map; the names of arrays in a saved map begin with these.
+#: Parts of a layered map; the names of arrays in a saved map begin with these.
 PARTS = ("source", "target", "decode_source", "decode_target")
 
 
@@ -39,7 +39,7 @@ class LayeredMap(TwoSidedMap):
     method_ : str
         Name of the method that trained the heads.
     history_ : History
-        Losses and validation scores by step, which ``plot`` draws; only for heads with a training record.
+        Losses and validation scores by step, drawn by its ``plot``; only for heads with a training record.
     """
 
     kind: ClassVar[str] = "heads"
@@ -50,14 +50,14 @@ class LayeredMap(TwoSidedMap):
     decode_target_layers_: list[Layer] | None
     method_: str
 
-    def _set(self, parts: Mapping[str, Any], method: str, facts: Mapping[str, Any]) -> None:
-        """Check the layers and store them."""
+    def _set(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:
+        """Check the layers of each part, and set the fitted attributes."""
         checked = {name: _layers.check_layers(part, name) for name, part in parts.items()}
         ends = {name: _layers.widths(part, name) for name, part in checked.items()}
         for name in ("source", "target"):
             if None in ends[name]:
                 raise ShapeError(
-                    f"Got a {name} head without a layer that says its width; expected one with weights. Add a linear layer to it."
+                    f"Got a {name} head whose layers do not determine its width; expected a layer with weights. Add a linear layer to it."
                 )
         if ends["source"][1] != ends["target"][1]:
             raise ShapeError(
@@ -65,11 +65,11 @@ class LayeredMap(TwoSidedMap):
                 "Give both the same width."
             )
         for side in ("source", "target"):
-            wanted = ends[side][::-1]
-            if f"decode_{side}" in ends and ends[f"decode_{side}"] != wanted:
+            expected = ends[side][::-1]
+            if f"decode_{side}" in ends and ends[f"decode_{side}"] != expected:
                 got = ends[f"decode_{side}"]
                 raise ShapeError(
-                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {wanted[0]} to {wanted[1]}, back from the joint space. Pass a decoder with these widths."
+                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {expected[0]} to {expected[1]}, back from the joint space. Pass a decoder with these widths."
                 )
         self.source_layers_, self.target_layers_ = checked["source"], checked["target"]
         self.decode_source_layers_, self.decode_target_layers_ = (checked.get(name) for name in PARTS[2:])
@@ -103,12 +103,12 @@ class LayeredMap(TwoSidedMap):
         """
         self._check_fitted()
         if "history" not in self.facts_:
-            raise AttributeError(f"{type(self).__name__} of method {self.method_!r} keeps no record of a training")
+            raise AttributeError(f"{type(self).__name__} of method {self.method_!r} has no training record")
         try:
             return History.from_dict(self.facts_["history"])
         except (OverflowError, TypeError, ValueError) as error:
             raise CorruptFileError(
-                f"Got a record of the training that cannot be read ({error}); expected losses and scores by step. Save the map again from where it was trained."
+                f"Got a training record that cannot be read ({error}); expected losses and scores by step. Save the map again from where it was trained."
             ) from error
 
     @property
@@ -197,7 +197,7 @@ class LayeredMap(TwoSidedMap):
     def _decoder(self, layers: list[Layer] | None, side: str) -> list[Layer]:
         if layers is None:
             raise ParameterError(
-                f"Got a map of heads without a decoder for the {side} ({self.method_}); expected one. Train with "
+                f"Got heads without a decoder for the {side} ({self.method_}); expected one. Train with "
                 f"reconstruction, or pass decode_{side} to from_layers."
             )
         return layers
@@ -216,17 +216,17 @@ class LayeredMap(TwoSidedMap):
         return out
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
-        rest, known = dict(arrays), dict(facts)
-        structure, method = known.pop("layers"), known.pop("method")
+        unused, other_facts = dict(arrays), dict(facts)
+        structure, method = other_facts.pop("layers"), other_facts.pop("method")
         if not isinstance(structure, dict) or not {"source", "target"} <= set(structure) <= set(PARTS):
-            raise ValueError("heads that are not named source and target, and decoders after them")
-        count(known, "n_pairs", missing=0)
+            raise ValueError("parts other than source, target and their decoders, or without one of the heads")
+        count(other_facts, "n_pairs", missing=0)
         if not isinstance(method, str):
-            raise ValueError("a method that is no text")
-        parts = {name: _layers.unflatten(part, rest, name) for name, part in structure.items()}
-        if rest:
-            raise ValueError(f"arrays of no layer: {', '.join(sorted(rest)[:3])}")
-        self._set(parts, method, known)
+            raise ValueError("a method that is not a string")
+        parts = {name: _layers.unflatten(part, unused, name) for name, part in structure.items()}
+        if unused:
+            raise ValueError(f"arrays of no layer: {', '.join(sorted(unused)[:3])}")
+        self._set(parts, method, other_facts)
 
     def describe(self) -> dict[str, object]:
         """Return what is known about the map as plain data, with one line per head for its layers."""

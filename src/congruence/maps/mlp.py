@@ -40,8 +40,8 @@ _SHAPES = {
 class MLPMap(Map):
     """Residual MLP ``z ↦ L(z) + W₂ gelu(W₁ (z − μ_A) + b₁) + b₂`` on top of a ridge map ``L`` (paper §E.9).
 
-    The linear part starts at the ridge solution and the correction at zero. Training therefore starts from the best linear map, and
-    early stopping replaces it only by weights that do better on held-out pairs.
+    The linear part is the ridge solution, and the correction starts at zero. Training therefore starts from the best linear map, and
+    early stopping replaces it only by weights with a smaller error on held-out pairs.
 
     Parameters
     ----------
@@ -123,8 +123,10 @@ class MLPMap(Map):
         ------
         MissingExtraError
             If PyTorch is not installed.
-        InputError, ParameterError
-            If the rows cannot be used, or a parameter has an invalid value.
+        InputError
+            If the rows cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
+        ParameterError
+            If a parameter has an invalid value.
         """
         self._check_parameters()
         A, B, _ = self._check_pairs(X, y if Y is None else Y)
@@ -174,7 +176,7 @@ class MLPMap(Map):
             )
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
-        """Choose the held-out pairs, keeping identical ones together and leaving at least two to train on; of two or fewer none is held out."""
+        """Return a mask of the held-out pairs. Identical pairs stay together, and at least two different pairs remain for training."""
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
         heldout = np.zeros(n, dtype=bool)
@@ -257,23 +259,28 @@ class MLPMap(Map):
         -------
         ndarray or tensor, shape (m, d_target)
             A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
         A = self._check_source(X)
         w = {name: cast_like(value, A) for name, value in self.weights_.items()}
 
-        def move(rows: Array) -> Array:
+        def map_block(rows: Array) -> Array:
             centered = rows - w["source_mean"]
             hidden = gelu(centered @ w["w1"] + w["b1"])
             return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
         parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
         if not isinstance(A, np.ndarray):
-            out = as_given(namespace(A).concat([move(A[part]) for part in parts]), X)
+            out = as_given(namespace(A).concat([map_block(A[part]) for part in parts]), X)
             return refuse_overflow(out, X if is_tensor(X) else A, "X")
         mapped = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             for part in parts:
-                mapped[part] = move(A[part])
+                mapped[part] = map_block(A[part])
         return refuse_overflow(mapped, A, "X")
 
     def _layers_of(self, side: str) -> list[Layer]:

@@ -61,23 +61,27 @@ class ProcrustesHeads(ProjectionMap):
         check_orthonormal(self.target_weights_, "target_weights")
 
     def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        ours, theirs = _span(A), _span(B)
-        widths = [rows.width if frame is None else frame.shape[1] for rows, frame in ((A, ours), (B, theirs))]
+        source_basis, target_basis = _span(A), _span(B)
+        widths = [
+            rows.width if basis is None else basis.shape[1] for rows, basis in ((A, source_basis), (B, target_basis))
+        ]
         cross = np.zeros(widths)
         # Computed before centering, which determines the size of the rounding error.
         scatter = np.array([A.size, B.size]) ** 2
         for part in blocks(len(A), 8 * (A.width + B.width)):
             a, b = A[part], B[part]
             scatter += np.vdot(a, a), np.vdot(b, b)
-            cross += (a if ours is None else a @ ours).T @ (b if theirs is None else b @ theirs)
+            cross += (a if source_basis is None else a @ source_basis).T @ (
+                b if target_basis is None else b @ target_basis
+            )
         svd = cross_svd(cross, scale=float(np.sqrt(scatter.prod())))
-        U = svd.U if ours is None else ours @ svd.U
-        V = svd.Vt.T if theirs is None else theirs @ svd.Vt.T
+        U = svd.U if source_basis is None else source_basis @ svd.U
+        V = svd.Vt.T if target_basis is None else target_basis @ svd.Vt.T
         return U, V, svd.s, svd.rank
 
 
 def _span(rows: Rows) -> np.ndarray | None:
-    """Return an orthonormal basis of a few wide rows, shape (d, n); None if there are at least as many rows as columns."""
+    """Return an orthonormal basis of the rows, shape (d, n), if there are fewer rows than columns; otherwise None."""
     if len(rows) >= rows.width:
         return None
     import scipy.linalg  # imported here because the other methods do not need it

@@ -29,7 +29,7 @@ class Rows:
     ----------
     raw : ndarray, shape (n, d)
     normalize : bool
-    center : ndarray of float64, shape (d,)
+    shift : ndarray of float64, shape (d,)
         Vector that is subtracted: the mean of the (unit) rows, or zeros.
     average : ndarray of float64, shape (d,)
         Mean of the (unit) rows before anything is subtracted.
@@ -37,7 +37,7 @@ class Rows:
 
     raw: np.ndarray
     normalize: bool
-    middle: np.ndarray
+    shift: np.ndarray
     average: np.ndarray
 
     @classmethod
@@ -45,7 +45,7 @@ class Rows:
         """Build from raw rows, computing their mean."""
         rows = cls(raw, normalize, np.zeros(raw.shape[1]), np.zeros(raw.shape[1]))
         average = sum((rows[part].sum(axis=0) for part in rows.parts()), np.zeros(raw.shape[1])) / len(raw)
-        return cls(raw, normalize, average if center else rows.middle, average)
+        return cls(raw, normalize, average if center else rows.shift, average)
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -57,15 +57,15 @@ class Rows:
 
     @property
     def size(self) -> float:
-        """√(n)·‖mean row‖. Rounding error after centering is about this times machine precision."""
+        """√n · ‖mean row‖. Rounding error after centering is about this times machine precision."""
         return float(np.sqrt(len(self.raw)) * np.linalg.norm(self.average))
 
     def __getitem__(self, part: slice) -> np.ndarray:
         block = self.raw[part].astype(np.float64)
-        return (normalize_rows(block) if self.normalize else block) - self.middle
+        return (normalize_rows(block) if self.normalize else block) - self.shift
 
     def parts(self) -> Iterator[slice]:
-        """Slices of rows that keep each block of this side small."""
+        """Yield slices that divide the rows into blocks of bounded memory."""
         return blocks(len(self.raw), 8 * self.width)
 
 
@@ -118,7 +118,7 @@ class ProjectionMap(TwoSidedMap):
         Raises
         ------
         InputError
-            If the rows cannot be used.
+            If the rows cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
         ParameterError
             If a parameter has an invalid value, or ``n_components`` is more than these pairs allow.
         """
@@ -128,13 +128,13 @@ class ProjectionMap(TwoSidedMap):
     def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
         """Fit both heads on rows that were already checked."""
         A, B = self._rows(source), self._rows(target)
-        return self._take(A, B, self._solve(A, B))
+        return self._set_solution(A, B, self._solve(A, B))
 
     def _rows(self, raw: np.ndarray) -> Rows:
         return Rows.of(raw, normalize=self.normalize, center=self.center)
 
-    def _take(self, A: Rows, B: Rows, solution: tuple[np.ndarray, np.ndarray, np.ndarray, int]) -> Self:
-        """Become the map of these directions, as :meth:`_solve` returns them."""
+    def _set_solution(self, A: Rows, B: Rows, solution: tuple[np.ndarray, np.ndarray, np.ndarray, int]) -> Self:
+        """Set the fitted attributes from the directions that :meth:`_solve` returns."""
         U, V, singular, rank = solution
         # Constant rows carry no information, but a map must have a width: use one constant direction.
         most = max(1, min(rank, A.width, B.width, len(A) - bool(self.center)))
@@ -150,7 +150,7 @@ class ProjectionMap(TwoSidedMap):
         self._remember(A.raw, B.raw)
         self.n_features_in_ = A.width
         self.source_weights_, self.target_weights_ = (np.ascontiguousarray(W[:, :k] * signs) for W in (U, V))
-        self.source_mean_, self.target_mean_ = A.middle, B.middle
+        self.source_mean_, self.target_mean_ = A.shift, B.shift
         self.singular_values_ = singular[:most]
         self.n_pairs_ = len(A)
         self.facts_ = {"n_pairs": self.n_pairs_, "rank": rank, "directions": min(A.width, B.width)}
@@ -226,11 +226,11 @@ class ProjectionMap(TwoSidedMap):
         self.singular_values_ = arrays["singular_values"]
         self.n_features_in_, width = self.source_weights_.shape
         if len(self.singular_values_) < width or (self.singular_values_ < 0).any():
-            raise ValueError("singular values below 0, or fewer than directions")
+            raise ValueError("negative singular values, or fewer singular values than directions")
         if self.n_components not in (None, width) or not (
             self.center or not (self.source_mean_.any() or self.target_mean_.any())
         ):
-            raise ValueError("arrays that are not those of the map's parameters")
+            raise ValueError("arrays that do not match the map's parameters")
         self.n_pairs_ = count(facts, "n_pairs")
         self.facts_ = dict(facts)
 
@@ -238,10 +238,10 @@ class ProjectionMap(TwoSidedMap):
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
     """Choose the sign of each direction such that the mean row has a positive component.
 
-    The rule uses products of data only, so rotating the inputs leaves the outputs unchanged. If the mean has no component
+    The rule uses only inner products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has no component
     in a direction, the direction's largest entry is made positive.
     """
-    along = average @ U
+    component = average @ U
     size = np.linalg.norm(average) * np.linalg.norm(U, axis=0)
     largest = U[np.argmax(np.abs(U), axis=0), np.arange(U.shape[1])]
-    return np.where(np.where(np.abs(along) > 1e-9 * size, along, largest) < 0, -1.0, 1.0)
+    return np.where(np.where(np.abs(component) > 1e-9 * size, component, largest) < 0, -1.0, 1.0)

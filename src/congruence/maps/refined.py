@@ -106,9 +106,9 @@ class RefinedMap(SavedAsRotation):
         Raises
         ------
         InputError
-            See :func:`congruence.maps.refinement.refine` and :class:`~congruence.OrthogonalMap`.
+            As for :func:`congruence.maps.refinement.refine` and :meth:`congruence.OrthogonalMap.fit`.
         ParameterError
-            If weights or several modalities are passed together with pools.
+            If a parameter has an invalid value, or weights or several modalities are passed together with pools.
 
         Warns
         -----
@@ -121,10 +121,10 @@ class RefinedMap(SavedAsRotation):
             return super().fit(X, Y, sample_weight, modality)
         if sample_weight is not None or not (modality is None or isinstance(modality, str)):
             raise ParameterError(
-                "Got unpaired rows beside sample_weight or several modalities; expected pairs of one modality and weight. "
+                "Got unpaired rows together with sample_weight or several modalities; expected pairs of one modality and equal weight. "
                 "Leave out sample_weight=…, and pass one modality=…."
             )
-        found = refine(
+        refinement = refine(
             X,
             Y,
             unpaired,
@@ -135,11 +135,11 @@ class RefinedMap(SavedAsRotation):
             random_state=self.random_state,
         )
         A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
-        if found.improves:
+        if refinement.improves:
             U, V = read_pools(unpaired, A.shape[1], B.shape[1])
-            A = np.concatenate([A, U[found.source_rows]])
-            B = np.concatenate([B, V[found.target_rows]])
+            A = np.concatenate([A, U[refinement.source_rows]])
+            B = np.concatenate([B, V[refinement.target_rows]])
         super().fit(A, B, None, modality)
-        self.refinement_, self.scores_["refinement"] = found, found.to_dict()
-        warn_refinement(found)
+        self.refinement_, self.scores_["refinement"] = refinement, refinement.to_dict()
+        warn_refinement(refinement)
         return self

@@ -31,7 +31,7 @@ from congruence.splits import duplicate_groups
 
 __all__ = ["FEWEST", "Refinement", "leading_directions", "read_pools", "refine", "warn_refinement"]
 
-#: Fewest pairs with which an improvement can be told from chance: five signs all agree by chance once in 32 times.
+#: Fewest pairs with which an improvement can be significant: the signs of five gains are all positive by chance in 1 of 32 cases.
 FEWEST = 5
 
 #: Largest p-value at which refinement counts as an improvement.
@@ -144,7 +144,7 @@ def refine(
     TooFewAnchorsError
         If there are fewer than five pairs.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If the pairs or the pools cannot be used.
+        If the pairs or the pools have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
     InputError
         If a pool has fewer than two rows that are not among the pairs.
     ParameterError
@@ -177,34 +177,36 @@ def refine(
         raise ParameterError(f"Got folds={folds}; expected at least 2, to leave pairs out. Pass folds=5.")
     A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
     check_same_rows(len(A), len(B), "X", "Y")
-    # Identical pairs share a fold and count once: a pair must not be found through its own copy.
+    # Identical pairs share a fold and count once, since a pair must not be retrieved by means of its own copy.
     labels = duplicate_groups(A, B)
-    n, different = len(A), int(labels.max()) + 1
-    if different < FEWEST:
+    n, n_different = len(A), int(labels.max()) + 1
+    if n_different < FEWEST:
         raise TooFewAnchorsError(
-            f"Got {different} different pairs to refine; expected at least {FEWEST}, since fewer cannot show whether unpaired rows helped. "
+            f"Got {n_different} different pairs to refine; expected at least {FEWEST}, since fewer cannot show whether unpaired rows helped. "
             "Pass more pairs, or leave out unpaired=…."
         )
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
-    rows = [_others(U, A, "source"), _others(V, B, "target")]
+    rows = [_new_rows(U, A, "source"), _new_rows(V, B, "target")]
     U, V = U[rows[0]], V[rows[1]]
-    whole = _Rounds(base, U, V, 1, n_neighbors)
-    frames = leading_directions(U, _DIRECTIONS), leading_directions(V, _DIRECTIONS)
-    search = _Rounds(base, U @ frames[0], V @ frames[1], max_iter, n_neighbors)
-    full, (A, B) = (A, B), (A @ frames[0], B @ frames[1])
+    all_directions = _Rounds(base, U, V, 1, n_neighbors)
+    bases = leading_directions(U, _DIRECTIONS), leading_directions(V, _DIRECTIONS)
+    reduced = _Rounds(base, U @ bases[0], V @ bases[1], max_iter, n_neighbors)
+    full, (A, B) = (A, B), (A @ bases[0], B @ bases[1])
     before, after = np.empty(n), np.empty(n)
-    fold = np.random.default_rng(random_state).permutation(different)[labels] % min(folds, different)
+    fold = np.random.default_rng(random_state).permutation(n_different)[labels] % min(folds, n_different)
     gallery = 0
     for k in range(fold.max() + 1):
-        out = fold == k
-        first, last, _ = search.run(A[~out], B[~out])
-        before[out], after[out] = search.ranks(first, A[out], B[out]), search.ranks(last, A[out], B[out])
-        gallery = max(gallery, len(V) + int(out.sum()))
+        left_out = fold == k
+        first, last, _ = reduced.run(A[~left_out], B[~left_out])
+        before[left_out] = reduced.ranks(first, A[left_out], B[left_out])
+        after[left_out] = reduced.ranks(last, A[left_out], B[left_out])
+        gallery = max(gallery, len(V) + int(left_out.sum()))
     gain = np.bincount(labels, np.log2(before / after)) / np.bincount(labels)
     p_value = _sign_test(gain, random_state)
-    _, _, (i, j, rounds) = search.run(A, B)
-    i, j, _ = whole.match(whole.fit(np.concatenate([full[0], U[i]]), np.concatenate([full[1], V[j]])))
+    _, _, (i, j, rounds) = reduced.run(A, B)
+    refined = all_directions.fit(np.concatenate([full[0], U[i]]), np.concatenate([full[1], V[j]]))
+    i, j, _ = all_directions.match(refined)
     return Refinement(
         improves=p_value <= LEVEL,
         n_pairs=n,
@@ -235,20 +237,20 @@ class _Rounds:
     def run(
         self, X: np.ndarray, Y: np.ndarray
     ) -> tuple[OrthogonalMap, OrthogonalMap, tuple[np.ndarray, np.ndarray, int]]:
-        """Return the map of the pairs, the map of the last round, and that round's matches and its number."""
+        """Return the map of the pairs, the map of the last round, and the matches and the number of that round."""
         first = mapping = self.fit(X, Y)
         i = j = np.empty(0, np.intp)
-        share, done = 0.0, 0
+        share, rounds = 0.0, 0
         while share < 1:
-            done += 1
-            share = done / self.max_iter
-            found, partner, score = self.match(mapping)
-            if np.array_equal(found, i) and np.array_equal(partner, j):
+            rounds += 1
+            share = rounds / self.max_iter
+            before = i, j
+            i, j, score = self.match(mapping)
+            if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
                 share = 1.0  # the matches no longer change: use all of them
-            i, j = found, partner
             kept = np.sort(np.argsort(-score, kind="stable")[: max(1, round(share * len(i)))])
             mapping = self.fit(np.concatenate([X, self.U[i[kept]]]), np.concatenate([Y, self.V[j[kept]]]))
-        return first, mapping, (i, j, done)
+        return first, mapping, (i, j, rounds)
 
     def match(self, mapping: OrthogonalMap) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the mutual nearest neighbors of the mapped source pool and the target pool."""
@@ -256,21 +258,21 @@ class _Rounds:
 
     def ranks(self, mapping: OrthogonalMap, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         """Return the rank of each row's own target among the pool and all of Y; ties get their mean rank, 1 is best."""
-        asked = self._mapped(mapping, X)
-        offered = np.concatenate([self.target, normalize_rows(Y - self.means[1].astype(Y.dtype))])
-        similarity = asked @ offered.T
+        queries = self._mapped(mapping, X)
+        gallery = np.concatenate([self.target, normalize_rows(Y - self.means[1].astype(Y.dtype))])
+        similarity = queries @ gallery.T
         own = similarity[np.arange(len(X)), len(self.target) + np.arange(len(X))][:, None]
         return np.asarray(1 + (similarity > own).sum(axis=1) + ((similarity == own).sum(axis=1) - 1) / 2)
 
     def _mapped(self, mapping: OrthogonalMap, X: np.ndarray) -> np.ndarray:
-        moved = (X - self.means[0].astype(X.dtype)) @ mapping.rotation_.astype(X.dtype)
-        return np.asarray(normalize_rows(moved))
+        """Return the rotated rows, centered at the mean of the source pool, with unit norm."""
+        rotated = (X - self.means[0].astype(X.dtype)) @ mapping.rotation_.astype(X.dtype)
+        return np.asarray(normalize_rows(rotated))
 
     def fit(self, X: np.ndarray, Y: np.ndarray) -> OrthogonalMap:
         """Fit the map of these pairs without warnings."""
-        with (
-            warnings.catch_warnings()
-        ):  # warnings about the widths and the pairs are issued once, by the fit that is returned
+        # Warnings about the widths and the pairs are issued once, by the fit that is returned.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", CongruenceWarning)
             return OrthogonalMap(**self.parameters).fit(X, Y)
 
@@ -334,16 +336,16 @@ def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarr
             "Got unpaired that is not (rows of the source, rows of the target); expected both. Pass unpaired=(U, V)."
         )
     pools = []
-    for side, given, width in zip(("source", "target"), unpaired, (d_source, d_target), strict=True):
-        pool = as_matrix(getattr(given, "vectors", given), f"unpaired_{side}")
+    for side, rows, width in zip(("source", "target"), unpaired, (d_source, d_target), strict=True):
+        pool = as_matrix(getattr(rows, "vectors", rows), f"unpaired_{side}")
         check_scale(pool, f"unpaired_{side}")
         check_width(pool.shape[1], width, f"the {side} rows of the pairs")
         pools.append(pool)
     return pools[0], pools[1]
 
 
-def _others(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
-    """Rows of a pool that are neither a known row nor a copy of an earlier one. Raises InputError."""
+def _new_rows(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
+    """Return the numbers of the rows of a pool that equal neither a known row nor an earlier row of the pool. Raises InputError if fewer than two."""
     labels = duplicate_groups(np.concatenate([known, pool]))
     first = np.unique(labels, return_index=True)[1]
     rows = np.sort(first[first >= len(known)]) - len(known)
@@ -355,17 +357,23 @@ def _others(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
 
 
 def warn_refinement(result: Refinement, stacklevel: int = 2) -> None:
-    """Warn if the unpaired rows did not help.
+    """Warn if the unpaired rows did not improve the map.
 
     Parameters
     ----------
     result : Refinement
     stacklevel : int, default=2
+        As for :func:`warnings.warn`: 2 is the caller of this function.
+
+    Warns
+    -----
+    AlignmentWarning
+        If ``result.improves`` is False.
     """
     if not result.improves:
         warnings.warn(
             f"Got unpaired rows that do not improve the map on pairs left out ({result.sentence}); expected pools that share items with each "
-            "other, and enough pairs to start from. The map is that of the pairs alone. Pass more pairs, or larger unpaired=….",
+            "other, and enough pairs to start from. The map is fitted on the pairs alone. Pass more pairs, or larger unpaired=….",
             AlignmentWarning,
             stacklevel=stacklevel + 1,
         )

@@ -76,7 +76,7 @@ class TorchMap(nn.Module):
         """
         if input.shape[-1] != self.d_in:
             raise ShapeError(
-                f"Got rows of width {input.shape[-1]}; expected {self.d_in}, the width this map starts from. Pass vectors of its source model."
+                f"Got rows of width {input.shape[-1]}; expected {self.d_in}, the width of the map's input. Pass vectors of its source model."
             )
         out: Tensor = self.layers(input)
         return out
@@ -150,9 +150,13 @@ def _layernorm(layer: Layer, dtype: torch.dtype) -> nn.Module:
     weight, bias = layer.get("weight"), layer.get("bias")
     if weight is None and bias is None:
         return _PlainLayerNorm(layer["eps"])
-    given = weight if weight is not None else bias
-    assert given is not None
-    module = nn.LayerNorm(len(given), eps=layer["eps"], bias=bias is not None, dtype=dtype, device="cpu")
+    module = nn.LayerNorm(
+        len(layer["bias"] if weight is None else weight),
+        eps=layer["eps"],
+        bias=bias is not None,
+        dtype=dtype,
+        device="cpu",
+    )
     if weight is not None:
         module.weight = nn.Parameter(_tensor(weight, dtype))
     if bias is not None:

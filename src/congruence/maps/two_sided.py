@@ -142,6 +142,7 @@ class TwoSidedMap(Map):
         modality : str, optional
             Modality of the mapped vectors.
         normalized : bool, optional
+            Whether the mapped vectors have unit norm.
 
         Returns
         -------
@@ -164,14 +165,14 @@ class TwoSidedMap(Map):
         )
 
     def side_of(self, space: Space, side: str | None = None) -> str:
-        """Return which head to use for vectors of a space; raise an error if they fit neither head, or not the one named.
+        """Return which head to use for vectors of a space.
 
         Parameters
         ----------
         space : Space
             The space the vectors declare.
         side : {"source", "target"}, optional
-            The expected head. If omitted, the known facts about the vectors must fit exactly one side.
+            The expected head. If omitted, what is known about the space must fit exactly one side.
 
         Returns
         -------
@@ -191,9 +192,9 @@ class TwoSidedMap(Map):
         refused = {}
         for name, expected in spaces.items():
             # In a cross-modal map (e.g. images as source, texts as target) the modality tells the two sides apart.
-            both = self.source_space_.modality != self.target_space_.modality
+            cross_modal = self.source_space_.modality != self.target_space_.modality
             try:
-                check_space(space, expected, Space(), modality=both)
+                check_space(space, expected, Space(), modality=cross_modal)
             except SpaceMismatchError as error:
                 refused[name] = error
         if side is not None:
@@ -272,9 +273,11 @@ class TwoSidedMap(Map):
         Raises
         ------
         SpaceMismatchError, DirectionError, ParameterError
-            If vectors belong to another space; vectors belong to the map's target; or a parameter has an invalid value.
+            As for :meth:`side_of`, or if ``normalize`` has another value.
         ShapeError, DtypeError, NotFiniteError
-            If the input is not :class:`~congruence.Embeddings` and cannot be used.
+            If vectors have the wrong width, are not real numbers or contain NaN or infinity.
+        NotFittedMapError
+            If the map is not fitted.
         """
         if is_tensor(embeddings):
             space = Space(dim=embeddings.shape[-1] if embeddings.ndim else None, modality=modality)

@@ -24,7 +24,7 @@ from congruence.splits import duplicate_groups
 
 __all__ = ["AGREEMENT", "Alignment", "UnpairedMap"]
 
-#: Smallest agreement at which an alignment counts as found; docs/refine.md gives its error rates.
+#: Smallest agreement at which an alignment counts as successful; docs/refine.md gives its error rates.
 AGREEMENT = 0.5
 
 #: Number of leading directions of each side used in the search: few enough that a rotation cannot fit arbitrary matches.
@@ -82,11 +82,11 @@ class Alignment:
     @property
     def sentence(self) -> str:
         """The result as one sentence, for display."""
-        said = (
-            f"of {self.left_out} rows left out, two of {self.n_restarts} restarts send {self.agreement:.0%} to the same target "
+        evidence = (
+            f"of {self.left_out} rows left out, two of {self.n_restarts} restarts map {self.agreement:.0%} to the same target "
             f"(chance {self.chance:.1%}, needed {AGREEMENT:.0%})"
         )
-        return f"The spaces were aligned: {said}." if self.found else f"No alignment was found: {said}."
+        return f"The spaces were aligned: {evidence}." if self.found else f"No alignment was found: {evidence}."
 
 
 class UnpairedMap(SavedAsRotation):
@@ -182,9 +182,11 @@ class UnpairedMap(SavedAsRotation):
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If the rows cannot be used.
-        TooFewAnchorsError, InputError
-            If a side has fewer than four rows, or fewer than two different rows.
+            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
+        TooFewAnchorsError
+            If a side has fewer than four rows.
+        InputError
+            If ``Y`` is missing, or a side has fewer than two different rows.
         ParameterError
             If a parameter has an invalid value.
 
@@ -202,17 +204,18 @@ class UnpairedMap(SavedAsRotation):
             )
         A, B = self._sides(X, y if Y is None else Y)
         validate_data(self, with_names(X, A), reset=True, skip_check_array=True)
-        rows = [_different(side, name) for side, name in ((A, "X"), (B, "Y"))]
-        U, V = (_directions(side[kept]) for side, kept in ((A, rows[0]), (B, rows[1])))
+        rows = [_distinct_rows(side, name) for side, name in ((A, "X"), (B, "Y"))]
+        U, V = (_center_and_scale(side[kept]) for side, kept in ((A, rows[0]), (B, rows[1])))
         U, V = (normalize_rows(side @ leading_directions(side, _DIRECTIONS)) for side in (U, V))
         search = _Search(U, V, self.n_neighbors, self.max_rows)
-        tries: list[tuple[np.ndarray, np.ndarray]] = []
+        restarts: list[tuple[np.ndarray, np.ndarray]] = []
         agreement = 0.0
-        while len(tries) < 2 or (len(tries) < self.n_restarts and agreement < AGREEMENT):
-            tries.append(search.restart(np.random.default_rng([self.random_state, len(tries)]), disturb=bool(tries)))
-            if len(tries) > 1:
-                agreement, best, left_out = _compare(search, tries)
-        i, j = search.settle(tries[best][0])
+        while len(restarts) < 2 or (len(restarts) < self.n_restarts and agreement < AGREEMENT):
+            rng = np.random.default_rng([self.random_state, len(restarts)])
+            restarts.append(search.restart(rng, perturb=bool(restarts)))
+            if len(restarts) > 1:
+                agreement, best, left_out = _compare(search, restarts)
+        i, j = search.final_matches(restarts[best][0])
         found = bool(agreement >= AGREEMENT and left_out >= _FEWEST_LEFT_OUT)
         super().fit(A[rows[0][i]], B[rows[1][j]], None, modality)
         self.alignment_ = Alignment(
@@ -221,7 +224,7 @@ class UnpairedMap(SavedAsRotation):
             1 / len(V),
             left_out,
             len(i) / min(len(U), len(V)),
-            len(tries),
+            len(restarts),
             (len(U), len(V)),
             rows[0][i],
             rows[1][j],
@@ -230,7 +233,7 @@ class UnpairedMap(SavedAsRotation):
         if not found:
             warnings.warn(
                 f"Got rows without pairs whose spaces could not be aligned ({self.alignment_.sentence}); expected restarts that agree. Do not use this "
-                "map: pass pairs, five or more, to congruence.refine.",
+                "map. Pass five or more pairs to congruence.refine.",
                 AlignmentWarning,
                 stacklevel=2,
             )
@@ -253,25 +256,25 @@ class UnpairedMap(SavedAsRotation):
 
 
 class _Search:
-    """Restarts on two sides of centered unit rows."""
+    """Search for the rotation between two sets of centered unit rows by independent restarts."""
 
     def __init__(self, U: np.ndarray, V: np.ndarray, n_neighbors: int, max_rows: int) -> None:
         self.U, self.V, self.n_neighbors, self.max_rows = U, V, n_neighbors, max_rows
 
-    def restart(self, rng: np.random.Generator, *, disturb: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rotation found without some of the source rows, and the numbers of these rows."""
+    def restart(self, rng: np.random.Generator, *, perturb: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rotation found without a tenth of the source rows, and the numbers of these rows."""
         from congruence.transport.gromov import gromov_wasserstein  # imports SciPy, which other maps do not need
 
         n = len(self.U)
         left_out = np.sort(rng.permutation(n)[: max(1, round(_LEFT_OUT * n))])
         U = np.delete(self.U, left_out, axis=0)
-        sides = _summary(U, self.max_rows, rng), _summary(self.V, self.max_rows, rng)
-        plan = _first_plan(*sides, rng if disturb else None)
+        sides = _centroids(U, self.max_rows, rng), _centroids(self.V, self.max_rows, rng)
+        plan = _initial_plan(*sides, rng if perturb else None)
         for epsilon in _EPSILONS:
             plan = gromov_wasserstein(
                 *sides, epsilon, start=plan, relative=True, max_iter=_STEPS, sinkhorn_iter=_ITERATIONS
             ).plan
-        # Rows are confident if most of their mass is in one place.
+        # A row's match is confident if most of the row's mass is in one entry.
         i, j = np.arange(len(plan)), np.argmax(plan, axis=1)
         score = plan[i, j] / plan.sum(axis=1)
         first = np.argsort(-score, kind="stable")[: max(4, len(i) // 4)]
@@ -282,7 +285,7 @@ class _Search:
             rotation = _rotation(U[i[kept]], self.V[j[kept]])
         return rotation, left_out
 
-    def settle(self, rotation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def final_matches(self, rotation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the matches of all rows, including those left out of the restart, after iterating until they no longer change."""
         i, j, _ = self.match(rotation)
         for _ in range(_ROUNDS):
@@ -290,9 +293,8 @@ class _Search:
             i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
             if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
                 break
-        if (
-            len(i) < 2
-        ):  # no matches, e.g. with three different rows: return a map of arbitrary pairs, whose agreement shows that it failed
+        # Without matches, e.g. with three different rows, return arbitrary pairs: the agreement shows that the search failed.
+        if len(i) < 2:
             i = j = np.arange(min(len(self.U), len(self.V)))
         return i, j
 
@@ -305,25 +307,25 @@ class _Search:
         return np.asarray(np.argmax((self.U[rows] @ rotation) @ self.V.T, axis=1))
 
 
-def _compare(search: _Search, tries: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, int, int]:
+def _compare(search: _Search, restarts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, int, int]:
     """Return the best agreement of two restarts, the index of the first of the two, and the number of rows compared."""
-    found = []
-    for a, b in combinations(range(len(tries)), 2):
+    agreements = []
+    for a, b in combinations(range(len(restarts)), 2):
         same = [
-            search.nearest(tries[a][0], left_out) == search.nearest(tries[b][0], left_out)
-            for left_out in (tries[a][1], tries[b][1])
+            search.nearest(restarts[a][0], left_out) == search.nearest(restarts[b][0], left_out)
+            for left_out in (restarts[a][1], restarts[b][1])
         ]
-        found.append((float(np.concatenate(same).mean()), -a, sum(map(len, same))))
-    agreement, first, left_out = max(found)
-    return agreement, -first, left_out
+        agreements.append((float(np.concatenate(same).mean()), -a, sum(map(len, same))))
+    agreement, minus_first, left_out = max(agreements)
+    return agreement, -minus_first, left_out
 
 
-def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+def _initial_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
     """Couple rows by the similarity of their similarity distributions, each minus the mean distribution of its side."""
     from congruence.transport.balanced import sinkhorn
     from congruence.transport.gromov import local_distributions
 
-    affinity = _directions(local_distributions(U)) @ _directions(local_distributions(V)).T
+    affinity = _center_and_scale(local_distributions(U)) @ _center_and_scale(local_distributions(V)).T
     scale = float(affinity.std()) or 1.0
     affinity = (affinity - affinity.mean()) / scale
     if rng is not None:
@@ -331,30 +333,30 @@ def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -
     return np.asarray(sinkhorn(affinity, 1.0, _ITERATIONS).plan())
 
 
-def _summary(X: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+def _centroids(X: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
     """Return the rows, or ``most`` cluster centroids if there are more rows."""
     if len(X) <= most:
         return X
     from scipy.cluster.vq import kmeans2
 
-    # Random samples of both sides would share few items: of 20,000 rows with 2,000 sampled on each side, a tenth.
+    # Random samples of both sides would share few items: a tenth, if 2,000 of 20,000 rows were sampled on each side.
     centroids = kmeans2(X, most, iter=10, minit="points", missing="warn", rng=rng)[0]
-    return _directions(centroids.astype(X.dtype))
+    return _center_and_scale(centroids.astype(X.dtype))
 
 
 def _rotation(U: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return the partial isometry of the directions that this many pairs can determine."""
+    """Return the partial isometry of the directions that the pairs can determine."""
     svd = cross_svd(U.astype(np.float64).T @ V.astype(np.float64), max_rank=max(1, len(U) - 1), complete=False)
     return np.asarray((svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]).astype(U.dtype))
 
 
-def _directions(X: np.ndarray) -> np.ndarray:
+def _center_and_scale(X: np.ndarray) -> np.ndarray:
     """Return rows minus their mean, scaled to unit norm."""
     return np.asarray(normalize_rows(X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)))
 
 
-def _different(X: np.ndarray, name: str) -> np.ndarray:
-    """Return the rows without duplicates of earlier rows. Raises InputError."""
+def _distinct_rows(X: np.ndarray, name: str) -> np.ndarray:
+    """Return the numbers of the rows that are not copies of earlier rows. Raises InputError if there are fewer than two."""
     rows = np.sort(np.unique(duplicate_groups(X), return_index=True)[1])
     if len(rows) < 2:
         raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 2. Pass more items.")
