@@ -210,7 +210,7 @@ def test_a_bandwidth_that_isolates_every_row_is_an_error():
 
 def test_bad_parameters():
     X, Y = pair(20, 3, 4)
-    with pytest.raises(CongruenceError, match="4 rows"):
+    with pytest.raises(ParameterError, match="4 rows"):
         linear_cka(X, Y, estimator="minibatch", batch_size=3)
     for options in ({"bandwidth": -1}, {"fraction": 0}, {"bandwidth": "mean"}):
         with pytest.raises(CongruenceError):

@@ -1,4 +1,4 @@
-"""Similarity measures of paired rows, within one space or between two, and the table :data:`METRICS` of them by name."""
+"""Metrics of paired rows, within one space or between two, and the table :data:`METRICS` of them by name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from congruence.metrics.hubness import CSLS, HUBNESS, Hubness, QBNorm
 from congruence.metrics.local_alignment import cknna
 from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn
 from congruence.metrics.paired import paired_cosine, paired_cosines, paired_distance
+from congruence.metrics.prompts import ensemble_prompts
 from congruence.metrics.retrieval import (
     class_retrieval,
-    ensemble_prompts,
     recall_at_k,
     top1_scores,
     zero_shot_accuracy,
@@ -158,5 +158,5 @@ _ENTRIES = (
     ),
 )
 
-#: Measures of paired rows, by name; every property declared in an entry is tested.
+#: Metrics of paired rows, by name; every property declared in an entry is tested.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}

@@ -1,4 +1,4 @@
-"""The properties that every metric declares, and checks that metrics share."""
+"""The properties that every metric declares, and the validation that metrics share."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Metric:
     fn : callable
         ``fn(X, Y)`` on paired rows.
     range : tuple of float
-        Smallest and largest value it can take.
+        Smallest and largest possible value.
     larger_is_closer : bool
     invariances : frozenset of str
         Keys of :data:`INVARIANCES`.
     reference : str
         Source of the definition.
     cost : str
-        Operations besides reading the data, for n rows of width d.
+        Number of operations, up to a constant, for n rows of width d.
     one_space : bool
         Whether both sides must be in the same space, and so have the same width.
     """
@@ -67,6 +67,8 @@ def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
     ------
     ShapeError, DtypeError, NotFiniteError
         If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
+    IdError
+        If both are embeddings with ids, which differ or are in a different order.
     """
     check_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
@@ -86,13 +88,17 @@ def native_pair(
     Returns
     -------
     module
-        The array-API namespace of both.
+        The array API namespace of both.
     array, array
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or there are too few rows.
+    ShapeError, NotFiniteError, TooFewAnchorsError
+        If arrays have the wrong shape, contain NaN or infinity, or have fewer than ``min_rows`` rows.
+    DtypeError
+        If arrays are not real numbers, or are of different libraries or on different devices.
+    IdError
+        If both are embeddings with ids, which differ or are in a different order.
     """
     check_order(X, Y)
     A: Array
@@ -121,8 +127,10 @@ def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNam
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or there are too few rows.
+    ShapeError, DtypeError, TooFewAnchorsError, IdError
+        As for :func:`native_pair`.
+    NotFiniteError
+        If arrays contain NaN or infinity, or numbers whose sums would overflow or underflow.
     """
     xp, A, B = native_pair(X, Y, min_rows=min_rows)
     check_scale(A, "X", squares=False)
@@ -130,18 +138,18 @@ def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNam
     return xp, xp.astype(A, xp.float64), xp.astype(B, xp.float64)
 
 
-def give(value: Array) -> float | Tensor:
+def as_scalar(value: Array) -> float | Tensor:
     """Return a Python float for NumPy and a 0-d tensor, with its graph, for torch."""
     return value if is_tensor(value) else float(value)
 
 
-def codes(labels: Labels, n: int, name: str) -> np.ndarray:
+def as_labels(labels: Labels, n: int, name: str) -> np.ndarray:
     """Return labels as a flat array of n entries.
 
     Raises
     ------
     ShapeError
-        If arrays have the wrong shape.
+        If there is not one label for each of n rows.
     """
     array = to_numpy(labels)
     if array.shape != (n,):

@@ -20,7 +20,13 @@ COMPONENTS = ("mean", "first", "all")
 def check_options(
     components: str, rank: object, reduce: str | None, ridge: object, reductions: tuple[str | None, ...]
 ) -> None:
-    """Raise ParameterError if an option has an invalid value."""
+    """Check the options of CCA; ``reductions`` are the values that ``reduce`` may have.
+
+    Raises
+    ------
+    ParameterError
+        If an option has an invalid value.
+    """
     check_choice(components, COMPONENTS, "components")
     if reduce not in reductions:
         raise ParameterError(
@@ -33,7 +39,7 @@ def check_options(
 def equal_rows(name: str, n: int) -> InputError:
     """Return the error for a side whose rows are all equal."""
     return InputError(
-        f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance. Drop repeated items, or look at the encoder's outputs."
+        f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance. Drop repeated items, or check the encoder's outputs."
     )
 
 
@@ -88,7 +94,7 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
     median = (pairs[(len(pairs) - 1) // 2] + pairs[len(pairs) // 2]) / 2
     if _number(median) <= 64 * EPS * _number(xp.max(norms)):
         raise InputError(
-            f"Got a median distance of 0 between rows of {name}; expected rows that differ mostly, since the "
+            f"Got a median distance of 0 between rows of {name}; expected mostly different rows, since the "
             "kernel's bandwidth is that median. Drop duplicates, or pass reduce='pca'."
         )
     K = xp.exp(-squared / (2 * median))
@@ -100,17 +106,11 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
     return vectors[:, :r], xp.sqrt(values[:r])
 
 
-def ridge_gains(xp: ArrayNamespace, s: Array, ridge: float) -> Array:
-    """Return the factor by which a ridge shrinks each basis direction; ``ridge`` is λ as a share of the mean variance."""
-    return gains(xp, s, ridge * xp.mean(s * s))
-
-
 def whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | None, ridge: float) -> Array:
-    """Return the whitened side: a matrix of orthonormal columns, or of shorter ones if a ridge shrinks them."""
+    """Return the whitened side: a matrix of orthonormal columns, shorter ones with a ridge (λ as a share of the mean variance)."""
     if reduce == "kernel":
         U, s = _kernel_spectrum(xp, A, name)
-        U, s = U[:, :rank], s[:rank]
-        return U if ridge == 0 else U * ridge_gains(xp, s, ridge)
+        return _shrink(xp, U[:, :rank], s[:rank], ridge)
     C = contrasts(xp, A, name)
     if reduce is None and ridge == 0:
         # Only the span matters: with columns of unit length, a column in other units does not affect the numerical rank. QR stays
@@ -125,7 +125,11 @@ def whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | N
     U, s, _ = spectrum(xp, C)
     if reduce == "pca":
         U, s = U[:, :rank], s[:rank]
-    return U if ridge == 0 else U * ridge_gains(xp, s, ridge)
+    return _shrink(xp, U, s, ridge)
+
+
+def _shrink(xp: ArrayNamespace, U: Array, s: Array, ridge: float) -> Array:
+    return U if ridge == 0 else U * gains(xp, s, ridge * xp.mean(s * s))
 
 
 @overload

@@ -10,7 +10,7 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array, Device
 from congruence.metrics.rows import unit
 
-# Bytes of the rows that are compared at a time: they should stay in the processor's cache.
+#: Bytes of the rows that are compared at a time, chosen to fit in the processor's cache.
 _PAIR_BYTES = 2**20
 
 
@@ -34,19 +34,19 @@ def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np
         return lambda array: array, 0.0
     import torch
 
-    dropped = 0.0
+    truncation = 0.0
     if dtype == np.float32:
         try:
             precision = torch.get_float32_matmul_precision()
-        except RuntimeError:  # set through options specific to the device, which may mean any of these
+        except RuntimeError:  # set by device-specific options, which may mean any of these
             precision = "medium"
         # Factors may be truncated to the 10 fraction bits of TF32, or to the 7 of bfloat16, if the caller has allowed it.
-        dropped = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
-    return lambda array: torch.from_numpy(array).to(place), dropped
+        truncation = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
+    return lambda array: torch.from_numpy(array).to(place), truncation
 
 
 def centered_form(
-    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], dropped: float
+    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], truncation: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
     """Return rows whose inner products, minus a shift per gallery row, rank the gallery for each query, up to rounding error.
 
@@ -59,7 +59,7 @@ def centered_form(
     metric : {"inner", "cosine", "euclidean"}
     names : tuple of str
         Names of the queries and the gallery, for error messages.
-    dropped : float
+    truncation : float
         Relative error of a factor in the product, as returned by :func:`device_transfer`.
 
     Returns
@@ -71,7 +71,7 @@ def centered_form(
     ndarray or None, shape (n,)
         Shift of each gallery row; None if there is none.
     ndarray of float64, shape (m,)
-        Upper bound, for each query, on the rounding error of its values. A bound, not an estimate: structured data reach it.
+        Upper bound on the rounding error of each query's values. It is not an estimate: structured data reach it.
     """
     n, d = G.shape
     norms = _norms(G)
@@ -81,26 +81,26 @@ def centered_form(
         mean += (unit(rows, names[1]) if metric == "cosine" else rows).sum(axis=0) / n
     precision, double = np.finfo(G.dtype), float(np.finfo(np.float64).eps)
     shift: np.ndarray | None = None
-    asked, offered = Q, G
+    query_rows, gallery_rows = Q, G
     # With c_x = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (terms that are the same for all y). If the mean
     # dominates, the centered products are small, and so is their rounding error. An inner product without such a mean needs no copy.
     centered = metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2))
     if centered:
-        offered, shift = np.empty_like(G), np.empty(n)
+        gallery_rows, shift = np.empty_like(G), np.empty(n)
         for part, rows in _centered(G, metric, names[1], mean):
-            offered[part] = rows
+            gallery_rows[part] = rows
             shift[part] = 0.5 * np.einsum("ij,ij->i", rows, rows) if metric == "euclidean" else -(rows @ mean)
-        asked = offered
+        query_rows = gallery_rows
         if Q is not G:
-            asked = np.empty_like(Q)
+            query_rows = np.empty_like(Q)
             for part, rows in _centered(Q, metric, names[0], mean):
-                asked[part] = rows
-    sizes = _norms(offered) if centered else norms
-    lengths = sizes if Q is G else _norms(asked)
-    longest = float(sizes.max())
-    slack = ((d + 8) * float(precision.eps) + dropped * (2 + dropped)) * longest * lengths
+                query_rows[part] = rows
+    gallery_norms = _norms(gallery_rows) if centered else norms
+    query_norms = gallery_norms if Q is G else _norms(query_rows)
+    longest = float(gallery_norms.max())
+    slack = ((d + 8) * float(precision.eps) + truncation * (2 + truncation)) * longest * query_norms
     # Subnormal numbers may be flushed to 0.
-    slack += d * float(precision.tiny) * (1 + longest + max(longest, float(lengths.max())))
+    slack += d * float(precision.tiny) * (1 + longest + max(longest, float(query_norms.max())))
     if shift is not None:
         slack += 4 * float(precision.eps) * float(np.abs(shift).max())
         shift = shift.astype(G.dtype)
@@ -110,8 +110,8 @@ def centered_form(
     elif metric == "cosine":
         slack += (d + 8) * double
     else:
-        slack += (d + 8) * double * (lengths + longest) ** 2
-    return asked, offered, shift, slack
+        slack += (d + 8) * double * (query_norms + longest) ** 2
+    return query_rows, gallery_rows, shift, slack
 
 
 def _centered(A: np.ndarray, metric: str, name: str, mean: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -166,13 +166,13 @@ def exact_similarity(
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Return a function that compares queries with gallery rows by sums in float64; over many pairs, duplicate rows are computed once."""
     n, d = G.shape
-    found = 0
-    known: tuple[np.ndarray, np.ndarray, bool] | None = None
+    compared = 0
+    duplicates: tuple[np.ndarray, np.ndarray, bool] | None = None
 
-    def look_for_copies() -> tuple[np.ndarray, np.ndarray, bool]:
-        first = _first_copies(G)
-        asked = first if Q is G else _first_copies(Q)
-        return asked, first, any(bool((rows != np.arange(len(rows))).any()) for rows in (first, asked))
+    def find_duplicates() -> tuple[np.ndarray, np.ndarray, bool]:
+        first_g = _first_copies(G)
+        first_q = first_g if Q is G else _first_copies(Q)
+        return first_q, first_g, any(bool((rows != np.arange(len(rows))).any()) for rows in (first_g, first_q))
 
     def compute(i: np.ndarray, j: np.ndarray) -> np.ndarray:
         if metric == "inner":
@@ -186,19 +186,19 @@ def exact_similarity(
         return out
 
     def exact(i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        nonlocal found, known
-        found += len(i)
-        # The search for duplicates costs len(Q) + n products and a sort, so it does not pay for fewer pairs.
-        if known is None and found <= len(Q) + n:
+        nonlocal compared, duplicates
+        compared += len(i)
+        # The search for duplicates costs len(Q) + n products and a sort, so it saves nothing for fewer pairs.
+        if duplicates is None and compared <= len(Q) + n:
             return compute(i, j)
-        if known is None:
-            known = look_for_copies()
-        asked, first, copies = known
-        if not copies:
+        if duplicates is None:
+            duplicates = find_duplicates()
+        first_q, first_g, any_duplicates = duplicates
+        if not any_duplicates:
             return compute(i, j)
         # A row repeated a thousand times gives a million pairs of equal value.
-        pairs, which = np.unique(asked[i] * n + first[j], return_inverse=True)
-        return compute(*np.divmod(pairs, n))[which]
+        pairs, inverse = np.unique(first_q[i] * n + first_g[j], return_inverse=True)
+        return compute(*np.divmod(pairs, n))[inverse]
 
     return exact
 
@@ -206,12 +206,12 @@ def exact_similarity(
 def _first_copies(A: np.ndarray) -> np.ndarray:
     """Return the number of the first row equal to each row, shape (n,), in O(n) memory."""
     n, d = A.shape
-    # Equal rows have equal projections. The converse is checked below.
+    # Equal rows have equal projections onto a random direction. The converse is checked below.
     direction = np.random.default_rng(0).standard_normal(d)
-    shadow = np.empty(n)
+    projections = np.empty(n)
     for part in blocks(n, 16 * d, budget=8 * 2**20):
-        shadow[part] = np.einsum("ij,j->i", A[part].astype(np.float64), direction)
-    _, index, inverse = np.unique(shadow, return_index=True, return_inverse=True)
+        projections[part] = np.einsum("ij,j->i", A[part].astype(np.float64), direction)
+    _, index, inverse = np.unique(projections, return_index=True, return_inverse=True)
     first = index[inverse]
     later = np.flatnonzero(first != np.arange(n))
     for part in blocks(len(later), 2 * d * A.dtype.itemsize, budget=8 * 2**20):

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import blocks, device, is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.errors import InputError, ShapeError
+from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
-from congruence.metrics._base import give, native_pair
+from congruence.metrics._base import as_scalar, native_pair
 
 __all__ = ["cross_kernel_cka", "linear_cka", "rbf_cka"]
 
@@ -48,7 +48,7 @@ def linear_cka(
     batch_size : int, default=512
         Rows of a minibatch, at least 4; a last batch with fewer than 4 is left out.
     random_state : int, default=0
-        Shuffles rows into minibatches.
+        Seed of the assignment of rows to minibatches.
 
     Returns
     -------
@@ -57,12 +57,12 @@ def linear_cka(
 
     Raises
     ------
-    ShapeError
-        If the numbers of rows differ.
+    ShapeError, DtypeError, NotFiniteError, IdError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or their rows are not paired.
     TooFewAnchorsError
         If there are fewer than 4 rows.
-    DtypeError, NotFiniteError, ParameterError
-        If the rows cannot be used, or an option has an invalid value.
+    ParameterError
+        If an option has an invalid value.
     InputError
         If one side is constant.
 
@@ -86,21 +86,22 @@ def linear_cka(
     check_choice(estimator, ESTIMATORS, "estimator")
     xp, A, B = native_pair(X, Y, min_rows=4)
     if estimator != "minibatch":
-        return give(_ratio(A, B, kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased))
+        return as_scalar(_ratio(A, B, kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased))
     check_positive(batch_size, "batch_size", integer=True)
     if batch_size < 4:
-        raise ShapeError(f"Got batch_size={batch_size}; expected at least 4 rows. Pass batch_size=4 or more.")
+        raise ParameterError(f"Got batch_size={batch_size}; expected at least 4 rows. Pass batch_size=4 or more.")
     order = np.random.default_rng(random_state).permutation(A.shape[0])
     totals = [xp.zeros((), dtype=xp.float64, device=device(A)) for _ in range(3)]
     for start in range(0, len(order) - 3, batch_size):
         rows = xp.asarray(np.sort(order[start : start + batch_size]), device=device(A))
         a, b = xp.take(A, rows, axis=0), xp.take(B, rows, axis=0)
-        for k, value in enumerate(_three(a, b, kernels.hsic_unbiased)):
+        for k, value in enumerate(_hsic_terms(a, b, kernels.hsic_unbiased)):
             totals[k] = totals[k] + value
-    return give(_divide(totals[0], totals[1], totals[2], xp))
+    return as_scalar(_divide(totals[0], totals[1], totals[2], xp))
 
 
-def _three(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
+def _hsic_terms(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
+    """Return HSIC of A with B, of A with itself and of B with itself, for linear kernels."""
     a, b = _means(A), _means(B)
     return (
         hsic(kernels.linear_sums(A, B, a, b)),
@@ -110,17 +111,17 @@ def _three(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
 
 
 def _ratio(A: Array, B: Array, hsic: _HSIC) -> Array:
-    return _divide(*_three(A, B, hsic), namespace(A, B))
+    return _divide(*_hsic_terms(A, B, hsic), namespace(A, B))
 
 
-def _divide(both: Array, first: Array, second: Array, xp: ArrayNamespace) -> Array:
+def _divide(cross: Array, first: Array, second: Array, xp: ArrayNamespace) -> Array:
     for value in (first, second):
         if not float(to_numpy(value)) > 0:
             raise InputError(
                 "Got a kernel that does not vary between pairs; expected some rows more alike than others. "
                 "Drop constant vectors, or pass another bandwidth=…."
             )
-    return both / (xp.sqrt(first) * xp.sqrt(second))
+    return cross / (xp.sqrt(first) * xp.sqrt(second))
 
 
 def _means(A: Array) -> Array:
@@ -177,14 +178,18 @@ def rbf_cka(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ParameterError
-        If the rows cannot be used, or an option has an invalid value.
+    ShapeError, DtypeError, NotFiniteError, IdError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or their rows are not paired.
+    TooFewAnchorsError
+        If there are fewer than 4 rows.
+    ParameterError
+        If an option has an invalid value.
     InputError
-        If one side is constant.
+        If one side is constant, or its kernel is, because of the bandwidth.
 
     Notes
     -----
-    O(n²·(d + e)) operations, O(n·(d + e)) memory. Small fractions make every row its own cluster.
+    O(n²·(d + e)) operations, O(n·(d + e)) memory. With a small ``fraction`` every row is similar only to itself.
     A fixed ``bandwidth`` is in the units of the vectors.
 
     References
@@ -206,10 +211,10 @@ def rbf_cka(
             )
         scales.append(2 * square)
     hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
-    both = hsic(kernels.rbf_sums(A, B, *scales))
+    cross = hsic(kernels.rbf_sums(A, B, *scales))
     first = hsic(kernels.rbf_sums(A, A, scales[0], scales[0]))
     second = hsic(kernels.rbf_sums(B, B, scales[1], scales[1]))
-    return give(_divide(both, first, second, xp))
+    return as_scalar(_divide(cross, first, second, xp))
 
 
 def _median(side: Array) -> float:
@@ -237,8 +242,11 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, InputError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the input cannot be used otherwise.
+    ShapeError, DtypeError, NotFiniteError, IdError, TooFewAnchorsError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; their rows are not paired; or there are fewer
+        than two images or texts.
+    InputError
+        If a centered kernel is zero.
 
     Notes
     -----
@@ -250,15 +258,15 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
     """
     xp, A, A_other = native_pair(F, F_other, names=("F", "F_other"))
     _, B, B_other = native_pair(G, G_other, names=("G", "G_other"))
-    for one, two in ((A, B), (A_other, B_other)):
-        if one.shape[1] != two.shape[1]:
+    for images, texts in ((A, B), (A_other, B_other)):
+        if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Got images {one.shape[1]}-d and texts {two.shape[1]}-d of one model; expected one width. Pass the arguments in the order images, texts of one model, then of the other."
+                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of one model; expected one width. Pass the arguments in the order images, texts of one model, then of the other."
             )
     A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in (A, B, A_other, B_other))
 
     def inner(a: Array, b: Array, c: Array, d: Array) -> Array:
         return xp.sum(xp.matmul(a.T, c) * xp.matmul(b.T, d))
 
-    both = inner(A, B, A_other, B_other)
-    return give(_divide(both, inner(A, B, A, B), inner(A_other, B_other, A_other, B_other), xp))
+    cross = inner(A, B, A_other, B_other)
+    return as_scalar(_divide(cross, inner(A, B, A, B), inner(A_other, B_other, A_other, B_other), xp))

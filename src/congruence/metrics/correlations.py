@@ -18,10 +18,10 @@ from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, Te
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.linalg.canonical import canonical_correlations
-from congruence.metrics._base import float_pair, give
+from congruence.metrics._base import as_scalar, float_pair
 from congruence.metrics._bases import COMPONENTS, EPS, check_options, contrasts, spectrum, summarize, whitened
 
-__all__ = ["cca", "kept", "pwcca", "svcca"]
+__all__ = ["cca", "count_kept", "pwcca", "svcca"]
 
 
 def cca(
@@ -41,14 +41,14 @@ def cca(
     Y : array_like, shape (n, d_y)
         Row i belongs to row i of X; widths may differ.
     components : {"mean", "first", "all"}, default="mean"
-        The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, r the
+        The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where r is the
         dimension of a side after reduction.
     rank : int, default=50
         Number of dimensions each side is reduced to, or the number of dimensions in which it varies, if smaller.
     reduce : {"pca", "kernel", None}, default="pca"
         ``"pca"``: leading principal components. ``"kernel"``: leading components of kernel PCA with the kernel
-        exp(−‖a − b‖² / 2m), m the median of the squared distances of different rows; needs O(n²) memory.
-        ``None``: all directions, and ``rank`` is not used; the only choice that is invariant to every invertible map.
+        exp(−‖a − b‖² / 2m), where m is the median of the squared distances of different rows; requires O(n²) memory.
+        ``None``: all directions, and ``rank`` is not used; the only choice that is invariant to every invertible linear map.
     ridge : float, default=0.0
         Added to the variance in every direction, as a share of the mean variance of the directions kept: the covariance
         C becomes C + ridge · tr(C)/r · I (Vinod 1976), which shrinks the correlations.
@@ -85,13 +85,13 @@ def cca(
     return summarize(xp, canonical_correlations(xp, Qx, Qy), components)
 
 
-def kept(xp: ArrayNamespace | ModuleType, s: Array, keep: float | int) -> int:
-    """Return how many components :func:`svcca` keeps, by number or by share of the variance."""
+def count_kept(xp: ArrayNamespace | ModuleType, s: Array, keep: float | int) -> int:
+    """Return the number of components that :func:`svcca` keeps; ``s`` are the singular values, shape (r,), descending."""
     if isinstance(keep, (int, np.integer)):
         return int(keep)
     variances = to_numpy(s) ** 2
     share = np.cumsum(variances) / np.sum(variances)
-    # A share that is reached up to rounding counts as reached.
+    # A share that is reached up to rounding error counts as reached.
     return int(np.count_nonzero(share < keep - 8 * EPS)) + 1
 
 
@@ -147,10 +147,10 @@ def svcca(
     for side, name in ((A, "X"), (B, "Y")):
         C = contrasts(xp, side, name)
         if standardize:
-            C = C / xp.max(xp.abs(C), axis=0)  # first: squares of a column far smaller than the rest would vanish
+            C = C / xp.max(xp.abs(C), axis=0)  # before squaring, since squares of very small entries would underflow
             C = C / xp.sqrt(xp.sum(C * C, axis=0))
         U, s, _ = spectrum(xp, C)
-        bases.append(U[:, : kept(xp, s, keep)])
+        bases.append(U[:, : count_kept(xp, s, keep)])
     return summarize(xp, canonical_correlations(xp, *bases), components)
 
 
@@ -161,18 +161,18 @@ def pwcca(X: ArrayLike, Y: ArrayLike, *, rank: int | None = None, weights: str =
 def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> float | Tensor:
     """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
-    Variate hᵢ of the weighting side counts Σⱼ |⟨hᵢ, zⱼ⟩|, zⱼ that side's centered columns; weights are scaled to sum 1.
+    The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are scaled to sum to 1.
 
     Parameters
     ----------
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
     rank : int, optional
-        Reduce each side to this many principal components before the CCA, which every n < 2d asks for; the weights
-        still see all columns. By default nothing is reduced.
+        Reduce each side to this many principal components before the CCA, as is necessary if n < 2d; the weights
+        are still computed from all columns. By default nothing is reduced.
     weights : {"X", "Y"}, default="X"
-        The side whose variates and columns make the weights, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in general.
-        The authors' program takes the side with fewer columns instead, and adds the column means to the variates.
+        The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in general.
+        The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
 
     Returns
     -------
@@ -189,9 +189,9 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
 
     Notes
     -----
-    Columns enter one by one, so the weights change with a rotation of the weighting side, and with the scale of a
-    column; the other side may undergo any invertible map. Equal canonical correlations share their subspace, and variates there
-    are arbitrary; this matters only for how the group's weight compares with the others'. With n ≤ d all correlations,
+    The weights depend on single columns, so they change with a rotation of the weighting side and with the scale of a
+    column; they do not change with an invertible linear map of the other side. If canonical correlations are equal, their variates are an
+    arbitrary basis of a common subspace, which affects only the total weight of that subspace. With n ≤ d all correlations,
     and so the result, are 1.
 
     References
@@ -209,6 +209,5 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     reduce = None if rank is None else "pca"
     Qx, Qy = (whitened(xp, side, name, rank or 1, reduce, 0.0) for side, name in ((A, names[0]), (B, names[1])))
     U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(Qx) @ Qy, full_matrices=False)
-    used = xp.sum(xp.abs(xp.matrix_transpose(Qx @ U) @ contrasts(xp, A, names[0])), axis=1)
-    value = xp.sum(used / xp.sum(used) * xp.clip(correlations, 0.0, 1.0))
-    return give(value)
+    importance = xp.sum(xp.abs(xp.matrix_transpose(Qx @ U) @ contrasts(xp, A, names[0])), axis=1)
+    return as_scalar(xp.sum(importance / xp.sum(importance) * xp.clip(correlations, 0.0, 1.0)))

@@ -1,4 +1,4 @@
-"""The JAM paper's definitions of its four metrics, and the corresponding ones of :data:`congruence.metrics.METRICS`.
+"""The JAM paper's definitions of its four metrics, and those of :data:`congruence.metrics.METRICS`.
 
 Yoon, Yue and Kim report the *first* canonical correlation (appendix B.2.3), the *biased* CKA (equations 3 and 4) and a CKNNA of their own (equations 6
 to 9). The metrics here default to the mean of the canonical correlations, the debiased CKA, and CKNNA by the code of Huh et al. (2024).
@@ -43,6 +43,7 @@ class Measure(NamedTuple):
     formula : str
         A short label that distinguishes the definitions, or an empty string.
     steps : PermutationStatistic
+        The metric itself.
     """
 
     metric: str
@@ -61,6 +62,7 @@ def measures(
     metric : str
         Key of :data:`congruence.metrics.METRICS` that compares two spaces.
     definition : {"both", "jam", "congruence"}, default="both"
+        Definitions to return: the paper's, this library's, or both.
     components : bool, default=True
         Whether rows are reduced to a number of principal components beforehand. SVCCA of these is the same as their CCA.
     normalize : bool, default=False
@@ -77,25 +79,25 @@ def measures(
         If the metric or definition is unknown, or ``"jam"`` is requested for a metric that the paper does not define.
     """
     check_choice(definition, DEFINITIONS, "definition")
-    ours = entry("cca" if metric == "svcca" and components else metric)
+    default = entry("cca" if metric == "svcca" and components else metric)
     if metric == "cknna" and normalize:
-        ours = _masked("huh", normalize=True)
+        default = _masked("huh", normalize=True)
     if metric not in FORMULAS:
         if definition == "jam":
             raise ParameterError(
-                f"Got {metric} by the definition of JAM; expected one of its metrics: {', '.join(FORMULAS)}. Choose from these."
+                f"Got {metric} by the definition of JAM; expected one of its metrics: {', '.join(FORMULAS)}. Choose one of these."
             )
-        return [Measure(metric, "congruence", "", ours)]
-    theirs, here = FORMULAS[metric]
+        return [Measure(metric, "congruence", "", default)]
+    jam_formula, formula = FORMULAS[metric]
     if metric == "svcca":
-        return [Measure(metric, "both", here, ours)]
-    steps: dict[str, Callable[[], PermutationStatistic[Any]]] = {
+        return [Measure(metric, "both", formula, default)]
+    jam_steps: dict[str, Callable[[], PermutationStatistic[Any]]] = {
         "linear_cka": lambda: null.BIASED_CKA,
         "cknna": lambda: _masked("jam", normalize=normalize),
-        "cca": lambda: PermutationStatistic(ours.prepare, ours.reorder, null.compare_first),
+        "cca": lambda: PermutationStatistic(default.prepare, default.reorder, null.compare_first),
     }
-    every = [Measure(metric, "jam", theirs, steps[metric]()), Measure(metric, "congruence", here, ours)]
-    return [one for one in every if definition in ("both", one.definition)]
+    both = [Measure(metric, "jam", jam_formula, jam_steps[metric]()), Measure(metric, "congruence", formula, default)]
+    return [measure for measure in both if definition in ("both", measure.definition)]
 
 
 def _masked(definition: str, *, normalize: bool) -> PermutationStatistic[Masked]:

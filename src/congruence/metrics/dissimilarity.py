@@ -21,7 +21,7 @@ from congruence.metrics.rows import unit
 __all__ = ["MOST_ROWS", "Dissimilarities", "rsa"]
 
 _EPS = float(np.finfo(np.float64).eps)
-#: Squared distances below this share of the squared lengths are computed from differences.
+#: Squared distances below this share of the squared norms are computed from differences.
 _CLOSE = 1e-5
 _RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
 _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
@@ -40,11 +40,11 @@ class Dissimilarities:
         A = xp.astype(A, xp.float64)
         self.root = rdm == "euclidean"
         if rdm == "correlation":
-            A = A - A[:, :1]  # exact zeros in a row of equal entries
-            flat = xp.nonzero(~xp.any(A, axis=1))[0]
-            if len(flat):
+            A = A - A[:, :1]  # so that a row of equal entries becomes exactly zero
+            constant = xp.nonzero(~xp.any(A, axis=1))[0]
+            if len(constant):
                 raise ZeroRowError(
-                    f"Got a row of equal entries in {name} (row {int(flat[0])}); expected entries that differ, since a "
+                    f"Got a row of equal entries in {name} (row {int(constant[0])}); expected entries that differ, since a "
                     "correlation needs variance. Remove such rows, or pass rdm='euclidean'."
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
@@ -64,8 +64,8 @@ class Dissimilarities:
 
     def rounding(self, values: Array) -> Array:
         """Return a bound on the rounding error of dissimilarities of about this size; it is tighter for smaller ones."""
-        # The error of a product is proportional to the squared lengths of the rows, and products are used only where these are at most
-        # 1 / _CLOSE times the value. Smaller values are computed from differences of rows and retain the rounding of the entries, even
+        # The error of a product is proportional to the squared norms of the rows, and products are used only if these are at most
+        # 1 / _CLOSE times the value. Smaller values are computed from differences of rows, with the rounding error of the entries, even
         # for copies of a row, which torch may sum in different orders.
         values = self.xp.clip(values, 0.0, None)
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
@@ -73,29 +73,29 @@ class Dissimilarities:
     def blocks(self, *, root: bool) -> Iterator[tuple[slice, Array]]:
         """Yield positions in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
         n, start = len(self.A), 0
-        for part in blocks(n, 96 * n):  # computing ranks takes a dozen temporary arrays of the size of a block
+        for part in blocks(n, 96 * n):  # computing ranks requires a dozen temporary arrays of the size of a block
             rows = self.A[part]
-            gaps = rows @ self.A[part.start :].T
+            distances = rows @ self.A[part.start :].T
             columns = self.xp.arange(n - part.start, device=device(rows))
             later = columns > columns[: len(rows), None]
-            gaps *= -2
-            gaps += self.squares[part, None]
-            gaps += self.squares[part.start :]
-            self._recompute_close(gaps, part, later)
-            values = gaps[later]
+            distances *= -2
+            distances += self.squares[part, None]
+            distances += self.squares[part.start :]
+            self._recompute_close(distances, part, later)
+            values = distances[later]
             if root and self.root:
                 values = self.xp.sqrt(values)
             yield slice(start, start + len(values)), values
             start += len(values)
 
-    def _recompute_close(self, gaps: Array, part: slice, wanted: Array) -> None:
+    def _recompute_close(self, distances: Array, part: slice, upper: Array) -> None:
         """Recompute the distances of close pairs from differences, because of cancellation in the product."""
-        lengths = self.squares[part, None] + self.squares[part.start :]
-        near = wanted & (gaps < _CLOSE * lengths)
-        i, j = self.xp.nonzero(near)
-        for few in blocks(len(i), 8 * self.A.shape[1], budget=8 * 2**20):
-            gap = self.A[part.start + i[few]] - self.A[part.start + j[few]]
-            gaps[i[few], j[few]] = self.xp.einsum("ij,ij->i", gap, gap)
+        squared_norms = self.squares[part, None] + self.squares[part.start :]
+        close = upper & (distances < _CLOSE * squared_norms)
+        i, j = self.xp.nonzero(close)
+        for pairs in blocks(len(i), 8 * self.A.shape[1], budget=8 * 2**20):
+            difference = self.A[part.start + i[pairs]] - self.A[part.start + j[pairs]]
+            distances[i[pairs], j[pairs]] = self.xp.einsum("ij,ij->i", difference, difference)
 
     def condensed(self, *, root: bool) -> Array:
         """Return all dissimilarities as one vector."""
@@ -116,11 +116,11 @@ class Dissimilarities:
         """Return the number of dissimilarities below minus the number above: twice the average rank, centered."""
         xp = self.xp
         order = xp.argsort(values, stable=False)  # adjacent lookups access adjacent memory
-        asked = values[order]
-        rounding = self.rounding(asked)
-        out = xp.empty_like(asked)
-        below = xp.searchsorted(ordered, asked - rounding, side="left")
-        above = len(ordered) - xp.searchsorted(ordered, asked + rounding, side="right")
+        lookups = values[order]
+        rounding = self.rounding(lookups)
+        out = xp.empty_like(lookups)
+        below = xp.searchsorted(ordered, lookups - rounding, side="left")
+        above = len(ordered) - xp.searchsorted(ordered, lookups + rounding, side="right")
         out[order] = xp.astype(below - above, xp.float64)
         return out
 
@@ -135,7 +135,8 @@ class Dissimilarities:
         return self.xp.empty(self.size, dtype=self.xp.float64, device=device(self.A))
 
 
-def _spread(low: Array, high: Array, tie: float, name: str) -> None:
+def _check_varies(low: Array, high: Array, tie: float, name: str) -> None:
+    """Check that the smallest and the largest dissimilarity of a side differ. Raises InputError."""
     if float(high - low) <= tie:
         raise InputError(
             f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
@@ -145,8 +146,8 @@ def _spread(low: Array, high: Array, tie: float, name: str) -> None:
 
 def _spearman(X: Dissimilarities, Y: Dissimilarities) -> float:
     a, b = X.sorted(), Y.sorted()
-    _spread(a[0], a[-1], X.tie, "X")
-    _spread(b[0], b[-1], Y.tie, "Y")
+    _check_varies(a[0], a[-1], X.tie, "X")
+    _check_varies(b[0], b[-1], Y.tie, "Y")
     xy = xx = yy = 0.0
     for (_, u), (_, v) in zip(X.blocks(root=False), Y.blocks(root=False), strict=True):
         p, q = X.excess(a, u), Y.excess(b, v)
@@ -160,7 +161,7 @@ def _kendall(X: Dissimilarities, Y: Dissimilarities) -> float:
     ranks = []
     for side, name in ((X, "X"), (Y, "Y")):
         ordered = side.sorted()
-        _spread(ordered[0], ordered[-1], side.tie, name)
+        _check_varies(ordered[0], ordered[-1], side.tie, name)
         ranks.append(to_numpy(side.ranks(ordered)))
     return float(kendalltau(ranks[0], ranks[1]).statistic)
 
@@ -169,7 +170,7 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
     a, b = X.condensed(root=True), Y.condensed(root=True)
     for side, vector, name in ((X, a, "X"), (Y, b, "Y")):
         if center:
-            _spread(side.xp.min(vector), side.xp.max(vector), side.tie, name)
+            _check_varies(side.xp.min(vector), side.xp.max(vector), side.tie, name)
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
             raise InputError(
@@ -179,7 +180,7 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
 
 
 def _side(X: RowsLike, Y: RowsLike, name: str) -> Array:
-    """Validate X, as a tensor if X and Y share a device other than the host that has float64, else in NumPy."""
+    """Return X, validated: a tensor if X and Y are on the same GPU and it supports float64, otherwise an array."""
     if is_remote(X) and is_remote(Y) and X.device == Y.device and X.device.type != "mps":
         return as_native(X, name, min_rows=3).detach()
     return as_matrix(X, name, min_rows=3, allow_zero_rows=True)
@@ -205,9 +206,9 @@ def rsa(
         Dissimilarity of two rows: 1 − Pearson's correlation of their entries, 1 − their cosine, their distance, or its
         square. The package rsatoolbox calls the squared distance (divided by the width) "euclidean".
     compare : {"spearman", "pearson", "cosine", "kendall"}, default="spearman"
-        Measure between the two upper triangles, the diagonal left out. Ties get their average rank, ``"kendall"`` is
-        τ-b, and ``"cosine"`` is Pearson's without subtracting the means. Dissimilarities that differ by no more than
-        rounding are ties.
+        Agreement of the two upper triangles, without the diagonal. Ties get their average rank, ``"kendall"`` is
+        τ-b, and ``"cosine"`` is Pearson's correlation without subtracting the means. Dissimilarities that differ by no more than
+        rounding error are ties.
     max_rows : int, optional
         If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are compared, and more
         than 5000 are refused: pass the size of the sample, or n to compare all of them.
@@ -217,21 +218,21 @@ def rsa(
     Returns
     -------
     float
-        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on one GPU are
+        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the same GPU are
         compared there.
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ParameterError
-        If the rows cannot be used, or an option has an invalid value.
+    DtypeError, NotFiniteError, ParameterError
+        If arrays are not real numbers or contain NaN or infinity, or an option has an invalid value.
     ShapeError
-        If there are more than 5000 rows and no ``max_rows``.
+        If arrays have the wrong shape, or there are more than 5000 rows and no ``max_rows``.
     TooFewAnchorsError
         If there are fewer than three rows.
     ZeroRowError
         If a row is zero, for ``rdm="cosine"``, or has equal entries, for ``rdm="correlation"``.
     InputError
-        If all dissimilarities of a side are equal.
+        If all dissimilarities of a side are equal or, for ``compare="cosine"``, zero.
 
     Notes
     -----

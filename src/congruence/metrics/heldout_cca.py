@@ -1,4 +1,4 @@
-"""Canonical directions that are fitted on some rows and evaluated on others."""
+"""Canonical correlations of rows that were not used to fit the canonical directions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CCAFit:
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError
-            If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
+            If arrays have the wrong shape or other widths than at the fit, are not real numbers or contain NaN or infinity.
         """
         A, B = as_matrix(X, "X", allow_zero_rows=True), as_matrix(Y, "Y", allow_zero_rows=True)
         check_same_rows(len(A), len(B), "X", "Y")
@@ -98,7 +98,7 @@ class CCAFit:
         Returns
         -------
         float or ndarray of shape (k,)
-            In [-1, 1]; around 0 if the fit found nothing but noise.
+            In [-1, 1]; around 0 if the two sides are unrelated.
 
         Raises
         ------
@@ -123,8 +123,8 @@ class CCAFit:
                     "rows that differ, since a correlation needs variance. Pass other or more rows."
                 )
             scales.append(scale)
-        found = np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0)
-        summary: float | np.ndarray = summarize(NUMPY, found, components)
+        correlations = np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0)
+        summary: float | np.ndarray = summarize(NUMPY, correlations, components)
         return summary
 
 
@@ -135,16 +135,18 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
     ----------
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
-    rank, ridge
+    rank : int, default=50
+        As for :func:`cca`.
+    ridge : float, default=0.0
         As for :func:`cca`.
     reduce : {"pca", None}, default="pca"
-        As for :func:`cca`, except that kernel components have no projection.
+        As for :func:`cca`, without ``"kernel"``, whose components are not linear projections.
 
     Returns
     -------
     CCAFit
-        With NumPy arrays, whatever the input. Use its ``score``: in sample, CCA reaches 1 on noise as soon as
-        the dimensions are about half as many as the rows (see :func:`cca`).
+        With NumPy arrays, whatever the input. Use its ``score``: in-sample correlations reach 1 on noise if
+        there are about half as many dimensions as rows (see :func:`cca`).
 
     Raises
     ------
@@ -191,9 +193,15 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
         means.append(origin + mean)
-        scales.append(inverse[:, None] * np.sqrt(len(side) - 1))  # gives variates unit variance, in the caller's units
+        scales.append(
+            inverse[:, None] * np.sqrt(len(side) - 1)
+        )  # unit variance of the variates, for rows in the caller's units
         sides.append(whiten(U, s, Vt, ridge * float(np.mean(s * s))))
-    found = canonical_directions(*sides)
+    directions = canonical_directions(*sides)
     return CCAFit(
-        means[0], means[1], scales[0] * found.x_directions, scales[1] * found.y_directions, found.correlations
+        means[0],
+        means[1],
+        scales[0] * directions.x_directions,
+        scales[1] * directions.y_directions,
+        directions.correlations,
     )

@@ -1,6 +1,6 @@
-"""Hubs are gallery rows that are near many queries, and so are ranked first for queries they do not match. Two corrections of cosines.
+"""Corrections of cosines for hubs: gallery rows that are near many queries, and so are ranked first for queries they do not match.
 
-Both subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one product of bank and
+Both corrections subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one product of bank and
 gallery, O(|bank| n d), once per gallery; a query then costs the same as without correction. Gallery rows are processed in blocks, so that
 no m × n array is needed.
 """
@@ -43,7 +43,7 @@ class Correction:
         Parameters
         ----------
         similarity : ndarray, shape (m, n)
-            Cosines of some queries with the whole gallery; −inf for rows that a query must not find.
+            Cosines of some queries with the whole gallery; −inf for rows that a query must not retrieve.
 
         Returns
         -------
@@ -54,8 +54,8 @@ class Correction:
         if self.hubs is None:
             similarity -= shift
         else:
-            led = self.hubs[np.argmax(similarity, axis=1)]
-            np.subtract(similarity, shift, out=similarity, where=led[:, None])
+            near_hub = self.hubs[np.argmax(similarity, axis=1)]
+            np.subtract(similarity, shift, out=similarity, where=near_hub[:, None])
         return similarity
 
     def as_inner_products(
@@ -69,18 +69,18 @@ class Correction:
         gallery : ndarray, shape (n, d)
             The whole gallery of the correction. Both have unit rows.
         left_out : ndarray of int, shape (m,), optional
-            A gallery row that each query must not find.
+            A gallery row that each query must not retrieve.
 
         Returns
         -------
         ndarray, shape (m, d + 1)
         ndarray, shape (n, d + 1)
         """
-        corrected = np.ones(len(queries), queries.dtype)
+        is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
-            corrected[:] = self.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
+            is_corrected[:] = self.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
         return (
-            np.column_stack([queries, corrected]),
+            np.column_stack([queries, is_corrected]),
             np.column_stack([gallery, -self.shift.astype(gallery.dtype)]),
         )
 
@@ -97,7 +97,7 @@ class Hubness(ABC):
         Parameters
         ----------
         cosines : ndarray, shape (b, n)
-            Cosines of the bank with gallery rows; −inf for rows that a query of the bank must not find.
+            Cosines of the bank with gallery rows; −inf for rows that a query of the bank must not retrieve.
 
         Returns
         -------
@@ -129,10 +129,10 @@ class Hubness(ABC):
                 cosines[rows, rows - part.start] = -np.inf
             shift[part] = self.shift(cosines)
             if self._selects:
-                here = np.argmax(cosines, axis=1)
-                value = cosines[np.arange(len(bank)), here]
+                column = np.argmax(cosines, axis=1)
+                value = cosines[np.arange(len(bank)), column]
                 nearer = value > best
-                best[nearer], first[nearer] = value[nearer], here[nearer] + part.start
+                best[nearer], first[nearer] = value[nearer], column[nearer] + part.start
         return Correction(shift, self._hubs(first, len(gallery)))
 
     def of_matrix(self, cosines: np.ndarray) -> Correction:
@@ -171,7 +171,7 @@ class CSLS(Hubness):
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``n_neighbors`` is not a positive integer.
 
     References
     ----------
@@ -205,7 +205,7 @@ class QBNorm(Hubness):
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``temperature`` is not positive.
 
     References
     ----------
@@ -223,7 +223,7 @@ class QBNorm(Hubness):
     def shift(self, cosines: np.ndarray) -> np.ndarray:
         """Return each column's log-sum-exp, scaled to cosines; see :class:`Hubness`."""
         top = cosines.max(axis=0)
-        top = np.where(np.isfinite(top), top, 0)  # if the only query of the bank must not find the row
+        top = np.where(np.isfinite(top), top, 0)  # if the only query of the bank must not retrieve the row
         total = np.exp((cosines - top) / self.temperature).sum(axis=0, dtype=np.float64)
         return np.asarray(top + self.temperature * np.log(np.maximum(total, np.finfo(np.float64).tiny)))
 
@@ -276,24 +276,24 @@ def means_of(
     ParameterError
         If a side whose own mean is needed has a single row.
     ShapeError
-        If arrays have the wrong shape.
+        If a mean is not one vector of the rows' width.
     """
     if center is None or center is False:
         return None, None
-    given = (None, None) if center is True else tuple(center)
-    out = []
-    for mean, rows, name in zip(given, (queries, gallery), ("queries", "gallery rows"), strict=True):
+    passed = (None, None) if center is True else tuple(center)
+    means = []
+    for mean, rows, name in zip(passed, (queries, gallery), ("queries", "gallery rows"), strict=True):
         if mean is None:
             if len(rows) < 2:
                 raise ParameterError(
-                    f"Got {len(rows)} {name} to center by their own mean; expected two at least. Pass their mean in center=(…, …), or a bank of queries in bank=…."
+                    f"Got {len(rows)} {name} to center by their own mean; expected at least two. Pass their mean in center=(…, …), or a bank of queries in bank=…."
                 )
-            out.append(rows.mean(axis=0, dtype=np.float64))
+            means.append(rows.mean(axis=0, dtype=np.float64))
             continue
         mean = np.asarray(mean, dtype=np.float64)
         if mean.shape != rows.shape[1:]:
             raise ShapeError(
                 f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of that width. Pass center=True, or two vectors."
             )
-        out.append(mean)
-    return out[0], out[1]
+        means.append(mean)
+    return means[0], means[1]

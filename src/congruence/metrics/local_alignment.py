@@ -48,7 +48,7 @@ def cknna(
     Returns
     -------
     float
-        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 where no neighbor is shared. ``"jam"``: in [−1, 1].
+        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
 
     Raises
     ------
@@ -70,20 +70,20 @@ def cknna(
     n (n − 3) align(K, L) = tr(AB) + (1ᵀA1)(1ᵀB1) / ((n − 1)(n − 2)) − 2 / (n − 2) · 1ᵀAB1,
 
     Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and B
-    are not symmetric, since being a neighbor is not mutual. Two things follow. tr(A B) = Σ A_ij B_ji: a pair counts
-    there only if both i and j list each other, in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value changes a little when X
-    and Y change places. With n − 1 neighbors everything is symmetric and the value is debiased CKA. The published code also
-    adds 10⁻⁶ to the denominator and refuses one neighbor; neither is done here.
+    are not symmetric, since being a neighbor is not mutual. Two things follow. tr(AB) = Σ A_ij B_ji, so a pair contributes
+    to it only if i and j are neighbors of each other in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value changes slightly if X
+    and Y are exchanged. With n − 1 neighbors the masks are symmetric and the value is debiased CKA. The published code also
+    adds 10⁻⁶ to the denominator and refuses n_neighbors=1; neither is done here.
 
     **jam.** The text leaves four points open; this implementation uses the first reading of each.
 
-    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), said to equal it, subtracts row
+    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), stated to be equal, subtracts row
       means only, and differs.
-    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered ones, or
-      distances, would be others.
-    - In the denominator eq. (6) is read with the same space in both places, so each Gram has its own mask, as in
+    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered inner products or
+      distances would give other neighbors.
+    - In the denominator eq. (6) is read with the same space in both places, so each Gram matrix has its own mask, as in
       ``"huh"``; it could be the mask of the numerator.
-    - Row means run over all n rows, i included. Because eq. (6) leaves the diagonal out, n − 1 neighbors then does not quite
+    - Row means are over all n rows, including row i. Because eq. (6) leaves the diagonal out, n − 1 neighbors do not quite
       give the CKA of eq. (4), contrary to the remark after eq. (9).
 
     O(n² (d + e)) time.
@@ -154,6 +154,7 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
     name : str
         Name of the argument, for error messages.
     k : int, default=10
+        Number of neighbors.
     definition : {"huh", "jam"}, default="huh"
 
     Returns
@@ -162,8 +163,10 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
 
     Raises
     ------
-    ParameterError, InputError
-        If a parameter has an invalid value, or the input cannot be used otherwise.
+    ParameterError
+        If ``k`` is not between 1 and n − 1.
+    InputError
+        If align(K, K) is not positive.
     """
     n = len(A)
     check_n_neighbors(k, n)
@@ -174,10 +177,10 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
 def reorder_masked(side: Masked, order: np.ndarray) -> Masked:
     """Return the result of preparing ``A[order]``, without computing neighbors again."""
     i, j = np.divmod(side.keys, side.n)
-    place = np.argsort(order)
-    moved = place[i] * side.n + place[j]
-    again = np.argsort(moved)
-    return side._replace(keys=moved[again], values=side.values[again])
+    new_position = np.argsort(order)
+    keys = new_position[i] * side.n + new_position[j]
+    ascending = np.argsort(keys)
+    return side._replace(keys=keys[ascending], values=side.values[ascending])
 
 
 def compare_masked(first: Masked, second: Masked) -> float:
@@ -193,7 +196,7 @@ def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None =
     A : ndarray, shape (n, d)
     k : int
     centered : bool
-        Entries of HKH instead of K. The neighbors are K's in both cases.
+        Return entries of HKH instead of K. The neighbors are those of K in both cases.
     place : torch.device, optional
         Device on which neighbors are searched.
 
@@ -212,7 +215,7 @@ def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None =
     value = np.take_along_axis(value, order, axis=1).ravel()
     keys = (index + n * np.arange(n)[:, None]).ravel()
     if centered:
-        # Measured from the first row, so that the mean of equal rows is exactly that row.
+        # Relative to the first row, so that the mean of equal rows is exactly that row.
         origin, total = A[0].astype(np.float64), np.zeros(A.shape[1])
         for part in blocks(n, 16 * A.shape[1], budget=8 * 2**20):
             total += (A[part] - origin).sum(axis=0)
@@ -223,7 +226,7 @@ def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None =
 
 
 def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tuple[float, float]:
-    """Song et al.'s eq. (5) for two matrices whose nonzero entries are at the same positions.
+    """Return Song et al.'s eq. (5) for two matrices whose nonzero entries are at the same positions.
 
     Parameters
     ----------
@@ -244,11 +247,11 @@ def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tu
     if not len(keys):
         return 0.0, 0.0
     i, j = np.divmod(keys, n)
-    # tr(AB) pairs each entry with its mirror image, which often is not a neighbor.
-    mirrored = j * n + i
-    place = np.minimum(np.searchsorted(keys, mirrored), len(keys) - 1)
-    mutual = keys[place] == mirrored
-    trace = float(a[mutual] @ b[place[mutual]])
+    # tr(AB) multiplies each entry of A by the transposed entry of B, which often is not a neighbor.
+    transposed = j * n + i
+    position = np.minimum(np.searchsorted(keys, transposed), len(keys) - 1)
+    mutual = keys[position] == transposed
+    trace = float(a[mutual] @ b[position[mutual]])
     columns = np.bincount(j, weights=a, minlength=n)
     rows = np.bincount(i, weights=b, minlength=n)
     terms = (trace, float(a.sum()) * float(b.sum()) / ((n - 1) * (n - 2)), -2 * float(columns @ rows) / (n - 2))

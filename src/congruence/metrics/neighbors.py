@@ -59,7 +59,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
 
 def common_share(P: np.ndarray, Q: np.ndarray) -> float:
     """Return :func:`mutual_knn` of two neighbor tables, both of shape (n, k)."""
-    # A row occurs at most once in a list, so an entry that occurs twice in the concatenated lists is a common one.
+    # A row occurs at most once in each list, so an entry that occurs twice in the concatenated lists is common to both.
     common = 0
     for part in blocks(len(P), 32 * P.shape[1]):
         both = np.sort(np.concatenate([P[part], Q[part]], axis=1), axis=1)
@@ -99,11 +99,11 @@ def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str 
 def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     """Return :func:`cycle_knn` of two neighbor tables, both of shape (n, k)."""
     n, k = P.shape
-    found = 0
+    cycles = 0
     for part in blocks(n, 9 * k * k, minimum=1):
         rows = np.arange(part.start, part.stop)
-        found += int((P[Q[part]] == rows[:, None, None]).any(axis=(1, 2)).sum())
-    return found / n
+        cycles += int((P[Q[part]] == rows[:, None, None]).any(axis=(1, 2)).sum())
+    return cycles / n
 
 
 def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
@@ -197,21 +197,27 @@ def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
     above = np.zeros((k + 1, P.shape[1]), dtype=np.int32)
     if edit:
         above += np.arange(k + 1, dtype=np.int32)[:, None]
-    here = above.copy()
+    current = above.copy()
     for i in range(k):
-        here[0] = i + 1 if edit else 0
+        current[0] = i + 1 if edit else 0
         for j in range(k):
             same = P[i] == Q[j]
             if edit:
-                here[j + 1] = np.minimum(np.minimum(above[j + 1], here[j]) + 1, above[j] + ~same)
+                current[j + 1] = np.minimum(np.minimum(above[j + 1], current[j]) + 1, above[j] + ~same)
             else:
-                here[j + 1] = np.maximum(np.maximum(above[j + 1], here[j]), above[j] + same)
-        above, here = here, above
+                current[j + 1] = np.maximum(np.maximum(above[j + 1], current[j]), above[j] + same)
+        above, current = current, above
     return above[k]
 
 
 def tables(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return both sides' neighbor tables."""
+    """Validate both sides, and return their neighbor tables, each of shape (n, n_neighbors).
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+        As for :func:`mutual_knn`.
+    """
     check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
     B = as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)

@@ -78,8 +78,8 @@ class Chance(NamedTuple):
     mean, sd : ndarray
         Mean and standard deviation of the scores of re-paired rows, without the actual pairing.
     p_value : ndarray
-        Share of the permutations + 1 pairings, including the actual one, that score at least as close: never below
-        1 / (permutations + 1). Ties count as close.
+        Share of the permutations + 1 pairings, including the actual one, whose score is at least as close, ties included. Never below
+        1 / (permutations + 1).
     adjusted_p_value : ndarray
         The same share for the closest of *all* scores in a pairing, each standardized by its mean and standard deviation
         over the permutations + 1 pairings.
@@ -100,6 +100,7 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
     null : ndarray, shape (permutations, *values.shape)
         Row r holds all scores of the same re-pairing.
     larger_is_closer : bool or ndarray of bool, shape (*values.shape)
+        Direction of each score.
 
     Returns
     -------
@@ -120,19 +121,19 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
     sign = np.where(larger_is_closer, 1.0, -1.0)
     values, null = values * sign, null * sign
     draws = len(null)
-    # Sums in another order make equal scores differ by rounding; they must count as ties.
+    # Equal scores may differ by rounding if they are summed in another order; they must count as ties.
     tolerance = 1e-12 * np.maximum(1, np.abs(values))
-    alone = (null >= values - tolerance).sum(axis=0)
-    every = np.concatenate([values[None], null])
-    center, spread = every.mean(axis=0), every.std(axis=0)
+    n_as_close = (null >= values - tolerance).sum(axis=0)
+    pairings = np.concatenate([values[None], null])
+    center, spread = pairings.mean(axis=0), pairings.std(axis=0)
     # A constant score (PWCCA with n ≤ d) carries no information: neither the value nor any re-pairing is extreme.
-    width = np.where(spread <= 1e-9 * np.maximum(1, np.abs(center)), np.inf, spread)
-    slack = tolerance / width
-    best = ((null - center) / width + slack).reshape(draws, -1).max(axis=1)
-    observed = (values - center) / width - slack
-    search = draws - np.searchsorted(np.sort(best), observed)
+    scale = np.where(spread <= 1e-9 * np.maximum(1, np.abs(center)), np.inf, spread)
+    slack = tolerance / scale
+    best = ((null - center) / scale + slack).reshape(draws, -1).max(axis=1)
+    observed = (values - center) / scale - slack
+    n_best_as_close = draws - np.searchsorted(np.sort(best), observed)
     sd = null.std(axis=0, ddof=1) if draws > 1 else np.zeros(values.shape)
-    return Chance(sign * null.mean(axis=0), sd, (1 + alone) / (draws + 1), (1 + search) / (draws + 1))
+    return Chance(sign * null.mean(axis=0), sd, (1 + n_as_close) / (draws + 1), (1 + n_best_as_close) / (draws + 1))
 
 
 # ------------------------------------------------------------------ preparing, re-pairing and comparing
@@ -147,8 +148,8 @@ def _take(A: np.ndarray, order: np.ndarray) -> np.ndarray:
     return A[order]
 
 
-def _varying(size: float, name: str) -> float:
-    """Return the size of a side, by which it is divided; raise an error if it is zero."""
+def _positive(size: float, name: str) -> float:
+    """Return the size of a side, by which it is divided. Raises InputError if it is zero."""
     if not size > 0:
         raise InputError(
             f"Got rows of {name} that are all equal, or all equally far from each other; expected rows that differ. Remove duplicate items, or check the encoder's outputs."
@@ -159,10 +160,11 @@ def _varying(size: float, name: str) -> float:
 def _scaled(A: np.ndarray, name: str) -> np.ndarray:
     """Return centered rows whose largest entry is 1."""
     A = _centered(A)
-    return A / _varying(float(np.abs(A).max()), name)
+    return A / _positive(float(np.abs(A).max()), name)
 
 
-def _whole(A: np.ndarray, metric: str) -> None:
+def _check_full_size(A: np.ndarray, metric: str) -> None:
+    """Check that n × n matrices fit in memory. Raises ShapeError."""
     if len(A) > MOST_ROWS:
         raise ShapeError(
             f"Got {len(A)} rows for the null of {metric}; expected at most {MOST_ROWS}, since it stores full n × n matrices. "
@@ -189,10 +191,10 @@ def _u_center(K: np.ndarray) -> np.ndarray:
 
 
 class _Linear(NamedTuple):
-    """A linear kernel whose U-centered form has unit norm: as features, or as the full matrix if that is cheaper to compare."""
+    """A centered linear kernel of unit norm: as features, or as the Gram matrix if that is cheaper to compare."""
 
     matrix: np.ndarray
-    whole: bool
+    is_gram: bool
 
 
 def _prepare_linear(A: np.ndarray, name: str) -> _Linear:
@@ -200,8 +202,8 @@ def _prepare_linear(A: np.ndarray, name: str) -> _Linear:
     n, d = A.shape
     if n <= 4 * d:  # re-pairing and comparing then cost n² operations instead of n·d²
         K = _u_center(A @ A.T)
-        return _Linear(K / _varying(float(np.linalg.norm(K)), name), True)
-    return _Linear(A / np.sqrt(np.sqrt(_varying(_linear_inner(A, A), name))), False)
+        return _Linear(K / _positive(float(np.linalg.norm(K)), name), True)
+    return _Linear(A / np.sqrt(np.sqrt(_positive(_linear_inner(A, A), name))), False)
 
 
 def _linear_inner(A: np.ndarray, B: np.ndarray) -> float:
@@ -211,14 +213,14 @@ def _linear_inner(A: np.ndarray, B: np.ndarray) -> float:
 
 
 def _reorder_linear(side: _Linear, order: np.ndarray) -> _Linear:
-    return _Linear(_reorder_square(side.matrix, order) if side.whole else side.matrix[order], side.whole)
+    return _Linear(_reorder_square(side.matrix, order) if side.is_gram else side.matrix[order], side.is_gram)
 
 
 def _compare_linear(first: _Linear, second: _Linear) -> float:
-    if first.whole == second.whole:
-        return (_inner if first.whole else _linear_inner)(first.matrix, second.matrix)
-    K, B = (first.matrix, second.matrix) if first.whole else (second.matrix, first.matrix)
-    # If rows sum to zero and the diagonal is removed, it does not matter whether the other kernel is U-centered.
+    if first.is_gram == second.is_gram:
+        return (_inner if first.is_gram else _linear_inner)(first.matrix, second.matrix)
+    K, B = (first.matrix, second.matrix) if first.is_gram else (second.matrix, first.matrix)
+    # The inner product with a U-centered kernel is the same whether or not the other kernel is U-centered.
     return float(np.vdot(B, K @ B))
 
 
@@ -229,34 +231,32 @@ def _inner(K: np.ndarray, L: np.ndarray) -> float:
 def _prepare_biased(A: np.ndarray, name: str) -> _Linear:
     """Return the centered kernel of unit norm, or its features."""
     A = _scaled(A, name)
-    whole = len(A) <= 4 * A.shape[1]
-    K = A @ A.T if whole else A.T @ A
-    size = _varying(float(np.linalg.norm(K)), name)
-    return _Linear(K / size if whole else A / np.sqrt(size), whole)
+    is_gram = len(A) <= 4 * A.shape[1]
+    K = A @ A.T if is_gram else A.T @ A
+    size = _positive(float(np.linalg.norm(K)), name)
+    return _Linear(K / size if is_gram else A / np.sqrt(size), is_gram)
 
 
 def _compare_biased(first: _Linear, second: _Linear) -> float:
-    if first.whole == second.whole:
-        return (
-            _inner(first.matrix, second.matrix) if first.whole else float(np.sum((first.matrix.T @ second.matrix) ** 2))
-        )
-    return _compare_linear(first, second)
+    if first.is_gram or second.is_gram:
+        return _compare_linear(first, second)
+    return float(np.sum((first.matrix.T @ second.matrix) ** 2))
 
 
 def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
-    _whole(A, "rbf_cka")
+    _check_full_size(A, "rbf_cka")
     A = _centered(A)
-    scale = _varying(kernels.median_squared_distance(A), name)
+    scale = _positive(kernels.median_squared_distance(A), name)
     K = _u_center(np.exp(-kernels.squared_distances(A, A) / (2 * scale)))
-    return K / _varying(float(np.linalg.norm(K)), name)
+    return K / _positive(float(np.linalg.norm(K)), name)
 
 
 def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
-    _whole(A, "rsa")
+    _check_full_size(A, "rsa")
     side = Dissimilarities(A, "correlation", name)
     ranks = to_numpy(side.ranks(side.sorted()))
     square = np.zeros((len(A), len(A)))
-    square[np.triu_indices(len(A), 1)] = ranks / _varying(float(np.linalg.norm(ranks)), name)
+    square[np.triu_indices(len(A), 1)] = ranks / _positive(float(np.linalg.norm(ranks)), name)
     return square + square.T
 
 
@@ -265,7 +265,7 @@ def _prepare_neighbors(A: np.ndarray, name: str) -> np.ndarray:
 
 
 def _reorder_neighbors(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
-    # Row i is now the former row order[i], and its neighbors have moved as well.
+    # New row i is the former row order[i]; its neighbors have new row numbers as well.
     return np.argsort(order)[Q[order]]
 
 
@@ -273,7 +273,7 @@ def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]
     def prepare(A: np.ndarray, name: str) -> np.ndarray:
         """Return an orthonormal basis of the leading principal components, on centered rows."""
         U, s, _ = spectrum(NUMPY, _scaled(A, name))
-        return U[:, : correlations.kept(NUMPY, s, keep)]
+        return U[:, : correlations.count_kept(NUMPY, s, keep)]
 
     return prepare
 
@@ -305,12 +305,12 @@ def _reorder_weighted(side: _Weighted, order: np.ndarray) -> _Weighted:
 
 def _compare_weighted(first: _Weighted, second: _Weighted) -> float:
     left, s, _ = np.linalg.svd(first.basis.T @ second.basis, full_matrices=False)
-    used = np.abs(left.T @ first.coordinates).sum(axis=1)
-    return float((used * np.clip(s, 0, 1)).sum() / used.sum())
+    importance = np.abs(left.T @ first.coordinates).sum(axis=1)
+    return float((importance * np.clip(s, 0, 1)).sum() / importance.sum())
 
 
 def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
-    """Return unit-norm centered rows in a basis of their own span: the same shape from at most n columns."""
+    """Return centered rows of unit Frobenius norm, expressed in at most n columns."""
     A = _scaled(A, name)
     if A.shape[1] > len(A):
         values, vectors = np.linalg.eigh(A @ A.T)
@@ -329,7 +329,7 @@ def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> Permutatio
 #: CKA with the biased HSIC: ``linear_cka(X, Y, estimator="biased")``.
 BIASED_CKA = PermutationStatistic(_prepare_biased, _reorder_linear, _compare_biased)
 
-#: Entries by their name in METRICS, with the default parameters used there.
+#: Metrics split into steps, by their name in METRICS, with the default parameters used there.
 PERMUTATION_STATISTICS: dict[str, PermutationStatistic[Any]] = {
     "linear_cka": PermutationStatistic(_prepare_linear, _reorder_linear, _compare_linear),
     "rbf_cka": PermutationStatistic(_prepare_rbf, _reorder_square, _inner),

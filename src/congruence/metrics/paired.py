@@ -14,7 +14,7 @@ __all__ = ["paired_cosine", "paired_cosines", "paired_distance"]
 
 
 def paired_cosines(X: RowsLike, Y: RowsLike) -> np.ndarray:
-    """Cosine between row i of one matrix and row i of the other.
+    """Cosine between row i of X and row i of Y, for each i.
 
     Parameters
     ----------
@@ -31,6 +31,8 @@ def paired_cosines(X: RowsLike, Y: RowsLike) -> np.ndarray:
         If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ZeroRowError
         If a row is zero.
+    IdError
+        If both are embeddings with ids, which differ or are in a different order.
     """
     A, B = paired(X, Y)
     out = np.empty(len(A))
@@ -51,7 +53,12 @@ def paired_cosine(X: RowsLike, Y: RowsLike) -> float:
     Returns
     -------
     float
-        In [-1, 1]; 1 if all pairs point in the same direction.
+        In [-1, 1]; 1 if the rows of each pair have the same direction.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
+        As for :func:`paired_cosines`.
 
     References
     ----------
@@ -71,6 +78,15 @@ def paired_distance(X: RowsLike, Y: RowsLike) -> float:
     -------
     float
         ≥ 0, in the units of the vectors.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        If arrays have the wrong shape or are not real numbers.
+    NotFiniteError
+        If arrays contain NaN or infinity, or float64 numbers above 1e70 or all below 1e-70.
+    IdError
+        If both are embeddings with ids, which differ or are in a different order.
 
     References
     ----------

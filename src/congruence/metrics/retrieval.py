@@ -8,7 +8,7 @@ correct, the query scores 1/3, the expected score of breaking the tie at random.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias, overload
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,13 +17,12 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import Labels, RowsLike, SizedRows
 from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
-from congruence.metrics._base import codes
+from congruence.metrics._base import as_labels
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
 from congruence.metrics.rows import check_same_width, unit
 
 __all__ = [
     "class_retrieval",
-    "ensemble_prompts",
     "recall_at_k",
     "top1_scores",
     "zero_shot_accuracy",
@@ -42,9 +41,9 @@ def _similarities(
     bank: RowsLike | None,
     exclude_self: bool = False,
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
-    """Yield blocks of the similarities by which the gallery is ranked, and the difference below which two of them count as equal."""
-    correction = as_hubness(hubness)
-    if bank is not None and correction is None and not center:
+    """Yield slices of queries, their similarities to the gallery, and the difference up to which two similarities count as equal."""
+    method = as_hubness(hubness)
+    if bank is not None and method is None and not center:
         raise ParameterError(
             'Got a bank of queries without hubness or center, which use it; expected one of these. Pass hubness="csls" or center=True, or leave out bank=….'
         )
@@ -53,29 +52,29 @@ def _similarities(
     check_same_width(Q, G)
     B = Q if bank is None else as_matrix(bank, "bank", allow_zero_rows=True)
     check_same_width(B, G)
-    of_queries, of_gallery = means_of(center, B, G)
-    if of_gallery is not None:
-        G = G - of_gallery.astype(G.dtype)
+    query_mean, gallery_mean = means_of(center, B, G)
+    if gallery_mean is not None:
+        G = G - gallery_mean.astype(G.dtype)
     dtype = np.result_type(Q, G)
     G = unit(G, "gallery").astype(dtype, copy=False)
 
-    def asked(rows: np.ndarray, name: str) -> np.ndarray:
-        rows = rows if of_queries is None else rows - of_queries.astype(rows.dtype)
+    def center_and_scale(rows: np.ndarray, name: str) -> np.ndarray:
+        rows = rows if query_mean is None else rows - query_mean.astype(rows.dtype)
         return np.asarray(unit(rows, name).astype(dtype, copy=False))
 
     # The rounding error of a dot product of unit vectors grows like √d; copies of a row may differ by this much.
     tie = 4 * float(np.finfo(dtype).eps) * np.sqrt(Q.shape[1])
-    change = None
-    if correction is not None:
-        known = asked(B, "queries" if bank is None else "bank")
-        change = correction.of(known, G, exclude_self=exclude_self and bank is None)
+    correction = None
+    if method is not None:
+        bank_rows = center_and_scale(B, "queries" if bank is None else "bank")
+        correction = method.of(bank_rows, G, exclude_self=exclude_self and bank is None)
         tie *= 2  # the subtracted numbers are rounded as well
     for part in blocks(len(Q), len(G) * dtype.itemsize):
-        similarity = asked(Q[part], "queries") @ G.T
+        similarity = center_and_scale(Q[part], "queries") @ G.T
         if exclude_self:
             rows = np.arange(part.start, part.stop)
             similarity[rows - part.start, rows] = -np.inf
-        yield part, similarity if change is None else change.apply(similarity), tie
+        yield part, similarity if correction is None else correction.apply(similarity), tie
 
 
 def top1_scores(
@@ -106,7 +105,7 @@ def top1_scores(
         Other queries from which the correction, and the mean under ``center=True``, are computed. By default the queries themselves: the score
         is then transductive, i.e. that of queries that arrive together.
     exclude_self : bool, default=False
-        Exclude gallery row i for query i, if both are encodings of one item, which would be easy to find.
+        Exclude gallery row i for query i, for galleries that contain the queries' own items.
 
     Returns
     -------
@@ -115,11 +114,16 @@ def top1_scores(
 
     Raises
     ------
-    ShapeError, ZeroRowError
+    ShapeError, DtypeError, NotFiniteError
+        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
+    ZeroRowError
+        If a row, after centering, is all zeros.
+    ParameterError
+        If ``hubness`` is unknown, a mean cannot be computed from a single row, or ``bank`` is passed without ``hubness`` and ``center``.
     """
     m, n = len(queries), len(gallery)
-    wanted = codes(query_labels, m, "query_labels")
-    offered = codes(gallery_labels, n, "gallery_labels")
+    expected = as_labels(query_labels, m, "query_labels")
+    of_gallery = as_labels(gallery_labels, n, "gallery_labels")
     if exclude_self and (m != n or n < 2):
         raise ShapeError(
             f"Got {m} queries and {n} gallery rows; expected equally many, and at least two, to exclude each "
@@ -129,10 +133,10 @@ def top1_scores(
     for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank, exclude_self):
         best = np.argmax(similarity, axis=1)
         top = similarity[np.arange(len(best)), best]
-        out[part] = offered[best] == wanted[part]
+        out[part] = of_gallery[best] == expected[part]
         tied = similarity >= (top - tie)[:, None]
         for row in np.flatnonzero(tied.sum(axis=1) > 1):  # rare, so a loop is fast enough
-            out[part.start + row] = np.mean(offered[tied[row]] == wanted[part.start + row])
+            out[part.start + row] = np.mean(of_gallery[tied[row]] == expected[part.start + row])
     return out
 
 
@@ -170,7 +174,8 @@ def class_retrieval(
 
     Raises
     ------
-    ShapeError, ZeroRowError
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
+        As for :func:`top1_scores`.
 
     References
     ----------
@@ -207,7 +212,7 @@ def zero_shot_accuracy(
     ----------
     images : array_like, shape (n, d)
     prototypes : array_like, shape (k, d)
-        One text vector per class; see :func:`ensemble_prompts`.
+        One text vector per class; see :func:`~congruence.metrics.ensemble_prompts`.
     labels : array_like, shape (n,)
         Class of each image: a row number of ``prototypes``, or one of ``classes``.
     classes : array_like, shape (k,), optional
@@ -225,7 +230,8 @@ def zero_shot_accuracy(
 
     Raises
     ------
-    ShapeError, ZeroRowError
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
+        As for :func:`top1_scores`.
     InputError
         If a label has no prototype, or two prototypes have the same class.
 
@@ -247,26 +253,27 @@ def zero_shot_scores(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> np.ndarray:
-    """Return for each image whether it is classified correctly; see :func:`zero_shot_accuracy`.
+    """Return for each image whether it is classified correctly; parameters and errors are those of :func:`zero_shot_accuracy`.
 
     Returns
     -------
     ndarray of float64, shape (n,)
+        1, 0, or a fraction for ties.
     """
     k = len(prototypes)
-    names = np.arange(k) if classes is None else codes(classes, k, "classes")
-    wanted = codes(labels, len(images), "labels")
+    names = np.arange(k) if classes is None else as_labels(classes, k, "classes")
+    expected = as_labels(labels, len(images), "labels")
     if len(np.unique(names)) < k:
         raise InputError(
-            "Got a class with two prototypes; expected one per class. Average the prompts of each class first."
+            "Got a class with two prototypes; expected one per class. Average the prompts of each class with ensemble_prompts."
         )
-    unknown = ~np.isin(wanted, names)
+    unknown = ~np.isin(expected, names)
     if unknown.any():
         raise InputError(
-            f"Got label {wanted[unknown][0]} without a prototype ({unknown.sum()} images); expected every label "
+            f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images); expected every label "
             "among the classes. Use the same names in labels and classes."
         )
-    return top1_scores(images, prototypes, wanted, names, center=center, hubness=hubness, bank=bank)
+    return top1_scores(images, prototypes, expected, names, center=center, hubness=hubness, bank=bank)
 
 
 def recall_at_k(
@@ -302,7 +309,12 @@ def recall_at_k(
 
     Raises
     ------
-    ShapeError, ZeroRowError, IdError, ParameterError
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        As for :func:`top1_scores`, or if ``relevant`` does not have one entry for each query.
+    IdError
+        If a query has no relevant row, or one that is not in the gallery.
+    ParameterError
+        As for :func:`top1_scores`, or if ``k`` is not between 1 and n or ``mode`` is unknown.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")
@@ -313,88 +325,43 @@ def recall_at_k(
         raise ShapeError(
             f"Got relevant rows for {len(relevant)} of {m} queries; expected one list for each query. Pass relevant=… of length {m}."
         )
-    asked, wanted = _pairs(relevant, n)
-    count = np.bincount(asked, minlength=m)
+    query, row = _pairs(relevant, n)
+    count = np.bincount(query, minlength=m)
     total = 0.0
     for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank):
         kth = np.partition(similarity, n - k, axis=1)[:, n - k, None]
         above, level = similarity > kth + tie, np.abs(similarity - kth) <= tie
         places, tied = k - np.count_nonzero(above, axis=1), np.count_nonzero(level, axis=1)
-        those = slice(*np.searchsorted(asked, (part.start, part.stop)))
-        own = asked[those] - part.start, wanted[those]
-        sure, maybe = (np.bincount(own[0], found[own], minlength=len(similarity)) for found in (above, level))
+        in_block = slice(*np.searchsorted(query, (part.start, part.stop)))
+        pairs = query[in_block] - part.start, row[in_block]
+        # Number of each query's relevant rows among the first k, and among those tied for the k-th place.
+        certain, possible = (np.bincount(pairs[0], mask[pairs], minlength=len(similarity)) for mask in (above, level))
         if mode == "share":
-            total += sum(((sure + maybe * places / tied) / count[part]).tolist())
+            total += sum(((certain + possible * places / tied) / count[part]).tolist())
         else:
-            total += np.count_nonzero(sure)
-            for row in np.flatnonzero((sure == 0) & (maybe > 0)):
-                total += _any_drawn(int(maybe[row]), int(tied[row]), int(places[row]))
+            total += np.count_nonzero(certain)
+            for i in np.flatnonzero((certain == 0) & (possible > 0)):
+                total += _any_drawn(int(possible[i]), int(tied[i]), int(places[i]))
     return total / m
 
 
 def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of query and relevant gallery row, without repetition, ordered by query. Raises IdError."""
-    given = [np.asarray(rows, dtype=int).reshape(-1) for rows in relevant]
-    asked = np.repeat(np.arange(len(given)), [len(rows) for rows in given])
-    wanted = np.concatenate([*given, np.empty(0, int)])
-    wrong = np.bincount(asked, (wanted >= 0) & (wanted < n), minlength=len(given)) < [max(len(r), 1) for r in given]
+    """Return the pairs of query and relevant gallery row, without repetition, ordered by query. Raises IdError if a query has none, or one not in the gallery."""
+    lists = [np.asarray(rows, dtype=int).reshape(-1) for rows in relevant]
+    query = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
+    row = np.concatenate([*lists, np.empty(0, int)])
+    wrong = np.bincount(query, (row >= 0) & (row < n), minlength=len(lists)) < [max(len(rows), 1) for rows in lists]
     if wrong.any():
         i = int(np.argmax(wrong))
         raise IdError(
-            f"Got relevant rows {np.unique(given[i]).tolist()} for query {i}; expected at least one, each from 0 to {n - 1}. Pass such rows for this query."
+            f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}; expected at least one, each from 0 to {n - 1}. Pass such rows for this query."
         )
-    return np.divmod(np.unique(asked * n + wanted), n)
+    return np.divmod(np.unique(query * n + row), n)
 
 
-def _any_drawn(good: int, among: int, draws: int) -> float:
-    """Probability that drawing without replacement finds at least one of the relevant rows."""
-    miss = 1.0
+def _any_drawn(relevant: int, tied: int, draws: int) -> float:
+    """Return the probability that drawing from the tied rows without replacement draws at least one of the relevant ones."""
+    none_drawn = 1.0
     for i in range(draws):
-        miss *= max(among - good - i, 0) / (among - i)
-    return 1.0 - miss
-
-
-@overload
-def ensemble_prompts(embeddings: RowsLike, classes: None = None) -> np.ndarray: ...
-@overload
-def ensemble_prompts(embeddings: RowsLike, classes: Labels) -> tuple[np.ndarray, np.ndarray]: ...
-def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-    """Average prompt embeddings into class prototypes: normalize, average, and normalize again.
-
-    Parameters
-    ----------
-    embeddings : array_like, shape (k, t, d), or (p, d) with ``classes``
-        t prompts for each of k classes; or p prompts in any order.
-    classes : array_like, shape (p,), optional
-        Class of each prompt.
-
-    Returns
-    -------
-    ndarray, shape (k, d)
-        Unit rows.
-    ndarray, shape (k,)
-        Only with ``classes``: the class of each prototype, sorted.
-
-    Raises
-    ------
-    ShapeError, ZeroRowError
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
-    """
-    if classes is None:
-        array = np.asarray(embeddings)
-        if array.ndim != 3 or 0 in array.shape:
-            raise ShapeError(
-                f"Got prompts of shape {array.shape}; expected (classes, templates, dimensions). "
-                "Pass classes=… for a flat list of prompts."
-            )
-        k, t, d = array.shape
-        flat = unit(as_matrix(array.reshape(k * t, d), "embeddings"), "embeddings")
-        return unit(flat.reshape(k, t, d).mean(axis=1), "the prototypes")
-    flat = unit(as_matrix(embeddings, "embeddings"), "embeddings")
-    names, which = np.unique(codes(classes, len(flat), "classes"), return_inverse=True)
-    sums = np.zeros((len(names), flat.shape[1]), dtype=flat.dtype)
-    np.add.at(sums, which, flat)
-    return unit(sums, "the prototypes"), names
+        none_drawn *= max(tied - relevant - i, 0) / (tied - i)
+    return 1.0 - none_drawn

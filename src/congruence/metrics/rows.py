@@ -1,4 +1,4 @@
-"""Rows that are compared: in one space, and with a direction."""
+"""Checks and normalization of rows that are compared by their directions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_same_width", "unit"]
 
 
 def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
-    """Refuse matrices, shapes (n, d) and (m, d), of different widths, since they are in different spaces.
+    """Check that two matrices, shapes (n, d) and (m, d), have the same width, as vectors of one space do.
 
     Raises
     ------
@@ -38,14 +38,14 @@ def unit(A: Array, name: str) -> Array:
     ----------
     A : ndarray or tensor, shape (n, d)
     name : str
-        What the caller calls it, for messages.
+        Name of the argument, for error messages.
 
     Raises
     ------
     ZeroRowError
         If a row is all zeros, since it has no direction.
     """
-    # Scaling by the largest entry first keeps the squares from overflowing or vanishing.
+    # Dividing by the largest entry first prevents overflow and underflow of the squares.
     xp = namespace(A)
     top = xp.max(xp.abs(A), axis=1, keepdims=True)
     if not xp.all(top):

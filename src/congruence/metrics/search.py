@@ -1,7 +1,7 @@
 """Exact nearest-neighbor search in a gallery.
 
 Similarities are computed block by block. By default a fast product in the input's precision selects every row that may be among the nearest
-given its rounding error, and these candidates are compared again with sums in float64. The result therefore depends neither on the block size
+in view of its rounding error, and these candidates are compared again with sums in float64. The result therefore depends neither on the block size
 nor on the order in which a product is summed, and copies of a row tie exactly.
 
 If the input is a tensor on a GPU, the product (O(m n d) operations) and the search of its blocks run there. The host fetches the data once,
@@ -45,7 +45,7 @@ def nearest(
     ----------
     X : array_like, shape (m, d)
     n_neighbors : int
-        Between 1 and the number of rows that can be found: n, or n − 1 if one is excluded.
+        Between 1 and the number of candidates: n, or n − 1 if one is excluded.
     gallery : array_like, shape (n, d), optional
         By default X; a row is then not its own neighbor.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
@@ -55,7 +55,7 @@ def nearest(
         exactly, while values that are equal only mathematically may differ in their last bit. False compares products in the
         rows' own precision, which takes about half the time; rows that are equal up to its rounding may then be in a different order.
     left_out : array_like of int, shape (m,), optional
-        With a gallery: for each row of X, a gallery row that it must not find.
+        With a gallery: for each row of X, a gallery row that is excluded from its neighbors.
     blocked : int, optional
         Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not change the exact result.
 
@@ -73,7 +73,7 @@ def nearest(
     TooFewAnchorsError
         If there are fewer than two rows and no gallery.
     ParameterError
-        If ``n_neighbors`` is larger than the number of rows that can be found, or an option is unknown.
+        If ``n_neighbors`` is larger than the number of candidates, ``left_out`` is not a gallery row, or an option has an invalid value.
 
     Notes
     -----
@@ -91,10 +91,10 @@ def nearest(
         check_same_width(A, B)
         own = None if left_out is None else _as_rows(left_out, len(A), len(B))
         check_positive(n_neighbors, "n_neighbors", integer=True)
-        there = len(B) - (own is not None)
-        if n_neighbors > there:
+        available = len(B) - (own is not None)
+        if n_neighbors > available:
             raise ParameterError(
-                f"Got n_neighbors={n_neighbors} for {there} gallery rows to choose from; expected n_neighbors ≤ {there}. Pass n_neighbors={there} or less, or a larger gallery."
+                f"Got n_neighbors={n_neighbors} for {available} gallery rows to choose from; expected n_neighbors ≤ {available}. Pass n_neighbors={available} or less, or a larger gallery."
             )
         if A.dtype != B.dtype:
             wider = np.result_type(A, B)
@@ -105,7 +105,7 @@ def nearest(
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
-    """Return the excluded gallery row of each query. Raises ShapeError, ParameterError."""
+    """Return the excluded gallery row of each query. Raises ShapeError or ParameterError if ``left_out`` is not m such rows."""
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
         raise ShapeError(
@@ -171,6 +171,7 @@ def neighbor_table(
     k : int
     metric : {"inner", "cosine", "euclidean"}
     blocked : int, optional
+        As for :func:`nearest`.
     name : str
         Name of the argument, for error messages.
     place : torch.device, optional
@@ -180,7 +181,7 @@ def neighbor_table(
     -------
     ndarray of int, shape (n, k)
     ndarray of float64, shape (n, k)
-        Inner products of :func:`moderate` rows, cosines or negative squared distances.
+        Inner products or negative squared distances of rows scaled by :func:`rescale`, or cosines.
 
     Raises
     ------
@@ -206,56 +207,55 @@ def _search(
     m, n = len(Q), len(G)
     if blocked is not None:
         check_positive(blocked, "blocked", integer=True)
-    alone = Q is G
-    if alone:
+    if Q is G:
         Q = G = rescale(G)
     elif metric == "euclidean":
         Q, G = rescale(Q, G), rescale(G, Q)
     else:
         Q, G = rescale(Q), rescale(G)
-    send, dropped = device_transfer(place, G.dtype)
+    send, truncation = device_transfer(place, G.dtype)
     shift: Array | None
     if exact:
-        asked, offered, shift, slack = centered_form(Q, G, metric, names, dropped)
+        query_rows, gallery_rows, shift, slack = centered_form(Q, G, metric, names, truncation)
         compare = exact_similarity(Q, G, metric, names)
     else:
-        asked, offered, shift = _plain_form(Q, G, metric, names)
+        query_rows, gallery_rows, shift = _plain_form(Q, G, metric, names)
     index = np.empty((m, k), dtype=np.intp)
     value = np.empty((m, k) if exact else (0, k))
     size = n * G.dtype.itemsize + 64 * k
     parts = blocks(m, size) if blocked is None else blocks(m, 1, budget=int(blocked), minimum=1)
-    there, shift = send(offered), None if shift is None else send(shift)
-    here = there if asked is offered else send(asked)
-    del asked, offered  # may be copies made for the device
-    xp = namespace(there)
-    room: Array | None = None
+    device_gallery, shift = send(gallery_rows), None if shift is None else send(shift)
+    device_queries = device_gallery if query_rows is gallery_rows else send(query_rows)
+    del query_rows, gallery_rows  # the copies in host memory, if the search runs on a device
+    xp = namespace(device_gallery)
+    buffer: Array | None = None
     for part in parts:
-        if room is None:  # reuse one block: a new one each time would coexist with the old one for a moment
-            room = xp.empty((part.stop, n), dtype=there.dtype, device=device(there))
-        similarity = xp.matmul(here[part], there.T, out=room[: part.stop - part.start])
+        if buffer is None:  # reused, since a new block would be allocated before the old one is freed
+            buffer = xp.empty((part.stop, n), dtype=device_gallery.dtype, device=device(device_gallery))
+        similarity = xp.matmul(device_queries[part], device_gallery.T, out=buffer[: part.stop - part.start])
         if shift is not None:
             similarity -= shift
-        gone = None
+        excluded = None
         if left_out is not None:
-            gone = (
-                xp.arange(part.stop - part.start, device=device(there)),
-                xp.asarray(left_out[part], device=device(there)),
+            excluded = (
+                xp.arange(part.stop - part.start, device=device(device_gallery)),
+                xp.asarray(left_out[part], device=device(device_gallery)),
             )
-            similarity[gone] = -np.inf
+            similarity[excluded] = -np.inf
         if not exact:
             index[part] = top_k(similarity, k)
             continue
-        # Every true neighbor is at most one error below the true k-th value, which is at most one error below
-        # the k-th fast value. Rounded down, because the comparison is made in the fast precision.
+        # A true neighbor's fast value is at least the true k-th value minus slack, which is at least the k-th fast value minus 2 · slack.
+        # Rounded down, because the comparison is made in the fast precision.
         bound = to_numpy(kth_from_below(similarity, k)).astype(np.float64) - 2 * slack[part]
-        proposed = similarity >= send(np.nextafter(bound.astype(G.dtype), G.dtype.type(-np.inf)))[:, None]
-        if gone is not None:
-            proposed[gone] = False
-        for rows in candidate_slices(to_numpy(xp.count_nonzero(proposed, axis=1))):
-            i, j = map(to_numpy, xp.nonzero(proposed[rows]))
-            near = compare(i + part.start + rows.start, j)
+        candidates = similarity >= send(np.nextafter(bound.astype(G.dtype), G.dtype.type(-np.inf)))[:, None]
+        if excluded is not None:
+            candidates[excluded] = False
+        for rows in candidate_slices(to_numpy(xp.count_nonzero(candidates, axis=1))):
+            i, j = map(to_numpy, xp.nonzero(candidates[rows]))
+            similarities = compare(i + part.start + rows.start, j)
             target = slice(part.start + rows.start, part.start + rows.stop)
-            index[target], value[target] = select_top_k(i, j, near, rows.stop - rows.start, k)
+            index[target], value[target] = select_top_k(i, j, similarities, rows.stop - rows.start, k)
     return index, value
 
 
@@ -264,6 +264,6 @@ def _plain_form(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Prepare rows such that inner products, minus a shift per column, rank the gallery for a query."""
     if metric == "cosine":
-        offered = unit(G, names[1])
-        return offered if Q is G else unit(Q, names[0]), offered, None
+        gallery_rows = unit(G, names[1])
+        return gallery_rows if Q is G else unit(Q, names[0]), gallery_rows, None
     return Q, G, 0.5 * np.einsum("ij,ij->i", G, G) if metric == "euclidean" else None

@@ -10,26 +10,26 @@ from congruence._utils.arrays import is_tensor
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice
 from congruence.errors import InputError, ParameterError
-from congruence.metrics._base import float_pair, give
+from congruence.metrics._base import as_scalar, float_pair
 
 __all__ = ["procrustes_distance"]
 
 
 def _centered(xp: ArrayNamespace, A: Array, name: str, scale: bool) -> Array:
-    """Return A as n − 1 orthonormal contrasts of its rows, of unit Frobenius norm if asked."""
+    """Return n − 1 orthonormal contrasts of A's rows, scaled to unit Frobenius norm if ``scale``."""
     n = A.shape[0]
-    # Subtracting the first row leaves exact zeros in constant columns. What follows is Householder's reflection that
-    # turns the mean into the first axis, without that axis: inner products are those of the centered columns.
+    # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that maps the
+    # vector of ones to the first axis, with that axis dropped: inner products are those of the centered columns.
     C = A[1:, :] - A[:1, :]
     C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
     top = xp.max(xp.abs(C))
     if float(_detached(top)) <= 1e-15 * float(xp.max(xp.abs(_detached(A)))):
         raise InputError(
-            f"Got {n} equal rows in {name}; expected rows that differ, since a shape needs an extent. Drop repeated items, or look at the encoder's outputs."
+            f"Got {n} equal rows in {name}; expected rows that differ, since equal rows have no shape. Drop repeated items, or check the encoder's outputs."
         )
     if not scale:
         return C
-    C = C / top  # keeps the squares from overflowing or vanishing
+    C = C / top  # prevents overflow and underflow of the squares
     return C / xp.sqrt(xp.sum(C * C))
 
 
@@ -38,7 +38,7 @@ def _detached(A: Array) -> Array:
 
 
 def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, Array]:
-    """Return semi-orthogonal L, R with ⟨AL, BR⟩ the nuclear norm of AᵀB, apart from the gradient's graph."""
+    """Return semi-orthogonal L and R such that ⟨AL, BR⟩ is the nuclear norm of AᵀB, without a gradient."""
     a, b = _detached(A), _detached(B)
     n, da, db = a.shape[0], a.shape[1], b.shape[1]
     # Multiplication counts, up to constants; a singular value decomposition costs about ten products of its size.
@@ -57,16 +57,15 @@ def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, A
 def _residual(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB, as a sum of squares.
 
-    Written as a difference it loses half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of
-    the product with the best L and R held still (envelope theorem): it stays finite where singular values repeat or
-    vanish, where that of a decomposition does not.
+    The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the product with the
+    best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if singular values repeat or vanish.
     """
     L, R = _alignment_factors(xp, A, B)
     AL, BR = A @ L, B @ R
     total = xp.sum((AL - BR) ** 2)
-    for side, turned, turn in ((A, AL, L), (B, BR, R)):
-        if turn.shape[0] > turn.shape[1]:  # what the other side has no dimensions for
-            total = total + xp.sum((side - turned @ xp.matrix_transpose(turn)) ** 2)
+    for side, projected, factor in ((A, AL, L), (B, BR, R)):
+        if factor.shape[0] > factor.shape[1]:  # the component in dimensions that the other side does not have
+            total = total + xp.sum((side - projected @ xp.matrix_transpose(factor)) ** 2)
     return total
 
 
@@ -78,7 +77,7 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     """Distance between two shapes, invariant to translation, rotation and reflection, and by default to scaling.
 
     Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
-    distance is arccos ν, the Euclidean one √(2 − 2ν). Both are metrics: symmetric, and the triangle inequality holds.
+    distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the triangle inequality.
 
     Parameters
     ----------
@@ -94,7 +93,7 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     -------
     float or 0-d tensor
         Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
-        rotation. Torch input gives torch output, differentiable once, wherever the distance is not 0.
+        rotation. Torch input gives torch output, which is differentiable once, except where the distance is 0.
 
     Raises
     ------
@@ -126,4 +125,4 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
         distance = xp.clip(distance, 0.0, 2**0.5)
     if kind == "angular":
         distance = 2 * xp.asin(distance / 2)  # arccos ν without arccos's loss of digits near ν = 1
-    return give(distance)
+    return as_scalar(distance)
