@@ -141,7 +141,7 @@ def test_large_residuals_break_retrieval():
     assert found.retrieved.tolist() == [1, 0]
     assert sorted(found.breaking()) == ["cat", "dog"]
     assert found.confusion() == {"safe & right": 0, "safe & wrong": 0, "unsafe & right": 0, "unsafe & wrong": 2}
-    assert "promises nothing" in found.in_words()
+    assert "guarantees nothing" in found.in_words()
 
 
 def test_equal_prompts_are_not_safe():
@@ -198,7 +198,7 @@ def test_the_span_can_be_cut():
 def test_bad_input_is_refused():
     G = np.eye(3)
     wide = np.eye(3)[:, :2]
-    with pytest.raises(ParameterError, match="downwards no map is an isometry"):
+    with pytest.raises(ParameterError, match="no map into fewer dimensions is an isometry"):
         class_margins(G, G, wide + 1, wide)
     with pytest.raises(ParameterError, match=r"orthonormal only to 0\.75.*shrinkage='full'"):
         class_margins(G, G, G, G / 2)
@@ -234,4 +234,4 @@ def test_plain_data():
     assert data["holds"] is True
     assert data["confusion"]["safe & right"] == 3
     assert data["breaking"] == []
-    assert "promises every class" in found.in_words()
+    assert "guarantees every class" in found.in_words()

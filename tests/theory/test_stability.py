@@ -244,7 +244,7 @@ def test_what_is_refused():
         text_bound(F, G, F_target, G_target, 0.9 * Q)
     with pytest.raises(ShapeError, match="Transpose it"):
         text_bound(F, G, F_target, G_target, Q.T)
-    with pytest.raises(ShapeError, match="Pass the one that belongs to these models"):
+    with pytest.raises(ShapeError, match="Pass a matrix fitted on these models"):
         orthogonal_bound(F, F_target, Q[:, :5], 2.0)
     with pytest.raises(ParameterError, match="rank=5; expected at most 4"):
         projected_text_bound(F, G, F_target, G_target, Q, 5)

@@ -1,4 +1,4 @@
-"""The result type for every bound of the paper, and the checks that its functions share.
+"""The result type of every bound in the paper, and the validation that theorems share.
 
 Rows are items here, as everywhere: F (n, d) holds f(x_i), and the paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``. Where the
 paper writes a map acting on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
@@ -15,13 +15,13 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale
 from congruence.errors import InputError, ParameterError, ShapeError
 
-#: No two unit vectors are farther apart: a bound above this says nothing.
+#: Largest distance between two unit vectors; a larger bound on an error is vacuous.
 FARTHEST = 2.0
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An inequality of the paper evaluated on given embeddings: the bound, and the measured value.
+    """An inequality of the paper evaluated on embeddings: the bound, and the measured value.
 
     Attributes
     ----------
@@ -63,15 +63,15 @@ class Bound:
 
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
-        what = f"{self.quantity}: measured {self.measured:.3g}"
+        measured = f"{self.quantity}: measured {self.measured:.3g}"
         if not np.isfinite(self.value):
-            return f"{what}; {self.theorem} does not apply here, since a condition of it fails."
+            return f"{measured}; {self.theorem} does not apply here, since one of its conditions fails."
         if self.vacuous:
             return (
-                f"{what}; {self.theorem} promises at most {self.value:.3g}, which is vacuous: "
+                f"{measured}; {self.theorem} guarantees at most {self.value:.3g}, which is vacuous: "
                 f"an error of at most {self.trivial:.3g} is that of {self.baseline}."
             )
-        return f"{what}; {self.theorem} promises at most {self.value:.3g}."
+        return f"{measured}; {self.theorem} guarantees at most {self.value:.3g}."
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields as plain data."""
@@ -88,7 +88,8 @@ def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     InputError
         If a row's norm differs from 1 by more than 1e-3, the largest error that half precision causes.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or there are too few rows.
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or there are fewer than
+        ``min_rows`` rows.
     """
     A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", A, A))
@@ -108,9 +109,11 @@ def paired_models(
 
     Raises
     ------
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or
-        the input cannot be used otherwise.
+    InputError
+        If rows do not have unit norm and ``unit`` is True.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are fewer than
+        ``min_rows`` rows; or the two models have different numbers of rows.
     """
     if unit:
         A, B = (unit_rows(side, name, min_rows=min_rows) for side, name in zip((source, target), names, strict=True))
@@ -132,8 +135,11 @@ def dual_encoders(
 
     Raises
     ------
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
+    InputError
+        If rows do not have unit norm.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or if the images and texts of a model
+        differ in width.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
@@ -152,7 +158,7 @@ def check_upwards(d: int, d_target: int) -> None:
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If d > d_target.
     """
     if d > d_target:
         raise ParameterError(
@@ -166,11 +172,11 @@ def as_map(A: RowsLike, d: int, d_target: int, name: str) -> np.ndarray:
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
+        If the matrix has another shape, is not real numbers or contains NaN or infinity.
     """
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
-        hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass the one that belongs to these models"
+        hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass a matrix fitted on these models"
         raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows. {hint}.")
     return matrix
 
@@ -182,16 +188,18 @@ def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarr
     ------
     InputError
         If ‖QᵀQ − I‖₂ > 1e-3.
-    ParameterError, ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
+    ParameterError
+        If d > d_target.
+    ShapeError, DtypeError, NotFiniteError
+        As for :func:`as_map`.
     """
     check_upwards(d, d_target)
     matrix = as_map(Q, d, d_target, name)
-    off = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
-    if off > 1e-3:
+    deviation = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
+    if deviation > 1e-3:
         raise InputError(
-            f"Got {name} with ‖QᵀQ − I‖ = {off:.3g}; expected a rotation. "
-            "Take polar_rotation of it, or fit OrthogonalMap with shrinkage='full'."
+            f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation. "
+            "Pass polar_rotation(…).rotation, or the rotation_ of an OrthogonalMap with shrinkage='full'."
         )
     return matrix
 
@@ -202,7 +210,7 @@ def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = N
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``rtol`` is negative.
     """
     if rtol is None:
         rtol = max(shape) * float(np.finfo(np.float64).eps)
@@ -217,7 +225,7 @@ def check_levels(quantiles: Sequence[float]) -> list[float]:
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If a level is outside [0, 1].
     """
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):

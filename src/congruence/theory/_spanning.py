@@ -1,4 +1,4 @@
-"""The result of ``sym_spanning``: whether the squares of a set of anchors span the symmetric matrices."""
+"""The result of :func:`congruence.theory.sym_spanning`."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ class Spanning:
                 "their lengths alone do not force a linear map to be a rotation."
             )
         if self.spans:
-            sure = "" if self.exact else " (by an iterative estimate)"
-            return f"The {self.n} anchors span Sym({self.width}){sure}; smallest singular value {self.sigma_min:.3g}."
+            estimated = "" if self.exact else " (by an iterative estimate)"
+            return (
+                f"The {self.n} anchors span Sym({self.width}){estimated}; smallest singular value {self.sigma_min:.3g}."
+            )
         return (
             f"The {self.n} anchors do not span Sym({self.width}): rank {self.rank} of {self.dimension}"
             f"{'' if self.exact else ' at least'}."

@@ -20,7 +20,7 @@ __all__ = ["KernelAgreement", "gram_agreement", "kernel_agreement"]
 
 RELATIONS = ("raw", "constant", "affine")
 
-#: Items on a side of the tile of a kernel that is in memory at a time.
+#: Rows and columns of the tile of a kernel that is in memory at a time.
 _TILE = 1024
 #: Up to this many pairs quantiles are exact; beyond, they come from a histogram.
 _EXACT_PAIRS = 4_000_000
@@ -46,6 +46,7 @@ class KernelAgreement:
         The line that minimizes the mean square; ``rmse`` and ``quantiles`` refer to it, since the minimax line
         is determined by two or three pairs.
     rmse : float
+        Root mean square of K − line(K̃).
     quantiles : dict of float to float
         Quantiles of |K − line(K̃)|: the smallest value that this share of the pairs does not exceed.
     resolution : float
@@ -88,6 +89,7 @@ def kernel_agreement(
     relation : {"raw", "constant", "affine"}, default="raw"
         What is fitted before the comparison: nothing, a constant, or slope and constant.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
+        Levels of the quantiles of the deviations, from 0 to 1.
 
     Returns
     -------
@@ -149,9 +151,12 @@ def gram_agreement(
 
     Raises
     ------
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; a
-        parameter has an invalid value; or the input cannot be used otherwise.
+    InputError
+        If rows do not have unit norm.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
+        As for :func:`kernel_agreement`.
+    TooFewAnchorsError
+        If there are fewer than two rows.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 
@@ -182,7 +187,7 @@ def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float
     sums = np.zeros(5)
     for x, y in pairs():
         envelope.add(x, y)
-        if origin is None:  # any point within the cloud keeps the sums of squares from cancelling
+        if origin is None:  # shifted to the cloud of points, the sums of squares do not cancel
             origin = float(x.mean()), float(y.mean())
         x, y = x - origin[0], y - origin[1]
         sums += (x.sum(), y.sum(), x @ x, x @ y, y @ y)

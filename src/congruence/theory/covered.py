@@ -1,4 +1,4 @@
-"""The subspace that a set of anchors covers; outside of it nothing about a map can be known (Theorem C.16)."""
+"""The subspace that a set of anchors covers, outside of which anchors do not determine a map (Theorem C.16)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CoveredSubspace:
 
         values = dict(enumerate(self.singular_values.tolist(), start=1))
         return draw_singular_values(
-            values, ax, tolerance=self.tolerance, rank=self.rank, title="What the rows span", annotate=annotate
+            values, ax, tolerance=self.tolerance, rank=self.rank, title="Singular values of the rows", annotate=annotate
         )
 
 
@@ -137,8 +137,8 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     -----
     For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of ``basis`` and
     apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the
-    map an isometry *on the span*, with the constant of Theorem C.23 also taken there. For the other modality, the projection
-    onto the span is determined, and nothing about the remainder.
+    map an isometry *on the span*, with the constant of Theorem C.23 for the coordinates as well. For the other modality, only the projection
+    onto the span is determined.
 
     Examples
     --------
@@ -187,8 +187,10 @@ def covered_share(
 
     Raises
     ------
-    ParameterError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
+    ParameterError
+        As for :func:`covered_subspace`.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or anchors and queries differ in width.
 
     References
     ----------
@@ -201,11 +203,11 @@ def covered_share(
     """
     covered = covered_subspace(S, rtol=rtol, rank=rank)
     X = as_matrix(queries, "queries").astype(np.float64)
-    inside = covered.coordinates(X)
-    shares = np.einsum("ij,ij->i", inside, inside) / np.einsum("ij,ij->i", X, X)
+    coordinates = covered.coordinates(X)
+    shares = np.einsum("ij,ij->i", coordinates, coordinates) / np.einsum("ij,ij->i", X, X)
     shares = np.minimum(shares, 1.0)
-    at = {"min": 0, "5%": 0.05, "25%": 0.25, "50%": 0.5, "75%": 0.75, "95%": 0.95, "max": 1}
-    return CoveredShare(covered.rank, shares, {name: float(np.quantile(shares, q)) for name, q in at.items()})
+    levels = {"min": 0, "5%": 0.05, "25%": 0.25, "50%": 0.5, "75%": 0.75, "95%": 0.95, "max": 1}
+    return CoveredShare(covered.rank, shares, {name: float(np.quantile(shares, q)) for name, q in levels.items()})
 
 
 def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
@@ -217,7 +219,7 @@ def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, to
     Parameters
     ----------
     original : array_like
-        The array passed in, whose dtype tells the precision in which it was stored.
+        The array as passed by the caller; its dtype is the precision in which it was stored.
     shape : tuple of int
         Shape of the decomposed matrix.
     row_norm : float

@@ -1,6 +1,6 @@
 """The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, appendices C.2 and C.3).
 
-Worlds here are finite: n images, m texts, and how often each pair occurs. Every expectation of the paper is then a sum, and its statements can be checked exactly.
+The distributions here are finite: n images, m texts, and the probability of each pair. Every expectation of the paper is then a sum, and its statements can be checked exactly.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from congruence.errors import InputError, ParameterError, ShapeError
 
 __all__ = ["CriticGap", "as_joint", "bayes_posterior", "critic_gap", "infonce_loss", "pmi", "sigmoid_loss"]
 
-#: Most sets of negatives over which a loss is summed: seconds with 10 × 10 pairs.
+#: Maximum number of sets of negatives over which a loss is summed, which takes seconds with 10 × 10 pairs.
 _MOST_SETS = 100_000
+#: Number of sets of negatives in memory at a time.
 _SETS_AT_ONCE = 1_000
 #: Largest difference of scores whose exponential is a normal number.
 _WIDEST = 700.0
@@ -32,7 +33,7 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
     Raises
     ------
     InputError
-        An entry is not positive (Assumption C.1).
+        If an entry is not positive (Assumption C.1).
     ShapeError, DtypeError, NotFiniteError
         If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     """
@@ -62,7 +63,7 @@ def pmi(P: RowsLike) -> np.ndarray:
     Raises
     ------
     InputError
-        An entry is not positive.
+        If an entry is not positive.
     ShapeError, DtypeError, NotFiniteError
         If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
@@ -77,8 +78,8 @@ def pmi(P: RowsLike) -> np.ndarray:
     [[1.5, 0.5], [0.5, 1.5]]
     """
     joint = as_joint(P)
-    apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
-    return np.asarray(np.log(joint / apart))
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
+    return np.asarray(np.log(joint / independent))
 
 
 def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.ndarray:
@@ -103,7 +104,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     ParameterError
         If ``image`` or a candidate is not in ``P``.
     InputError, ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the input cannot be used otherwise.
+        As for :func:`pmi`.
 
     References
     ----------
@@ -166,10 +167,10 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     --------
     >>> import numpy as np
     >>> losses = infonce_loss(np.zeros((2, 2)), [[3, 1], [1, 3]])
-    >>> [round(float(loss / np.log(2)), 12) for loss in losses]  # no better than a coin
+    >>> [round(float(loss / np.log(2)), 12) for loss in losses]  # chance
     [1.0, 1.0]
     """
-    joint, scores = _world(S, P)
+    joint, scores = _scores_and_joint(S, P)
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
         raise ParameterError(
@@ -183,13 +184,13 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
     count = comb(m + n_candidates - 2, n_candidates - 1)
     if count > _MOST_SETS:
         raise ParameterError(
-            f"Got {count:,} sets of {n_candidates - 1} negatives among {m}; expected at most {_MOST_SETS:,}, over which the loss is a sum. Pass a smaller n_candidates=…."
+            f"Got {count:,} sets of {n_candidates - 1} negatives among {m}; expected at most {_MOST_SETS:,}, since the loss is summed over all of them. Pass a smaller n_candidates=…."
         )
     marginal = joint.sum(axis=0)
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
         raise InputError(
-            f"Got scores {worst:.3g} apart; expected at most {_WIDEST:.0f} within a row or a column, beyond which their exponentials are 0. Divide them by a temperature."
+            f"Got scores {worst:.3g} apart; expected at most {_WIDEST:.0f} within a row or a column, since the exponentials of larger differences underflow. Divide them by a temperature."
         )
     E = np.exp(S)
     expected = 0.0
@@ -202,16 +203,16 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
 
 def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield multisets of columns as counts, with the probability of each, in batches."""
-    every = combinations_with_replacement(range(m), size)
-    while some := list(islice(every, _SETS_AT_ONCE)):
-        sets = np.zeros((len(some), m))
-        np.add.at(sets, (np.repeat(np.arange(len(some)), size), np.ravel(some)), 1)
+    multisets = combinations_with_replacement(range(m), size)
+    while batch := list(islice(multisets, _SETS_AT_ONCE)):
+        sets = np.zeros((len(batch), m))
+        np.add.at(sets, (np.repeat(np.arange(len(batch)), size), np.ravel(batch)), 1)
         orders = factorial(size) / np.prod(np.vectorize(factorial, otypes=[float])(sets.astype(int)), axis=1)
         yield sets, orders * np.exp(sets @ np.log(marginal))
 
 
 def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
-    """Return SigLIP's loss of scores on a complete distribution: pairs against independent draws, by logistic regression.
+    """Return SigLIP's loss of scores on a complete distribution: the logistic loss of telling pairs from independent draws.
 
     Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant fixed.
 
@@ -229,9 +230,12 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
 
     Raises
     ------
-    ParameterError, InputError, ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or the input
-        cannot be used otherwise.
+    ParameterError
+        If ``negatives`` is not positive.
+    InputError
+        If an entry of ``P`` is not positive.
+    ShapeError, DtypeError, NotFiniteError
+        If ``S`` and ``P`` have different shapes, are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -244,10 +248,10 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
     >>> sigmoid_loss(pmi(P), P) < sigmoid_loss(pmi(P) + 0.1, P)
     True
     """
-    joint, scores = _world(S, P)
+    joint, scores = _scores_and_joint(S, P)
     check_positive(negatives, "negatives")
-    apart = np.outer(joint.sum(axis=1), joint.sum(axis=0))
-    return float((joint * np.logaddexp(0, -scores) + negatives * apart * np.logaddexp(0, scores)).sum())
+    independent = np.outer(joint.sum(axis=1), joint.sum(axis=0))
+    return float((joint * np.logaddexp(0, -scores) + negatives * independent * np.logaddexp(0, scores)).sum())
 
 
 @dataclass(frozen=True)
@@ -262,7 +266,7 @@ class CriticGap:
         The smallest loss that any scores attain: that of the pointwise mutual information.
     by_image, by_text : float
         Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the loss of its direction if and
-        only if this is 0: a function of the image alone may be added (Theorem C.4).
+        only if this is 0: adding a function of the image (or of the text) alone does not change it (Theorem C.4).
     spread : float
         Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
     constant : float
@@ -284,7 +288,7 @@ class CriticGap:
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
         return (
-            f"The loss is {self.excess:.3g} nats above the least possible; scores are the pointwise mutual information plus "
+            f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual information plus "
             f"{self.constant:.3g}, within {self.spread / 2:.3g}."
         )
 
@@ -309,8 +313,7 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     Raises
     ------
     ParameterError, InputError, ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; a parameter has an invalid value; or the input
-        cannot be used otherwise.
+        As for :func:`infonce_loss`.
 
     References
     ----------
@@ -323,20 +326,21 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     >>> round(gap.excess, 12), round(gap.spread, 12), round(gap.constant, 12)
     (0.0, 0.0, 7.0)
     """
-    joint, scores = _world(S, P)
+    joint, scores = _scores_and_joint(S, P)
     K = pmi(joint)
-    off = scores - K
+    deviation = scores - K
     return CriticGap(
         loss=sum(infonce_loss(scores, joint, n_candidates)),
         infimum=sum(infonce_loss(K, joint, n_candidates)),
-        by_image=float(np.ptp(off, axis=1).max()),
-        by_text=float(np.ptp(off, axis=0).max()),
-        spread=float(np.ptp(off)),
-        constant=float(off.max() + off.min()) / 2,
+        by_image=float(np.ptp(deviation, axis=1).max()),
+        by_text=float(np.ptp(deviation, axis=0).max()),
+        spread=float(np.ptp(deviation)),
+        constant=float(deviation.max() + deviation.min()) / 2,
     )
 
 
-def _world(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]:
+def _scores_and_joint(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return the joint distribution and the scores, validated; both of shape (n, m)."""
     joint = as_joint(P)
     scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)
     if scores.shape != joint.shape:

@@ -23,14 +23,13 @@ class CriticRank:
     shape : (int, int)
         Numbers of images and texts.
     rank : int
-        Least rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its temperature and bias.
+        Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its temperature and bias.
     constant : float
         A c at which this rank is reached.
     singular_values : ndarray, shape (min(n, m),)
         Singular values of K.
     max_temperature : float
         2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this much.
-        2 / (max K − min K): at a higher temperature no unit rows give scores so far apart.
     """
 
     shape: tuple[int, int]
@@ -41,28 +40,28 @@ class CriticRank:
 
     @property
     def enough(self) -> int:
-        """Dimensions with which :func:`realize_critic` attains these scores with unit rows: ``rank`` + 2."""
+        """Number of dimensions in which :func:`realize_critic` attains these scores with unit rows: ``rank`` + 2."""
         return self.rank + 2
 
     def rms_error(self, d: int) -> float:
-        """Return the least root mean square error of the scores of any dual encoder of d dimensions, over all temperatures, biases and constants.
+        """Return a lower bound on the root mean square error of the scores of any dual encoder of d dimensions.
 
-        Its scores have rank d + 1 at most, so none is nearer than the d + 1 leading singular directions (Eckart and Young, 1936). A lower bound: unit rows may be
-        unable to reach it.
+        The bound is over all temperatures, biases and constants. Such scores have rank at most d + 1, so none are nearer than the d + 1 leading singular
+        directions (Eckart and Young, 1936). Unit rows may be unable to reach the bound.
 
         Raises
         ------
         ParameterError
-            ``d`` is not positive.
+            If ``d`` is not a positive integer.
         """
         check_positive(d, "d", integer=True)
-        rest = self.singular_values[d + 1 :]
-        return float(np.sqrt((rest**2).sum() / (self.shape[0] * self.shape[1])))
+        dropped = self.singular_values[d + 1 :]
+        return float(np.sqrt((dropped**2).sum() / (self.shape[0] * self.shape[1])))
 
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
         return (
-            f"These scores of {self.shape[0]} images and {self.shape[1]} texts take a dual encoder of at least {self.rank} dimensions, and {self.enough} are enough; "
+            f"These scores of {self.shape[0]} images and {self.shape[1]} texts require a dual encoder of at least {self.rank} dimensions, and {self.enough} are enough; "
             f"its temperature is at most {self.max_temperature:.3g}."
         )
 
@@ -104,7 +103,7 @@ class DualEncoder:
 
 
 def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
-    """Determine which dual encoders can have given scores, up to a constant; for the optimal scores of a distribution, pass its :func:`pmi`.
+    """Determine the dimension that a dual encoder needs for given scores, up to a constant; for the optimal scores of a distribution, pass its :func:`pmi`.
 
     Parameters
     ----------
@@ -119,8 +118,10 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
 
     Raises
     ------
-    ParameterError, ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
+    ParameterError
+        If ``rtol`` is negative.
+    ShapeError, DtypeError, NotFiniteError
+        If ``K`` is not a matrix, is not real numbers or contains NaN or infinity.
 
     References
     ----------
@@ -128,8 +129,9 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
 
     Notes
     -----
-    The remark bounds the rank of the scores by d + 1. Sharper: scores less their bias have rank d at most, so K + C is out of reach unless some K − c has rank d.
-    That rank is one less than K's if 1 lies in the column space and in the row space of K and 1ᵀK⁺1 ≠ 0, at c = 1/(1ᵀK⁺1) (Wedderburn's reduction), and no less otherwise.
+    The remark bounds the rank of the scores by d + 1. A sharper statement: scores minus their bias have rank at most d, so no dual encoder has the scores K, up to a
+    constant, unless some K − c has rank at most d. The smallest such rank is one less than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in the column space and in
+    the row space of K and 1ᵀK⁺1 ≠ 0 (Wedderburn's reduction); otherwise it is that of K.
 
     Examples
     --------
@@ -147,15 +149,17 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
     if rank:
         floor = max(max(scores.shape) * float(np.finfo(np.float64).eps), rtol or 0.0)
         a, b = left[:, :rank].sum(axis=0), right[:rank].sum(axis=1)
-        inside = all(
-            abs(float(own @ own) / count - 1) <= np.sqrt(floor) for own, count in zip((a, b), scores.shape, strict=True)
+        # Whether the vectors of ones are in the column space and in the row space: their projections have full norm.
+        in_span = all(
+            abs(float(ones @ ones) / count - 1) <= np.sqrt(floor)
+            for ones, count in zip((a, b), scores.shape, strict=True)
         )
-        through = float((a / s[:rank]) @ b)
-        if inside and through != 0:
-            reduced = np.linalg.svd(scores - 1 / through, compute_uv=False)
+        form = float((a / s[:rank]) @ b)  # 1ᵀK⁺1
+        if in_span and form != 0:
+            reduced = np.linalg.svd(scores - 1 / form, compute_uv=False)
             lower = int((reduced > max(s[0], reduced[0]) * floor * 10).sum())
             if lower < rank:
-                rank, constant = lower, 1 / through
+                rank, constant = lower, 1 / form
     spread = float(np.ptp(scores))
     return CriticRank((scores.shape[0], scores.shape[1]), rank, constant, s, 2 / spread if spread > 0 else np.inf)
 
@@ -168,9 +172,10 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     K : array_like, shape (n, m)
         Scores, such as the :func:`pmi` of a distribution.
     dim : int, optional
-        Dimension, 3 or more. By default ``critic_rank(K).enough``, for exact scores; with fewer the leading directions of K less its mean are kept.
+        Dimension, at least 3 or ``critic_rank(K).enough``. By default ``critic_rank(K).enough``, for exact scores; with fewer dimensions, the leading
+        directions of K minus its mean are kept.
     random_state : int, optional
-        Turn images and texts by one random rotation; without, the axes are singular directions.
+        Seed of a random rotation that is applied to images and texts; by default the axes are singular directions.
 
     Returns
     -------
@@ -179,14 +184,14 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     Raises
     ------
     ParameterError
-        ``dim`` is below 3.
+        If ``dim`` is below 3 and below ``critic_rank(K).enough``.
     ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
+        If ``K`` is not a matrix, is not real numbers or contains NaN or infinity.
 
     Notes
     -----
-    K − c = A Bᵀ by its singular directions. Divided by the longest row of A and of B, all rows have norm at most 1, and two more coordinates make them 1, one that only
-    images have and one that only texts have. The temperature is 1 over the product of the two longest rows.
+    K − c = A Bᵀ by the singular value decomposition. Divided by the largest row norm of A and of B, all rows have norm at most 1. Two more coordinates, one that only
+    images have and one that only texts have, make the norms 1. The temperature is 1 over the product of the two largest norms.
 
     Examples
     --------
@@ -198,17 +203,17 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     (True, (2, 4))
     """
     scores = as_matrix(K, "K", allow_zero_rows=True).astype(np.float64)
-    found = critic_rank(scores)
+    needed = critic_rank(scores)
     if dim is None:
-        dim = found.enough
+        dim = needed.enough
     check_positive(dim, "dim", integer=True)
-    if dim < 3 and dim < found.enough:
+    if dim < 3 and dim < needed.enough:
         raise ParameterError(
-            f"Got dim={dim}; expected 3 or more: two coordinates make the rows unit ones. Pass a larger dim=…."
+            f"Got dim={dim}; expected 3 or more, since two coordinates are used to make row norms 1. Pass a larger dim=…."
         )
-    exact = found.enough <= dim
-    bias = found.constant if exact else float(scores.mean())
-    kept = found.rank if exact else dim - 2
+    exact = needed.enough <= dim
+    bias = needed.constant if exact else float(scores.mean())
+    kept = needed.rank if exact else dim - 2
     left, s, right = np.linalg.svd(scores - bias, full_matrices=False)
     images, texts = left[:, :kept] * np.sqrt(s[:kept]), right[:kept].T * np.sqrt(s[:kept])
     scale = [float(np.linalg.norm(side, axis=1).max(initial=0)) or 1.0 for side in (images, texts)]
@@ -219,6 +224,6 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
         rows[:, kept + k] = np.sqrt(np.clip(1 - (rows**2).sum(axis=1), 0, None))
         padded.append(rows)
     if random_state is not None:
-        turn, upper = np.linalg.qr(np.random.default_rng(random_state).standard_normal((dim, dim)))
-        padded = [rows @ (turn * np.sign(np.diag(upper))) for rows in padded]
+        rotation, upper = np.linalg.qr(np.random.default_rng(random_state).standard_normal((dim, dim)))
+        padded = [rows @ (rotation * np.sign(np.diag(upper))) for rows in padded]
     return DualEncoder(padded[0], padded[1], 1 / (scale[0] * scale[1]), bias)

@@ -44,7 +44,7 @@ class Curation:
 
     @property
     def constant(self) -> float:
-        """The constant nearest to ``shift``; log Z / (E*[u] E*[v]) if the curation is independent (Theorem C.11)."""
+        """The constant nearest to ``shift``; log(Z / (E*[u] E*[v])) if the curation is independent (Theorem C.11)."""
         shift = self.shift
         return float(shift.max() + shift.min()) / 2
 
@@ -59,8 +59,8 @@ class Curation:
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
         return (
-            f"Best scores on the data set are those of the world plus {self.constant:.3g}, within {self.departure:.3g}; "
-            f"texts of an image are accepted {np.ptp(np.log(self.image_factor)):.3g} apart in logarithm, images of a text {np.ptp(np.log(self.text_factor)):.3g}."
+            f"The optimal scores on the data set are those of the world plus {self.constant:.3g}, within {self.departure:.3g}; "
+            f"the log mean weight of an image's texts has a range of {np.ptp(np.log(self.image_factor)):.3g}, that of a text's images {np.ptp(np.log(self.text_factor)):.3g}."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -81,7 +81,7 @@ def curate(
     image_weights : array_like, shape (n,)
         u, the positive weight with which each image is selected.
     text_weights : array_like, shape (m,)
-        v.
+        v, the positive weight with which each text is selected.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def curate(
     Examples
     --------
     >>> import numpy as np
-    >>> chosen = curate([[3, 1], [1, 3]], [2, 1], [1, 1])  # more of the first image: its text is seen more often with it
+    >>> chosen = curate([[3, 1], [1, 3]], [2, 1], [1, 1])  # the first image is selected twice as often as the second
     >>> chosen.joint.tolist()
     [[0.5, 0.16666666666666666], [0.08333333333333333, 0.25]]
     >>> np.allclose(chosen.image_factor, 1), round(chosen.departure, 4)
@@ -111,8 +111,8 @@ def curate(
     """
     joint = as_joint(P)
     u, v = (
-        _weights(given, name, count)
-        for given, name, count in zip(
+        _weights(weights, name, count)
+        for weights, name, count in zip(
             (image_weights, text_weights), ("image_weights", "text_weights"), joint.shape, strict=True
         )
     )
@@ -121,16 +121,17 @@ def curate(
     return Curation(weighted / normalizer, normalizer, joint @ v / joint.sum(axis=1), u @ joint / joint.sum(axis=0))
 
 
-def _weights(given: Sequence[float] | np.ndarray, name: str, count: int) -> np.ndarray:
-    plain = np.asarray(given)
-    if plain.shape != (count,):
-        raise ShapeError(f"Got {name} of shape {plain.shape}; expected ({count},). Pass one weight for each.")
-    weights = as_matrix(plain[:, None], name, allow_zero_rows=True)[:, 0]
-    if not float(weights.min()) > 0:
+def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np.ndarray:
+    """Return ``count`` positive weights in float64. Raises ShapeError or InputError."""
+    array = np.asarray(weights)
+    if array.shape != (count,):
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected ({count},). Pass one weight for each.")
+    column = as_matrix(array[:, None], name, allow_zero_rows=True)[:, 0]
+    if not float(column.min()) > 0:
         raise InputError(
-            f"Got {float(weights.min()):.3g} in {name}; expected positive numbers. Leave out what is never accepted."
+            f"Got {float(column.min()):.3g} in {name}; expected positive numbers. Leave out items of weight 0."
         )
-    return np.asarray(weights, dtype=np.float64)
+    return np.asarray(column, dtype=np.float64)
 
 
 def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +142,7 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     P : array_like, shape (n, m)
         The world: joint probabilities or counts, positive.
     strength : float, default=0.5
-        Largest departure of a weight from 1, below 1.
+        Largest deviation of a weight from 1, between 0 and 1.
     random_state : int, default=0
 
     Returns
@@ -166,9 +167,9 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
 
     Notes
     -----
-    E*[v(Y) | X = x] = c for all x says P (v − c·1) = 0. So v departs from a constant by an element of the null space of P, of dimension m − rank(P), and u by
-    one of Pᵀ, of dimension n − rank(P): **a world of full rank allows no independent curation**, and one made of k latent topics (rank k) allows what does
-    not tell the topics apart. The paper does not say this.
+    E*[v(Y) | X = x] = c for all x means that P (v − c·1) = 0. So v differs from a constant by an element of the null space of P, of dimension m − rank(P), and u by
+    one of the null space of Pᵀ, of dimension n − rank(P): **a world of full rank allows no independent curation**, and a world of k latent topics (rank k) allows
+    weights with the same mean for every topic. The paper does not state this.
 
     Examples
     --------
@@ -185,20 +186,20 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     check_positive(strength, "strength")
     if strength >= 1:
         raise ParameterError(
-            f"Got strength={strength}; expected a number below 1, or weights would not be positive. Pass strength=0.5, for example."
+            f"Got strength={strength}; expected a number below 1, since weights must be positive. Pass strength=0.5, for example."
         )
     rng = np.random.default_rng(random_state)
     left, s, right = np.linalg.svd(joint)
     rank = int((s > max(joint.shape) * np.finfo(np.float64).eps * s[0]).sum())
     if rank == max(joint.shape):
         raise InputError(
-            f"Got P of full rank {rank}; expected one of lower rank: on it every independent curation is by constant weights. Pass a world of fewer latent topics than items."
+            f"Got P of full rank {rank}; expected a lower rank, since otherwise only constant weights curate independently. Pass a world with fewer latent topics than items."
         )
     sides = []
     for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
-        # Projected, and not combined: which basis of the null space is found is an accident of the linear algebra.
-        away = rng.standard_normal(n) @ null.T @ null
-        sides.append(1 + strength * away / np.abs(away).max() if len(null) else np.ones(n))
+        # A random vector is projected onto the null space, because the result must not depend on the basis that the SVD returns.
+        deviation = rng.standard_normal(n) @ null.T @ null
+        sides.append(1 + strength * deviation / np.abs(deviation).max() if len(null) else np.ones(n))
     return sides[0], sides[1]
 
 
@@ -210,9 +211,9 @@ def latent_joint(
     Parameters
     ----------
     n_images, n_texts, n_topics : int
-        n, m and the rank of the result, which independent curation needs to be below n or m.
+        n, m and the rank of the result, which must be below n or m for independent curation.
     concentration : float, default=1.0
-        Of the Dirichlet distributions drawn from: below 1, an item is mostly of one topic.
+        Concentration of the Dirichlet distributions of items given a topic; below 1, an item belongs mostly to one topic.
     random_state : int, default=0
 
     Returns
@@ -223,7 +224,7 @@ def latent_joint(
     Raises
     ------
     ParameterError
-        A number is not positive.
+        If a number is not positive, or ``random_state`` is not a valid seed.
 
     Examples
     --------

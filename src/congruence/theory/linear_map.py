@@ -1,8 +1,8 @@
-"""The linear map that agreeing kernels determine (Theorem 5.3), and how far it is off when they agree only nearly (C.21).
+"""The linear map that agreeing kernels determine (Theorem 5.3), and its error if they agree only approximately (Theorem C.21).
 
 For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃ f̃(x). If these are
 equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is the paper's G̃^{-⊤} Gᵀ (its
-matrices hold items as columns). In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε in each of m coordinates
+matrices have items as columns). In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε in each of m coordinates
 
     ‖f̃ − A f‖ ≤ ‖k̃ − k‖₂ / σ_min(G̃) ≤ √m ε / σ_min(G̃).
 
@@ -67,8 +67,9 @@ class TextError:
     largest, mean : float
         Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
     quantiles : dict of float to float
+        Quantiles of this error by level.
     sigma_min, sigma_max : float
-        Singular values of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their errors.
+        Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their errors.
     """
 
     largest: float
@@ -124,15 +125,15 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     True
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
-    found = _solve(G, G_target)
+    solution = _solve(G, G_target)
     m, d_target = G_target.shape
-    if found.rank < d_target and not allow_rank_deficient:
-        what = f"Got {m} text anchors that span {found.rank} of the target's {d_target} dimensions"
+    if solution.rank < d_target and not allow_rank_deficient:
+        problem = f"Got {m} text anchors that span {solution.rank} of the target's {d_target} dimensions"
         remedy = "or pass allow_rank_deficient=True for the map into their span"
         if m < d_target:
-            raise TooFewAnchorsError(f"{what}; expected at least {d_target} anchors. Add some, {remedy}.")
-        raise InputError(f"{what}; expected all of them. Choose more varied anchors, {remedy}.")
-    return found
+            raise TooFewAnchorsError(f"{problem}; expected at least {d_target} anchors. Add some, {remedy}.")
+        raise InputError(f"{problem}; expected all of them. Choose more varied anchors, {remedy}.")
+    return solution
 
 
 def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike) -> Bound:
@@ -148,18 +149,20 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
     Returns
     -------
     Bound
-        √m ε / σ_min(G̃), infinite where the anchors leave directions of the target uncovered. ``measured`` is Δ of
+        √m ε / σ_min(G̃), infinite if the anchors leave directions of the target uncovered. ``measured`` is Δ of
         Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse. ``conditions``: ``epsilon``, ``sigma_min``,
         ``n_anchors``, ``rank``, and ``sharp``, the step before the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
 
     Raises
     ------
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
+    InputError
+        If rows do not have unit norm.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     References
     ----------
-    Gupta et al. (2026), Theorem C.21; see the head of this file for m > d̃.
+    Gupta et al. (2026), Theorem C.21; the docstring of the module proves it for m > d̃.
     """
     F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
     A = _solve(G, G_target)
@@ -202,6 +205,7 @@ def linear_text_error(
     A : array_like, shape (d, d̃)
         The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
+        Levels of the quantiles to return, from 0 to 1.
 
     Returns
     -------
@@ -230,7 +234,7 @@ def linear_text_error(
     W, s, Vt = svd.U, svd.s, svd.Vt
     if (rank := numerical_rank(s, matrix.shape)) < d:
         raise InputError(
-            f"Got A of rank {rank}; expected full column rank {d}, without which texts cannot be mapped. Find A from anchors that span the source space."
+            f"Got A of rank {rank}; expected full column rank {d}, which mapping texts requires. Compute A from anchors that span the source space."
         )
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()
@@ -244,11 +248,11 @@ def linear_text_error(
 
 
 def _solve(G: np.ndarray, G_target: np.ndarray) -> AnchorMap:
-    """Return G̃⁺ G on the directions that G̃ probes."""
+    """Return G̃⁺ G on the directions that G̃ covers."""
     svd = cross_svd(G_target)
     rank = numerical_rank(svd.s, G_target.shape)
     U, s, Vt = svd.U[:, :rank], svd.s[:rank], svd.Vt[:rank]
     matrix = (G.T @ (U / s)) @ Vt
-    # The rank of A is that of Uᵀ G; asked of A itself, rounding divided by a small singular value would count as a direction.
+    # The rank of A is that of Uᵀ G. In A itself, rounding error divided by a small singular value could count as a direction.
     full = numerical_rank(scipy.linalg.svdvals(U.T @ G), G.shape) == G.shape[1]
     return AnchorMap(matrix, float(s[-1]), rank, full, len(G))

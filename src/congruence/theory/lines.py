@@ -71,8 +71,8 @@ class Envelope:
         low, high = 0, len(slopes) - 1
         while low < high:  # binary search for the first slope at which the convex span does not decrease
             middle = (low + high) // 2
-            here, there = (np.ptp(self.span(float(a))) for a in slopes[middle : middle + 2])
-            low, high = (low, middle) if here <= there else (middle + 1, high)
+            width, next_width = (np.ptp(self.span(float(a))) for a in slopes[middle : middle + 2])
+            low, high = (low, middle) if width <= next_width else (middle + 1, high)
         return float(slopes[low])
 
 

@@ -1,4 +1,4 @@
-"""Does the map send every class prompt nearest to its own class in the other model? (Proposition C.19)."""
+"""Whether a map sends every class prompt nearest to its own class in the other model (Proposition C.19)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Margins", "class_margins"]
 
-#: A margin smaller than this, times the largest squared norm, could be rounding.
+#: A margin below this times the largest squared norm may be rounding error.
 _ROUNDING = 1e-12
 
 
@@ -42,8 +42,8 @@ class Margins:
         By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c = max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩| over all c', where
         g = u + w, g̃ = Q u + e + w̃ and e = Proj_{QU_X} g̃ − Q u is what the assumption neglects.
     offsets : ndarray, shape (K,)
-        By class: the largest gain of another class over c in what Definition C.18 leaves out of γ,
-        max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩. What all classes share cancels here.
+        By class: max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩ are the terms of the score that
+        γ does not include. Terms that all classes share cancel.
     inside : ndarray, shape (K,)
         ‖u_c‖.
     retrieved : ndarray of int, shape (K,)
@@ -51,6 +51,7 @@ class Margins:
     rounding : float
         Margins below this count as zero.
     names : tuple of str, or None
+        Names of the classes.
     """
 
     rank: int
@@ -171,19 +172,19 @@ class Margins:
         return [self.names[c] if self.names is not None else str(c) for c in worst]
 
     def in_words(self) -> str:
-        """Return the result in one or two sentences."""
+        """Return the result as one or two sentences, for display."""
         K = len(self.margins)
-        what = (
+        sentence = (
             f"γ = {self.gamma:.3g} and η = {self.eta:.3g}: Proposition C.19 "
-            + ("promises every class" if self.holds else "promises nothing for all classes together")
-            + f". Class by class it promises {int(self.safe.sum())} of {K}"
+            + ("guarantees every class" if self.holds else "guarantees nothing for all classes together")
+            + f". Class by class it guarantees {int(self.safe.sum())} of {K}"
         )
         if self.rho > self.rounding:
-            what += (
-                f" if its assumption held, which is off by {self.rho:.3g}; "
-                f"{int(self.certified_by_difference.sum())} are certain whatever the models"
+            sentence += (
+                f" under its assumption, which is violated by {self.rho:.3g}; "
+                f"{int(self.certified_by_difference.sum())} are certain for any models"
             )
-        return f"{what}; retrieval finds {int(self.right.sum())}."
+        return f"{sentence}; {int(self.right.sum())} are retrieved."
 
     def to_dict(self) -> dict[str, object]:
         """Return the summary and the classes as plain data."""
@@ -217,7 +218,7 @@ def class_margins(
     Parameters
     ----------
     F_anchors : array_like, shape (n, d)
-        The other modality's anchors in the source model. Only their span U_X matters.
+        Anchors of the other modality in the source model. Only their span U_X is used.
     G_classes, G_target_classes : array_like, shapes (K, d) and (K, d_target)
         One row per class in the source and the target model, paired by row. Ensemble several prompts of a class beforehand
         (mean of unit rows, scaled to unit norm); rows are compared by inner product without further normalization.
@@ -236,9 +237,11 @@ def class_margins(
     Raises
     ------
     ParameterError
-        If d > d_target, or Q does not have orthonormal rows.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or there are too few rows.
+        If d > d_target, Q does not have orthonormal rows, or ``rank`` or ``rtol`` has an invalid value.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
+    TooFewAnchorsError
+        If there are fewer than two classes.
 
     References
     ----------
@@ -251,13 +254,13 @@ def class_margins(
 
     ⟨Q g_c, g̃_c'⟩ = ⟨u_c, u_c'⟩ + ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩.
 
-    The proposition supposes e = 0, so the first and the last term remain. For c' ≠ c the first one falls by at least γ_c from c to
-    c', and the last by no less than −2η_c: γ_c > 2η_c makes class c right, and γ > 2η all of them, since γ ≤ γ_c and η ≥ η_c.
-    (The last inequality of the printed proof has its sign turned round; the condition stands.) Real models have e ≠ 0. Then the
-    middle term can cost 2s_c more, and γ_c > 2(η_c + s_c) is enough without any assumption; since
-    s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three count a term in full even if it is the same for every c',
-    as the gap between modalities makes it. Only differences decide: γ_c > max r(c, c') − r(c, c), with r the last two terms, is
-    the least that can be asked of what is left once γ_c is fixed.
+    The proposition assumes e = 0, so the first and the last term remain. From c to c' ≠ c the first term falls by at least γ_c, and the
+    last rises by at most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ > 2η, since γ ≤ γ_c and η ≥ η_c.
+    (The last inequality of the printed proof has the wrong sign; the condition stands.) Real models have e ≠ 0. Then the middle term can
+    rise by 2s_c, and γ_c > 2(η_c + s_c) is sufficient without any assumption; since
+    s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three conditions count a term in full even if it is nearly the same for every c',
+    as it is because of the gap between modalities. Only differences decide: with r the last two terms, γ_c > max r(c, c') − r(c, c) is the
+    weakest sufficient condition for a given γ_c.
 
     Scores are compared block by block: memory is O(K·d), time O(K²·d).
 
@@ -278,7 +281,7 @@ def class_margins(
     if names is not None and len(names) != K:
         raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each. Pass names=… with {K} entries.")
     basis = covered_subspace(F_anchors, rank=rank, rtol=rtol).basis
-    # Coordinates of u and of Proj g̃ in the basis of U_X and its image: products of those equal products of the vectors.
+    # Coordinates of u and of Proj g̃ in the basis of U_X and its image: their inner products are those of the vectors.
     image = basis @ R
     u, u_target = G @ basis.T, G_target @ image.T
     error = u_target - u
@@ -288,15 +291,15 @@ def class_margins(
     retrieved = np.empty(K, dtype=np.int64)
     for rows in blocks(K, 3 * 8 * K):
         own = (np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop))
-        inside, scores = u[rows] @ u.T, mapped[rows] @ G_target.T
+        within, scores = u[rows] @ u.T, mapped[rows] @ G_target.T
         retrieved[rows] = scores.argmax(axis=1)
-        scores -= inside
+        scores -= within
         gains = scores - scores[own][:, None]
         gains[own] = -np.inf
         offsets[rows] = gains.max(axis=1)
-        kept = inside[own]
-        inside[own] = -np.inf
-        margins[rows] = kept - inside.max(axis=1)
+        squared_norms = within[own]
+        within[own] = -np.inf
+        margins[rows] = squared_norms - within.max(axis=1)
         residuals[rows] = np.abs(w[rows] @ w_target.T).max(axis=1)
         errors[rows] = np.abs(u[rows] @ error.T).max(axis=1)
     return Margins(
@@ -323,13 +326,13 @@ def _orthonormal(Q: RowsLike, d: int, d_target: int) -> np.ndarray:
         raise ShapeError(f"Got Q of shape {R.shape}; expected ({d}, {d_target}), the widths of the classes. {hint}.")
     if d > d_target:
         raise ParameterError(
-            f"Got a map from {d} to {d_target} dimensions; expected d ≤ d_target, since downwards no map is an isometry. "
+            f"Got a map from {d} to {d_target} dimensions; expected d ≤ d_target, since no map into fewer dimensions is an isometry. "
             "Exchange source and target."
         )
-    off = float(np.abs(R @ R.T - np.eye(d)).max())
-    if off > 1e-3:
+    deviation = float(np.abs(R @ R.T - np.eye(d)).max())
+    if deviation > 1e-3:
         raise ParameterError(
-            f"Got Q whose rows are orthonormal only to {off:.3g}; expected at most 10⁻³. "
+            f"Got Q whose rows are orthonormal only to {deviation:.3g}; expected at most 10⁻³. "
             "Fit OrthogonalMap(shrinkage='full'), whose rotation_ is not damped."
         )
     U, _, Vt = scipy.linalg.svd(R, full_matrices=False, check_finite=False)

@@ -1,4 +1,4 @@
-"""Do the anchors see every way in which a linear map could fail to be a rotation? (Definition 5.4)."""
+"""Whether preserving the lengths of the anchors forces a linear map to be a rotation (Definition 5.4)."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ __all__ = [
     "unpack",
 ]
 
-#: Matrices are decomposed whole up to this many rows or columns, whichever are fewer.
+#: Matrices with at most this many rows or columns are decomposed completely.
 DENSE = 3_000
-# … and as long as all features of all rows take no more than this many numbers.
+#: With fewer rows than dimensions, the matrix of features is decomposed if it has at most this many entries.
 _FEATURES = 25_000_000
 _LOBPCG_VECTORS = 4
-_LOBPCG_ROUNDS = 300
+_LOBPCG_ITERATIONS = 300
 
 
 def anchors_needed(d: int) -> int:
     """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning.
 
-    Generic anchors of this number are: those that are not form a set of measure zero.
+    Almost every set of this many anchors is Sym(d)-spanning: the exceptions have measure zero.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``d`` is not a positive integer.
 
     References
     ----------
@@ -59,20 +59,20 @@ def anchors_needed(d: int) -> int:
 
 
 def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
-    """Say whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them.
+    """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them.
 
-    If anchors are, and a linear map keeps the length of each, it keeps all lengths and angles (Lemma C.14). If they are
-    not, some linear map keeps the length of each and is no isometry.
+    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If they are
+    not, some linear map preserves the length of each without being an isometry.
 
     Parameters
     ----------
     S : array_like, shape (n, d)
-        Anchors, one a row. Unit norm is not needed: scaling a row changes ``sigma_min`` but not what is spanned.
+        Anchors, one per row. They need not have unit norm: scaling a row changes ``sigma_min`` but not the span.
     rtol : float, optional
-        A singular value counts if it exceeds this share of the largest. By default it counts if neither arithmetic nor
-        rounding to the precision in which ``S`` is stored can have made it.
+        Count singular values that exceed this share of the largest. By default, count those that cannot be due to
+        arithmetic rounding or to rounding to the precision in which ``S`` is stored.
     random_state : int, default=0
-        For the starting vectors of the iteration, and for the choice of a witness among many.
+        Seed of the starting vectors of the iteration, and of the choice of a witness.
 
     Returns
     -------
@@ -80,8 +80,10 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
 
     Raises
     ------
-    ParameterError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
+    ParameterError
+        If ``rtol`` is negative, or ``random_state`` is not a valid seed.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        If the array has the wrong shape, is not real numbers, contains NaN or infinity or has a row of zeros.
 
     References
     ----------
@@ -91,11 +93,11 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     -----
     The rank is that of the n × D matrix T with rows svec(x xᵀ), D = d(d + 1)/2: the entries on the diagonal and √2 times
     those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. With n ≥ D it comes from QR by blocks and an SVD,
-    exact to rounding, up to D = 3,000 (d = 76). Beyond, T is never formed (T svec(M) = diag(S M Sᵀ), Tᵀ c = Sᵀ diag(c) S,
-    each n·d²) and LOBPCG looks for its smallest singular value, preconditioned by M ↦ C⁻¹ M C⁻¹, C = SᵀS/n; what it returns
-    is an upper bound, so "does not span" has a witness and "spans" is an estimate. With n < D the answer is
-    no without computing; the rank comes from T where it fits, otherwise from its n × n Gram matrix (S Sᵀ)∘², which
-    cannot tell a singular value below 10⁻⁷ of the largest from zero, and then is a lower bound.
+    exact to rounding, up to D = 3,000 (d = 76). Above that, T is never formed (T svec(M) = diag(S M Sᵀ), Tᵀ c = Sᵀ diag(c) S,
+    each n·d²) and LOBPCG searches for its smallest singular value, preconditioned by M ↦ C⁻¹ M C⁻¹, C = SᵀS/n. Its result
+    is an upper bound, so "does not span" has a witness and "spans" is an estimate. With n < D rows cannot span; the
+    rank is that of T if T is small enough, and otherwise that of its n × n Gram matrix (S Sᵀ)∘², in which a singular value
+    below 10⁻⁷ of the largest cannot be told from zero, so that the rank is a lower bound.
 
     Examples
     --------
@@ -118,9 +120,9 @@ def analyze_spanning(
     Parameters
     ----------
     S : array_like, shape (n, d)
-        As the caller stored it.
+        Anchors as passed by the caller; their dtype is used.
     A : ndarray of float64, shape (n, d)
-        The same, validated.
+        The anchors, validated.
     rtol, random_state
         As for :func:`sym_spanning`.
 
@@ -133,7 +135,7 @@ def analyze_spanning(
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If ``rtol`` is negative.
     """
     if rtol is not None:
         check_positive(rtol, "rtol", zero=True)
@@ -149,42 +151,46 @@ def analyze_spanning(
         s, vt = decompose(A)
         tolerance = floor(float(s[0]))
         rank = int(np.count_nonzero(s > tolerance))
-        found = Spanning(n, d, D, rank, rank == D, True, float(s[-1]), float(s[0]), tolerance, unpack(vt[-1], d), s)
-        return found, (s, vt)
+        result = Spanning(n, d, D, rank, rank == D, True, float(s[-1]), float(s[0]), tolerance, unpack(vt[-1], d), s)
+        return result, (s, vt)
     return (_too_few if n < D else _estimate)(A, floor, rng), None
 
 
 def _too_few(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Generator) -> Spanning:
-    """Answer for fewer rows than dimensions: no; count the rank, and find a matrix that no row sees."""
+    """Return the result for fewer rows than dimensions, which cannot span: their rank, and a witness."""
     n, d = A.shape
     D = anchors_needed(d)
-    part = A[rng.permutation(n)[:DENSE]] if n > DENSE else A  # the rank of some rows bounds that of all from below
+    part = (
+        A[rng.permutation(n)[:DENSE]] if n > DENSE else A
+    )  # the rank of some of the rows is a lower bound on the rank of all
     values, U = scipy.linalg.eigh((part @ part.T) ** 2, check_finite=False)
-    seen = values > len(part) * np.finfo(np.float64).eps * values[-1]
+    nonzero = values > len(part) * np.finfo(np.float64).eps * values[-1]
     s = np.sqrt(np.maximum(values[::-1], 0))
-    exact = bool(seen.all()) and len(part) == n
+    exact = bool(nonzero.all()) and len(part) == n
     if not exact and len(part) == n and n * D <= _FEATURES:
         s = scipy.linalg.svdvals(features(A), check_finite=False)
         exact = True
     tolerance = floor(float(s[0]))
-    rank = int(np.count_nonzero(s > tolerance)) if exact else int(np.count_nonzero(s[: seen.sum()] > tolerance))
+    rank = int(np.count_nonzero(s > tolerance)) if exact else int(np.count_nonzero(s[: nonzero.sum()] > tolerance))
     witness = None
     if len(part) == n:
         M = rng.standard_normal((d, d))
         M = M + M.T
-        for _ in range(3):  # each pass removes what rounding left of the part that the rows see
-            c = U[:, seen] @ ((U[:, seen].T @ quadratic_forms(A, M)) / values[seen])
+        for _ in range(3):  # project onto the null space; repeated passes remove the rounding error of the first
+            c = U[:, nonzero] @ ((U[:, nonzero].T @ quadratic_forms(A, M)) / values[nonzero])
             M = M - (A * c[:, None]).T @ A
         witness = M / np.linalg.norm(M)
     return Spanning(n, d, D, rank, False, exact, 0.0, float(s[0]), tolerance, witness, s if exact else None)
 
 
 def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Generator) -> Spanning:
-    """Look for the smallest singular value without forming the features."""
+    """Return the result for many rows, with the smallest singular value estimated without forming the features."""
     n, d = A.shape
     D = anchors_needed(d)
     values, vectors = scipy.linalg.eigh(A.T @ A / n, check_finite=False)
-    if values[0] <= d * np.finfo(np.float64).eps * values[-1]:  # the rows lie in a hyperplane v⊥, and none sees vvᵀ
+    if (
+        values[0] <= d * np.finfo(np.float64).eps * values[-1]
+    ):  # the rows are in a hyperplane v⊥, so xᵀ(vvᵀ)x = 0 for all of them
         v = vectors[:, 0]
         bound = _too_few(A[rng.permutation(n)[: min(n, DENSE)]], floor, rng)
         witness = np.outer(v, v)
@@ -201,20 +207,20 @@ def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gen
 
     top = _largest(A, rng)
     start = rng.standard_normal((D, _LOBPCG_VECTORS))
-    with warnings.catch_warnings():  # it warns that it has not converged, and an estimate is what this is called
+    with warnings.catch_warnings():  # lobpcg warns that it did not converge; the result is reported as an estimate
         warnings.simplefilter("ignore", UserWarning)
-        found, directions = lobpcg(
+        squared, directions = lobpcg(
             LinearOperator((D, D), matvec=forward, matmat=forward, dtype=np.float64),
             start,
             M=LinearOperator((D, D), matvec=precondition, matmat=precondition, dtype=np.float64),
             tol=1e-10 * top**2,
-            maxiter=_LOBPCG_ROUNDS,
+            maxiter=_LOBPCG_ITERATIONS,
             largest=False,
         )
-    witness = unpack(directions[:, int(np.argmin(found))], d)
+    witness = unpack(directions[:, int(np.argmin(squared))], d)
     witness /= np.linalg.norm(witness)
     least = float(np.linalg.norm(quadratic_forms(A, witness)))
-    # The iteration sees squares of singular values, so it cannot resolve what is below the root of the precision.
+    # The iteration uses squares of singular values, so it cannot resolve values below the square root of the precision.
     tolerance = max(floor(top), 1e-7 * top)
     spans = least > tolerance
     rank = D if spans else _too_few(A[rng.permutation(n)[: min(n, DENSE)]], floor, rng).rank
@@ -222,6 +228,7 @@ def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gen
 
 
 def _largest(A: np.ndarray, rng: np.random.Generator) -> float:
+    """Return the largest singular value of the features, without forming them."""
     d = A.shape[1]
     D = anchors_needed(d)
 
@@ -255,7 +262,7 @@ def quadratic_forms(A: np.ndarray, M: np.ndarray) -> np.ndarray:
 
 
 def pack(M: np.ndarray) -> np.ndarray:
-    """Return svec(M): the entries on and above the diagonal, those above times √2, so that norms are kept.
+    """Return svec(M): the entries on and above the diagonal, those above times √2, so that norms are preserved.
 
     Parameters
     ----------
@@ -307,7 +314,7 @@ def features(A: np.ndarray) -> np.ndarray:
 
 
 def decompose(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Decompose the features of n ≥ D rows without holding them all: QR by blocks, then the SVD of R.
+    """Decompose the features of n ≥ D rows, a block at a time: QR by blocks, then the SVD of R.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From a linear map to a rotation, and from images to texts: Theorems C.23, C.25 and C.28, with what is measured beside them.
+"""From a linear map to a rotation, and from images to texts: the bounds of Theorems C.23, C.25 and C.28, and the measured errors.
 
 Rows are items, so that F (n, d) here is the paper's Fᵀ, and Q (d, d̃) acts on rows: f̃ ≈ f @ Q, g ≈ g̃ @ Qᵀ.
 
@@ -64,7 +64,7 @@ class PolarRotation:
     gram_distance : float
         ‖AᵀA − I‖₂ = max |σᵢ(A)² − 1|, never less than ``distance``.
     unique : bool
-        Whether A has full column rank; else Q is one of several, all at the same distance.
+        Whether A has full column rank; otherwise Q is one of several at the same distance.
     """
 
     rotation: np.ndarray
@@ -75,20 +75,20 @@ class PolarRotation:
 
 @dataclass(frozen=True)
 class RankTradeOff:
-    """What the text bound says for each number r of leading directions of the image anchors.
+    """The text bound for each number r of leading singular directions of the image anchors.
 
     Attributes
     ----------
     ranks : ndarray of int, shape (R,)
         1, 2, …, the rank of the anchors.
     rho : ndarray, shape (R,)
-        ρ(r), which bounds the text error within U_r. Never falls with r.
+        ρ(r), which bounds the text error within U_r. Nondecreasing.
     sharp : ndarray, shape (R,)
-        The same before the last step of the proof.
+        The tighter bound before the last step of the proof.
     measured : ndarray, shape (R,)
         max ‖Proj_{U_r} (g − Qᵀ g̃)‖ over the texts.
     outside : ndarray, shape (R,)
-        max ‖g − Proj g‖ + ‖Qᵀg̃ − Proj Qᵀg̃‖ over the texts: the most the error can be beyond U_r. Never rises with r.
+        max ‖g − Proj g‖ + ‖Qᵀg̃ − Proj Qᵀg̃‖ over the texts, which bounds the text error outside U_r. Nonincreasing.
     whole : ndarray, shape (R,)
         √(sharp² + outside²), which bounds the whole text error ‖g − Qᵀ g̃‖, whatever the rank of the anchors.
     """
@@ -102,11 +102,11 @@ class RankTradeOff:
 
     @property
     def best(self) -> int:
-        """The r at which the bound on the whole text error is least."""
+        """The r at which the bound on the whole text error is smallest."""
         return int(self.ranks[self.whole.argmin()])
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the bound on the text error by r, its two parts, and the error measured within U_r; dashed, the best r.
+        """Draw the bound on the text error by r, its two parts, and the error measured within U_r; a dashed line marks the best r.
 
         Parameters
         ----------
@@ -125,14 +125,14 @@ class RankTradeOff:
 
 
 def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
-    """Find the rotation nearest to a linear map, its polar factor, and how near it is.
+    """Compute the rotation nearest to a linear map, its polar factor, and its distance.
 
     Parameters
     ----------
     A : array_like, shape (d, d̃)
         Acts on rows, d ≤ d̃.
     rtol : float, optional
-        Singular values up to this share of the largest count as zero. Rounding by default.
+        Singular values up to this share of the largest count as zero; by default, those within rounding error.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
     Raises
     ------
     ParameterError
-        d > d̃.
+        If d > d̃, or ``rtol`` is negative.
     ShapeError, DtypeError, NotFiniteError
         If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
@@ -180,7 +180,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     A : array_like, shape (d, d̃)
         The linear map, acting on rows, for example ``anchor_map(…).matrix``.
     kappa : float
-        κ_S of a subset S of these images, or more; at least 1, ``inf`` when they do not span Sym(d).
+        κ_S of a subset S of these images, or an upper bound on it; at least 1, and ``inf`` if they do not span Sym(d).
 
     Returns
     -------
@@ -191,13 +191,13 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     Raises
     ------
     ParameterError
-        d > d̃, or κ below 1.
+        If d > d̃, or κ is below 1.
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
+        If rows do not have unit norm, or arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     Notes
     -----
-    The theorem assumes full column rank, so that Q is unique; the inequality needs no such thing.
+    The theorem assumes full column rank, so that Q is unique; the inequality holds without it.
 
     References
     ----------
@@ -207,7 +207,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     check_upwards(F.shape[1], F_target.shape[1])
     matrix = as_map(A, F.shape[1], F_target.shape[1], "A")
     if not kappa >= 1 - 1e-9:  # also refuses NaN
-        raise ParameterError(f"Got kappa={kappa!r}; expected at least 1, as |uᵀMu| ≤ ‖M‖. Pass kappa=1.0 or more.")
+        raise ParameterError(f"Got kappa={kappa!r}; expected at least 1, since |uᵀMu| ≤ ‖M‖. Pass kappa=1.0 or more.")
     polar = polar_rotation(matrix)
     delta, measured = _farthest(F @ matrix, F_target), _farthest(F @ polar.rotation, F_target)
     value = delta + kappa * (2 + delta) * delta if np.isfinite(kappa) else float("inf")
@@ -230,7 +230,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
 def text_bound(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, *, rtol: float | None = None
 ) -> Bound:
-    """Bound ‖Qᵀ g̃(y) − g(y)‖ for texts by what a rotation does to image anchors, and measure it.
+    """Bound ‖Qᵀ g̃(y) − g(y)‖ for texts by the errors of a rotation on image anchors, and measure it.
 
     Parameters
     ----------
@@ -239,34 +239,34 @@ def text_bound(
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Texts in the source and the target model, unit rows.
     Q : array_like, shape (d, d̃)
-        Any rotation, acting on rows: :func:`polar_rotation`'s, or ``rotation_`` of an ``OrthogonalMap`` with ``center=False``.
+        Any rotation, acting on rows, such as that of :func:`polar_rotation`, or ``rotation_`` of an ``OrthogonalMap`` with ``center=False``.
     rtol : float, optional
-        Singular values of F up to this share of the largest count as zero. Rounding by default.
+        Singular values of F up to this share of the largest count as zero; by default, those within rounding error.
 
     Returns
     -------
     Bound
-        √n (ε′ + δ_f) / σ_min(F), infinite where the anchors leave directions of the source uncovered.
+        √n (ε′ + δ_f) / σ_min(F), infinite if the anchors leave directions of the source uncovered.
         ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``,
         (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest entries.
 
     Raises
     ------
     ParameterError
-        d > d̃.
+        If d > d̃, or ``rtol`` is negative.
     InputError
-        Q is no rotation, or rows lie off the sphere.
+        If Q does not have orthonormal rows, or rows of the other arrays do not have unit norm.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
         If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     References
     ----------
-    Gupta et al. (2026), Theorem C.25, with √n in place of √d̃; see the head of this file.
+    Gupta et al. (2026), Theorem C.25, with √n in place of √d̃; see the docstring of the module.
     """
-    probe = _Probe(F, G, F_target, G_target, Q, rtol)
-    sigma = probe.s[-1] if probe.rank == probe.width else 0.0
+    errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
+    sigma = errors.s[-1] if errors.rank == errors.width else 0.0
     quantity = "‖Qᵀ g̃(y) − g(y)‖, the error of the rotation on texts"
-    return probe.bound("Thm C.25", quantity, float(sigma), probe.rank, probe.whole)
+    return errors.bound("Thm C.25", quantity, float(sigma), errors.rank, errors.whole)
 
 
 def projected_text_bound(
@@ -279,7 +279,7 @@ def projected_text_bound(
     *,
     rtol: float | None = None,
 ) -> Bound:
-    """Bound the text error within the directions that image anchors probe, and measure it.
+    """Bound the text error within the directions that image anchors cover, and measure it.
 
     Parameters
     ----------
@@ -296,28 +296,28 @@ def projected_text_bound(
     Raises
     ------
     ParameterError
-        d > d̃, or ``rank`` above the rank of the anchors.
+        If ``rank`` is above the rank of the anchors, and as for :func:`text_bound`.
     InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or the input cannot be used otherwise.
+        As for :func:`text_bound`.
 
     References
     ----------
-    Gupta et al. (2026), Theorem C.28; the head of this file proves it for n anchors and fewer directions.
+    Gupta et al. (2026), Theorem C.28; the docstring of the module proves it for n anchors and fewer directions.
     """
-    probe = _Probe(F, G, F_target, G_target, Q, rtol)
-    r = probe.rank if rank is None else int(check_positive(rank, "rank", integer=True))
-    if r > probe.rank:
+    errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
+    r = errors.rank if rank is None else int(check_positive(rank, "rank", integer=True))
+    if r > errors.rank:
         raise ParameterError(
-            f"Got rank={r}; expected at most {probe.rank}, the rank of the image anchors. Pass rank={probe.rank} or less, or more anchors."
+            f"Got rank={r}; expected at most {errors.rank}, the rank of the image anchors. Pass rank={errors.rank} or less, or more anchors."
         )
     quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"
-    return probe.bound("Thm C.28", quantity, float(probe.s[r - 1]), r, float(probe.within[r - 1]))
+    return errors.bound("Thm C.28", quantity, float(errors.s[r - 1]), r, float(errors.within[r - 1]))
 
 
 def rank_trade_off(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, *, rtol: float | None = None
 ) -> RankTradeOff:
-    """Return the bound of :func:`projected_text_bound` for every r at once, and one on the whole text error.
+    """Return the bound of :func:`projected_text_bound` for every r, and a bound on the whole text error.
 
     Parameters
     ----------
@@ -331,24 +331,23 @@ def rank_trade_off(
     Raises
     ------
     ParameterError, InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; a parameter has an invalid
-        value; or the input cannot be used otherwise.
+        As for :func:`text_bound`.
 
     Notes
     -----
-    ρ(r) alone is least at r = 1, where it says nothing of the other directions. What lies outside U_r is bounded by how far the
-    texts of either model reach there, whatever they have to do with each other: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)²,
-    here with the sharp form of ρ. One r makes that least. This step is not in the paper.
+    ρ(r) alone is smallest at r = 1, where it does not bound the error in the other directions. The error outside U_r is bounded by the norms of the
+    components of both models' texts there, for any two models: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)²,
+    here with the sharp form of ρ. ``best`` is the r that minimizes this sum. This step is not in the paper.
     """
-    probe = _Probe(F, G, F_target, G_target, Q, rtol)
-    r, s = probe.rank, probe.s[: probe.rank]
-    sharp, outside = probe.sharp / s, probe.beyond[:r]
+    errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
+    r, s = errors.rank, errors.s[: errors.rank]
+    sharp, outside = errors.sharp / s, errors.beyond[:r]
     whole = np.sqrt(sharp**2 + outside**2)
-    return RankTradeOff(np.arange(1, r + 1), probe.loose / s, sharp, probe.within[:r], outside, whole)
+    return RankTradeOff(np.arange(1, r + 1), errors.loose / s, sharp, errors.within[:r], outside, whole)
 
 
-class _Probe:
-    """What image anchors say of texts under a rotation, in each of the anchors' singular directions."""
+class _TextErrors:
+    """Errors of a rotation on texts, measured and bounded, in each singular direction of the image anchors."""
 
     def __init__(
         self, F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, rtol: float | None
@@ -359,8 +358,8 @@ class _Probe:
         svd = cross_svd(F)
         self.s, Vt = svd.s, svd.Vt
         self.rank = numerical_rank(self.s, F.shape, rtol)
-        moved = F_target - F @ Q
-        self.delta_f = float(np.linalg.norm(moved, axis=1).max())
+        residual = F_target - F @ Q
+        self.delta_f = float(np.linalg.norm(residual, axis=1).max())
         self.epsilon = longest = self.whole = 0.0
         self.within, self.beyond = np.zeros(len(self.s)), np.zeros(len(self.s))
         for part in blocks(len(G), 8 * (3 * self.n + 8 * self.width)):
@@ -369,13 +368,16 @@ class _Probe:
             self.epsilon = max(self.epsilon, float(np.abs(gap).max()))
             longest = max(longest, float(np.linalg.norm(gap, axis=1).max()))
             self.whole = max(self.whole, float(np.linalg.norm(texts - mapped, axis=1).max()))
-            within = np.sqrt(_energy(texts - mapped, Vt))
-            beyond = sum(np.sqrt(np.maximum((Z**2).sum(axis=1)[:, None] - _energy(Z, Vt), 0)) for Z in (texts, mapped))
+            within = np.sqrt(_squared_projections(texts - mapped, Vt))
+            beyond = sum(
+                np.sqrt(np.maximum((Z**2).sum(axis=1)[:, None] - _squared_projections(Z, Vt), 0))
+                for Z in (texts, mapped)
+            )
             self.within = np.maximum(self.within, within.max(axis=0))
             self.beyond = np.maximum(self.beyond, np.max(beyond, axis=0))
         # F h(y) = k(y) − k̃(y) + (F̃ − F Q) g̃(y), with ‖g̃‖ = 1.
         self.loose = float(np.sqrt(self.n)) * (self.epsilon + self.delta_f)
-        self.sharp = longest + float(scipy.linalg.svdvals(moved)[0])
+        self.sharp = longest + float(scipy.linalg.svdvals(residual)[0])
 
     def bound(self, theorem: str, quantity: str, sigma: float, rank: int, measured: float) -> Bound:
         conditions = {
@@ -389,7 +391,7 @@ class _Probe:
         return Bound(theorem, quantity, self.loose / sigma if sigma else float("inf"), measured, FARTHEST, conditions)
 
 
-def _energy(Z: np.ndarray, Vt: np.ndarray) -> np.ndarray:
+def _squared_projections(Z: np.ndarray, Vt: np.ndarray) -> np.ndarray:
     """Return ‖Proj_{U_r} z‖² for each row z and each r."""
     return np.cumsum((Z @ Vt.T) ** 2, axis=1)
 
