@@ -56,8 +56,7 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.
             )
         k, t, d = array.shape
         flat = unit(as_matrix(array.reshape(k * t, d), "embeddings"), "embeddings")
-        means: np.ndarray = flat.reshape(k, t, d).mean(axis=1)
-        return unit(means, "the prototypes")
+        return np.asarray(unit(flat.reshape(k, t, d).mean(axis=1), "the prototypes"))
     flat = unit(as_matrix(embeddings, "embeddings"), "embeddings")
     names, class_of = np.unique(as_labels(classes, len(flat), "classes"), return_inverse=True)
     sums = np.zeros((len(names), flat.shape[1]), dtype=flat.dtype)
