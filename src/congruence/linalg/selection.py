@@ -133,13 +133,13 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
     bound = np.concatenate([gains(row_numbers[part]) for part in blocks(len(X), 24 * len(X))])
     order = np.empty(n, np.intp)
     for k in range(n):
-        fresh = np.zeros(len(X), bool)
-        while not fresh[pick := int(np.argmax(bound))]:
-            stale = np.where(fresh, -np.inf, bound)
+        is_current = np.zeros(len(X), bool)
+        while not is_current[pick := int(np.argmax(bound))]:
+            stale = np.where(is_current, -np.inf, bound)
             width = min(_LAZY, len(X))
             top = np.argpartition(-stale, width - 1)[:width]
-            top = top[~fresh[top]]
-            bound[top], fresh[top] = gains(top), True
+            top = top[~is_current[top]]
+            bound[top], is_current[top] = gains(top), True
             bound[order[:k]] = -1  # never select a row twice, even if no row has a positive gain
         order[k] = pick
         np.minimum(nearest, squared + squared[pick] - 2 * (X @ X[pick]), out=nearest)

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 
 from congruence._inputs import as_embeddings, check_order
 from congruence._utils.arrays import as_given, is_tensor
-from congruence._utils.columns import to_rows
 from congruence._utils.typing import Array, ArrowStream, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
     as_matrix,
@@ -22,12 +21,18 @@ from congruence._utils.validation import (
 )
 from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
-    InputError,
     NormWarning,
     ParameterError,
     TooFewAnchorsError,
 )
-from congruence.maps._checks import NotFittedMapError, check_native, check_weights, with_names
+from congruence.maps._checks import (
+    NotFittedMapError,
+    as_target,
+    check_native,
+    check_weights,
+    require_target,
+    with_names,
+)
 from congruence.maps._estimator import ClassNamePrefixFeaturesOutMixin, TransformerMixin, validate_data
 from congruence.maps._exported import Exported
 from congruence.maps._saving import Saving
@@ -159,18 +164,10 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         min_pairs: int = 2,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Validate paired rows and weights; store (or compare) the names and number of input features."""
-        if Y is None:
-            raise InputError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None; expected the "
-                "target rows. Call fit(X, Y)."
-            )
+        Y = require_target(Y, type(self).__name__)
         check_order(X, Y)
         A = as_matrix(X, "X", numeric_objects=True)
-        labels = to_rows(Y, "Y")
-        if labels.ndim == 1 and labels.dtype.kind in "iub":
-            # Scikit-learn requires that a transformer accepts 1-D integer targets; they become one column.
-            labels = labels[:, None]
-        B = as_matrix(labels, "Y", numeric_objects=True)
+        B = as_target(Y)
         check_same_rows(len(A), len(B), "X", "Y")
         check_scale(A, "X")
         check_scale(B, "Y")
@@ -302,14 +299,16 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
             out = mapped.transform(embeddings)
             return normalize_rows(out) if unit else out
         embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
-        wanted = modality or embeddings.space.modality
-        mapped = self.for_modality(wanted)
+        modality = modality or embeddings.space.modality
+        mapped = self.for_modality(modality)
         check_space(embeddings.space, mapped.source_space_, mapped.target_space_, modality=False)
         unit = mapped.gives_unit_rows(normalize)
         vectors = mapped.transform(embeddings.vectors)
         if unit:
             vectors = normalize_rows(vectors)
-        space = replace(mapped.target_space_, dim=vectors.shape[1], modality=wanted, normalized=True if unit else None)
+        space = replace(
+            mapped.target_space_, dim=vectors.shape[1], modality=modality, normalized=True if unit else None
+        )
         return Embeddings(
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )

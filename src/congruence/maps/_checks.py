@@ -60,6 +60,29 @@ def with_names(X: object, A: Array) -> object:
     return X if hasattr(X, "columns") and getattr(X, "shape", ())[1:] == A.shape[1:] else A
 
 
+def require_target(Y: RowsLike | None, owner: str) -> RowsLike:
+    """Return the target rows. Raises InputError, in the words that scikit-learn's checks expect, if they are missing."""
+    if Y is None:
+        raise InputError(
+            f"{owner} requires y to be passed, but the target y is None; expected the target rows. Call fit(X, Y)."
+        )
+    return Y
+
+
+def as_target(Y: RowsLike, *, min_rows: int = 1) -> np.ndarray:
+    """Return target rows as a matrix; 1-D integers, which scikit-learn requires a transformer to accept, become one column.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+        If the array has the wrong shape, is not real numbers, contains NaN or infinity, or has a row of zeros or too few rows.
+    """
+    rows = to_rows(Y, "Y")
+    if rows.ndim == 1 and rows.dtype.kind in "iub":
+        rows = rows[:, None]
+    return as_matrix(rows, "Y", min_rows=min_rows, numeric_objects=True)
+
+
 def check_mean(mean: ArrayLike | Embeddings, width: int, name: str) -> np.ndarray:
     """Return a mean vector in float64, taken from a vector, a matrix of rows or embeddings.
 

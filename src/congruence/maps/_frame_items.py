@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -211,6 +211,33 @@ def space_of(rows: Rows) -> Space:
     return replace(spaces[0], modality=None, normalized=unit)
 
 
+def connected_groups(models: Iterable[int], pairs: Container[tuple[int, int]]) -> list[list[int]]:
+    """Return the groups of models that are connected by shared items.
+
+    Parameters
+    ----------
+    models : iterable of int
+    pairs : container of (m, j) with m < j
+        Pairs of models that share items.
+
+    Returns
+    -------
+    list of list of int
+        Each ascending; the first group contains the first model.
+    """
+    remaining, groups = list(models), []
+    while remaining:
+        group, pending = [], [remaining.pop(0)]
+        while pending:
+            member = pending.pop()
+            group.append(member)
+            joined = [m for m in remaining if (min(m, member), max(m, member)) in pairs]
+            remaining = [m for m in remaining if m not in joined]
+            pending += joined
+        groups.append(sorted(group))
+    return groups
+
+
 def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]]) -> None:
     """Check that all models are connected by shared items.
 
@@ -219,13 +246,7 @@ def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]])
     IdError
         If no chain of shared items leads from the first model to some other.
     """
-    edges = [{m, j} for m, j, _ in pairs]
-    reached, pending = {0}, [0]
-    while pending:
-        m = pending.pop()
-        neighbors = {other for edge in edges if m in edge for other in edge} - reached
-        reached |= neighbors
-        pending += neighbors
+    reached = connected_groups(range(len(names)), {(m, j) for m, j, _ in pairs})[0]
     if len(reached) < len(names):
         unreached = [name for m, name in enumerate(names) if m not in reached]
         raise IdError(

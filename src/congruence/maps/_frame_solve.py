@@ -14,7 +14,7 @@ from congruence.linalg.generalized import GeneralizedProcrustes, generalized_pro
 from congruence.linalg.moments import CrossMoments, total_cross, total_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.linalg.shrinkage import choose_gains, means_correspond
-from congruence.maps._frame_items import Items, Rows, pair_moments, space_of, width_of
+from congruence.maps._frame_items import Items, Rows, connected_groups, pair_moments, space_of, width_of
 from congruence.maps._frame_model import Consensus, FrameModel
 
 #: Moments of the items that two models share, by models and modality.
@@ -209,7 +209,7 @@ def means_of(
     offset = np.linalg.pinv(laplacian, hermitian=True) @ right_hand_side
     weights = 1 / np.maximum(items.count, 1)
     out: dict[int, tuple[np.ndarray, str]] = {}
-    for group in _groups(with_modality, shared):
+    for group in connected_groups(with_modality, shared):
         means, total, center_of_items = {}, 0.0, np.zeros(right_hand_side.shape[1])
         for m in group:
             known = np.flatnonzero((items.rows[m] >= 0) & ((items.count > 1) | (len(group) == 1)))
@@ -236,20 +236,6 @@ def _weighted_mean(X: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> np.n
     for part in blocks(len(rows), 8 * X.shape[1]):
         total += weights[part] @ X[rows[part]].astype(np.float64)
     return np.asarray(total / weights.sum())
-
-
-def _groups(models: Sequence[int], shared: Mapping[tuple[int, int], object]) -> list[list[int]]:
-    """Return the groups of models that are connected by shared items."""
-    left, groups = list(models), []
-    while left:
-        group, new = [], [left.pop(0)]
-        while new:
-            group.append(new.pop())
-            joined = [m for m in left if any({m, g} == set(pair) for g in group[-1:] for pair in shared)]
-            left = [m for m in left if m not in joined]
-            new += joined
-        groups.append(sorted(group))
-    return groups
 
 
 def consensus(
@@ -377,9 +363,11 @@ def join_frame(
     """
     moments = {}
     for q, position in positions.items():
-        both = np.flatnonzero((position >= 0) & rows[q].vectors.any(axis=1))
-        if len(both):
-            moments[q] = pair_moments(rows[q].vectors, known[q].vectors, (both, position[both]), np.ones(len(both)))
+        shared = np.flatnonzero((position >= 0) & rows[q].vectors.any(axis=1))
+        if len(shared):
+            moments[q] = pair_moments(
+                rows[q].vectors, known[q].vectors, (shared, position[shared]), np.ones(len(shared))
+            )
     return moments
 
 

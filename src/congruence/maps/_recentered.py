@@ -166,14 +166,14 @@ class RecenteredMap(RotationMap):
             )
         known = self.given_means_[modality]
         sides = []
-        for rows, name, mean, seen in (
+        for rows, name, mean, weight in (
             (source, "source", known.source, known.n_source),
             (target, "target", known.target, known.n_target),
         ):
             if rows is None:
-                sides.append((mean, None if seen is None else seen * forgetting))
+                sides.append((mean, None if weight is None else weight * forgetting))
                 continue
-            if seen is None:
+            if weight is None:
                 raise ParameterError(
                     f"Got rows for a {name} mean that was given as a vector, so its number of rows is unknown; expected a mean that recenter "
                     f"computed from rows. Pass all rows to recenter(…, modality={modality!r})."
@@ -183,7 +183,7 @@ class RecenteredMap(RotationMap):
                 raise ParameterError(
                     f"Got one {name} vector; expected a matrix of rows. Pass {name}=… of shape (n, d)."
                 )
-            total = seen * forgetting + new
+            total = weight * forgetting + new
             sides.append((mean + (check_mean(rows, len(mean), name) - mean) * (new / total), total))
         (a, n_source), (b, n_target) = sides
         if n_target == 0:  # the target mean comes from the gap between modalities only

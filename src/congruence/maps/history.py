@@ -107,8 +107,8 @@ class History:
         record = self.to_dict()
         score, terms = validation_curve(record), {data["term"]: data for data in loss_curves(record)}
         names = [*(["validation"] if score else []), *terms]
-        wanted = names[0] if term is None and names else str(term)
-        named = check_choice(wanted, names or ["none, before the first step"], "term")
-        if score and named == "validation":
+        chosen = names[0] if term is None and names else str(term)
+        check_choice(chosen, names or ["none, before the first step"], "term")
+        if score and chosen == "validation":
             return draw_validation(score, ax, annotate=annotate)
-        return draw_loss(terms[named], ax, annotate=annotate)
+        return draw_loss(terms[chosen], ax, annotate=annotate)

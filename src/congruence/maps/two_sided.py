@@ -113,9 +113,9 @@ class TwoSidedMap(Map):
     def _layers_of(self, side: str) -> list[Layer]:
         return self.layers()[SIDES.index(side)]
 
-    def _mapped(self, rows: Array, given: RowsLike, side: str) -> Array:
+    def _mapped(self, rows: Array, original: RowsLike, side: str) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
-            out = as_given(self._head(rows, side), given)
+            out = as_given(self._head(rows, side), original)
         return refuse_overflow(out, rows, "X" if side == "source" else "Y")
 
     def _check_target(self, Y: RowsLike) -> Array:
@@ -285,13 +285,13 @@ class TwoSidedMap(Map):
             out = (self.transform if source else self.transform_target)(embeddings)
             return normalize_rows(out) if self.gives_unit_rows(normalize) else out
         embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
-        wanted = modality or embeddings.space.modality
-        chosen = self.side_of(replace(embeddings.space, modality=wanted), side)
+        modality = modality or embeddings.space.modality
+        chosen = self.side_of(replace(embeddings.space, modality=modality), side)
         vectors = (self.transform if chosen == "source" else self.transform_target)(embeddings.vectors)
         unit = self.gives_unit_rows(normalize)
         if unit:
             vectors = normalize_rows(vectors)
-        space = self.joint_space(wanted, normalized=True if unit else None)
+        space = self.joint_space(modality, normalized=True if unit else None)
         return Embeddings(
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )

@@ -10,14 +10,13 @@ from typing import Self
 import numpy as np
 
 from congruence._utils.arrays import normalize_rows
-from congruence._utils.columns import to_rows
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_scale, check_seed
 from congruence.errors import AlignmentWarning, InputError, ParameterError
 from congruence.linalg.csls import mutual_neighbors
 from congruence.linalg.procrustes import cross_svd
 from congruence.maps._as_rotation import SavedAsRotation
-from congruence.maps._checks import with_names
+from congruence.maps._checks import as_target, require_target, with_names
 from congruence.maps._estimator import validate_data
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
@@ -240,16 +239,9 @@ class UnpairedMap(SavedAsRotation):
         return self
 
     def _sides(self, X: RowsLike, Y: RowsLike | None) -> tuple[np.ndarray, np.ndarray]:
-        if Y is None:
-            raise InputError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None; expected the "
-                "target rows. Call fit(X, Y)."
-            )
+        Y = require_target(Y, type(self).__name__)
         A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
-        labels = to_rows(getattr(Y, "vectors", Y), "Y")
-        if labels.ndim == 1 and labels.dtype.kind in "iub":
-            labels = labels[:, None]  # required by scikit-learn, as for every map
-        B = as_matrix(labels, "Y", min_rows=4, numeric_objects=True)
+        B = as_target(getattr(Y, "vectors", Y), min_rows=4)
         check_scale(A, "X")
         check_scale(B, "Y")
         return A, B
