@@ -66,7 +66,7 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("fit", "a.npz", "-o", "f"), "two or more"),
+        (("fit", "a.npz", "-o", "f"), "at least two"),
         (("fit", "a=a.npz", "a=b.npz", "-o", "f"), "Got two files of vectors for 'a'"),
         (("fit", "a=a.npz", "a:text=b.npz", "-o", "f"), "files of 'a' both with and without a modality"),
         (("fit", "=a.npz", "b.npz", "-o", "f"), "expected NAME=FILE"),

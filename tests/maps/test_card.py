@@ -157,7 +157,7 @@ def test_a_refinement_that_was_declined_is_told_too(tmp_path):
     mapping = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], foreign))
     text = read(mapping, tmp_path)
     assert "# OrthogonalMap: " in text
-    assert f"{mapping.refinement_.sentence} The map is that of the 8 pairs alone: pools of 192 and 150" in text
+    assert f"{mapping.refinement_.sentence} The map is fitted on the 8 pairs alone; pools of 192 and 150" in text
 
 
 def test_a_map_of_no_known_pairs_says_so(tmp_path):

@@ -214,7 +214,7 @@ def _refinement(record: Mapping[str, Any]) -> list[str]:
     used = (
         f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between pools of {sizes} unpaired rows."
         if record["improves"]
-        else f"The map is that of the {record['n_pairs']:,} pairs alone: pools of {sizes} unpaired rows were tried."
+        else f"The map is fitted on the {record['n_pairs']:,} pairs alone; pools of {sizes} unpaired rows were tried."
     )
     return ["## Refinement", "", as_markdown(f"{refinement_sentence(record)} {used}")]
 

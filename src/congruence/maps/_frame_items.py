@@ -171,9 +171,8 @@ class Items:
             if name in sides:
                 side, nonzero = sides[name], np.asarray(sides[name].vectors.any(axis=1))
                 positions = id_rows(side.ids, ids) if named else np.arange(len(ids))
-                rows[m] = np.where(
-                    (positions >= 0) & nonzero[positions], positions, -1
-                )  # a zero row is a failed encoding
+                # A zero row is a failed encoding.
+                rows[m] = np.where((positions >= 0) & nonzero[positions], positions, -1)
         return cls(ids, bool(named), rows)
 
 
@@ -279,7 +278,7 @@ def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
     most = sum(used) - sum(n > 0 for n in used) * center
     if sum(used) < 2 or most < 1:
         raise TooFewAnchorsError(
-            f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at least 2 of one modality. Pass more common items."
+            f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at least 2{' of one modality' * center}. Pass more common items."
         )
     return most
 

@@ -53,9 +53,11 @@ class BaseEstimator:
         return call[:N_CHAR_MAX]
 
     def __sklearn_tags__(self) -> Tags:
-        from sklearn.base import BaseEstimator  # only scikit-learn calls this method, so it is already imported
+        from sklearn.base import (
+            BaseEstimator as SklearnEstimator,
+        )  # only scikit-learn calls this, so it is already imported
 
-        return BaseEstimator().__sklearn_tags__()
+        return SklearnEstimator().__sklearn_tags__()
 
 
 class TransformerMixin:

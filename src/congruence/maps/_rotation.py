@@ -185,9 +185,8 @@ class RotationMap(AffineMap):
         return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
     def _covered_basis(self) -> np.ndarray:
-        if (
-            self.gains_[self.rank_ :].any() and self.moments_
-        ):  # "full": the rotation has no trace of which directions were covered
+        # Under "full" the rotation does not show which directions were covered.
+        if self.gains_[self.rank_ :].any() and self.moments_:
             matrix, max_rank = pooled_cross(list(self.moments_.values()), center=self.center), self.n_pairs_
         else:
             matrix, max_rank = self.rotation_, self.rank_ + self.mean_directions_

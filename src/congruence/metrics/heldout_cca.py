@@ -193,9 +193,8 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
         means.append(origin + mean)
-        scales.append(
-            inverse[:, None] * np.sqrt(len(side) - 1)
-        )  # unit variance of the variates, for rows in the caller's units
+        # Scales to unit variance of the variates, for rows in the caller's units.
+        scales.append(inverse[:, None] * np.sqrt(len(side) - 1))
         sides.append(whiten(U, s, Vt, ridge * float(np.mean(s * s))))
     directions = canonical_directions(*sides)
     return CCAFit(

@@ -170,7 +170,7 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     >>> [round(float(loss / np.log(2)), 12) for loss in losses]  # chance
     [1.0, 1.0]
     """
-    joint, scores = _scores_and_joint(S, P)
+    joint, scores = _joint_and_scores(S, P)
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
         raise ParameterError(
@@ -248,7 +248,7 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
     >>> sigmoid_loss(pmi(P), P) < sigmoid_loss(pmi(P) + 0.1, P)
     True
     """
-    joint, scores = _scores_and_joint(S, P)
+    joint, scores = _joint_and_scores(S, P)
     check_positive(negatives, "negatives")
     independent = np.outer(joint.sum(axis=1), joint.sum(axis=0))
     return float((joint * np.logaddexp(0, -scores) + negatives * independent * np.logaddexp(0, scores)).sum())
@@ -266,7 +266,7 @@ class CriticGap:
         The smallest loss that any scores attain: that of the pointwise mutual information.
     by_image, by_text : float
         Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the loss of its direction if and
-        only if this is 0: adding a function of the image (or of the text) alone does not change it (Theorem C.4).
+        only if this is 0: a function of the image alone, or for ``by_text`` of the text alone, may be added (Theorem C.4).
     spread : float
         Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
     constant : float
@@ -326,7 +326,7 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     >>> round(gap.excess, 12), round(gap.spread, 12), round(gap.constant, 12)
     (0.0, 0.0, 7.0)
     """
-    joint, scores = _scores_and_joint(S, P)
+    joint, scores = _joint_and_scores(S, P)
     K = pmi(joint)
     deviation = scores - K
     return CriticGap(
@@ -339,7 +339,7 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     )
 
 
-def _scores_and_joint(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]:
+def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]:
     """Return the joint distribution and the scores, validated; both of shape (n, m)."""
     joint = as_joint(P)
     scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)

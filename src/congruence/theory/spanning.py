@@ -160,9 +160,8 @@ def _too_few(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gene
     """Return the result for fewer rows than dimensions, which cannot span: their rank, and a witness."""
     n, d = A.shape
     D = anchors_needed(d)
-    part = (
-        A[rng.permutation(n)[:DENSE]] if n > DENSE else A
-    )  # the rank of some of the rows is a lower bound on the rank of all
+    # The rank of some of the rows is a lower bound on the rank of all.
+    part = A[rng.permutation(n)[:DENSE]] if n > DENSE else A
     values, U = scipy.linalg.eigh((part @ part.T) ** 2, check_finite=False)
     nonzero = values > len(part) * np.finfo(np.float64).eps * values[-1]
     s = np.sqrt(np.maximum(values[::-1], 0))
@@ -188,9 +187,8 @@ def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gen
     n, d = A.shape
     D = anchors_needed(d)
     values, vectors = scipy.linalg.eigh(A.T @ A / n, check_finite=False)
-    if (
-        values[0] <= d * np.finfo(np.float64).eps * values[-1]
-    ):  # the rows are in a hyperplane v⊥, so xᵀ(vvᵀ)x = 0 for all of them
+    # If the rows are in a hyperplane v⊥, xᵀ(vvᵀ)x = 0 for all of them.
+    if values[0] <= d * np.finfo(np.float64).eps * values[-1]:
         v = vectors[:, 0]
         bound = _too_few(A[rng.permutation(n)[: min(n, DENSE)]], floor, rng)
         witness = np.outer(v, v)
