@@ -30,11 +30,11 @@ def case(request):
     return unit(rng, n), unit(rng, m), k, rng.integers(m, size=n)
 
 
-@pytest.mark.parametrize("blocked", [None, 1, 7])
-def test_blocks_and_means_are_those_of_the_definition(case, blocked):
+@pytest.mark.parametrize("block_rows", [None, 1, 7])
+def test_blocks_and_means_are_those_of_the_definition(case, block_rows):
     A, B, k, _ = case
     expected = dense_csls(A, B, k)
-    scaled = ScaledSimilarity(A, B, k, blocked=blocked)
+    scaled = ScaledSimilarity(A, B, k, block_rows=block_rows)
     got = np.concatenate([near - scaled.r_a[part, None] for part, near in scaled.blocks()])
     np.testing.assert_allclose(got, expected, atol=2e-6)
 

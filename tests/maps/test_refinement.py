@@ -246,14 +246,14 @@ def by_definition(A, B, k):
     n=st.integers(1, 30),
     m=st.integers(1, 30),
     k=st.integers(1, 12),
-    blocked=st.integers(1, 31),
+    block_rows=st.integers(1, 31),
     seed=st.integers(0, 99),
 )
-def test_mutual_neighbors_are_those_of_the_definition_in_blocks_of_any_size(n, m, k, blocked, seed):
+def test_mutual_neighbors_are_those_of_the_definition_in_blocks_of_any_size(n, m, k, block_rows, seed):
     rng = np.random.default_rng(seed)
     A, B = normalize_rows(rng.standard_normal((n, 5))), normalize_rows(rng.standard_normal((m, 5)))
     expected = by_definition(A, B, min(k, m, n)) if k <= min(m, n) else None
-    whole, parts = mutual_neighbors(A, B, k), mutual_neighbors(A, B, k, blocked=blocked)
+    whole, parts = mutual_neighbors(A, B, k), mutual_neighbors(A, B, k, block_rows=block_rows)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
     if expected is not None:

@@ -126,8 +126,8 @@ def test_the_pretence_counts_and_refuses():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("metric", KINDS)
 @settings(settings.get_profile("costly"), max_examples=8)  # of each metric and precision, with four kinds of rows each
-@given(seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(1, 30), blocked=st.integers(1, 50))
-def test_tables_are_numpys_to_the_bit(metric, dtype, seed, n, d, blocked):
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(1, 30), block_rows=st.integers(1, 50))
+def test_tables_are_numpys_to_the_bit(metric, dtype, seed, n, d, block_rows):
     rng = np.random.default_rng(seed)
     for A in (
         rng.standard_normal((n, d)) + 1,
@@ -141,7 +141,7 @@ def test_tables_are_numpys_to_the_bit(metric, dtype, seed, n, d, blocked):
         expected = nearest(host, k, metric=metric)
         np.testing.assert_array_equal(nearest(T, k, metric=metric), expected)
         with PretendGPU() as gpu:
-            np.testing.assert_array_equal(nearest(gpu.put(T), k, metric=metric, blocked=blocked), expected)
+            np.testing.assert_array_equal(nearest(gpu.put(T), k, metric=metric, block_rows=block_rows), expected)
 
 
 @pytest.mark.parametrize("exact", [True, False])

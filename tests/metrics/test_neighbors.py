@@ -75,16 +75,16 @@ def test_inner_tables_are_a_stable_sort_of_all_similarities(kind, seed, n, d, sh
     np.testing.assert_array_equal(nearest(A, k), full_nearest(A, k))
 
 
-@given(seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(2, 30), blocked=st.integers(1, 50))
-def test_other_metrics_are_a_stable_sort_too(seed, n, d, blocked):
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(2, 30), block_rows=st.integers(1, 50))
+def test_other_metrics_are_a_stable_sort_too(seed, n, d, block_rows):
     for kind in ("smooth", "half", "copies", "near copies", "strided"):
         A = sample(seed, n, d, kind)
         k = 1 + seed % (n - 1)
         expected = full_nearest(A, k, "euclidean")
-        np.testing.assert_array_equal(nearest(A, k, metric="euclidean", blocked=blocked), expected)
+        np.testing.assert_array_equal(nearest(A, k, metric="euclidean", block_rows=block_rows), expected)
         if kind != "near copies":  # there cosines in float64 differ by their own rounding only
             expected = full_nearest(A, k, "cosine")
-            np.testing.assert_array_equal(nearest(A, k, metric="cosine", blocked=blocked), expected)
+            np.testing.assert_array_equal(nearest(A, k, metric="cosine", block_rows=block_rows), expected)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -101,8 +101,8 @@ def test_block_size_and_precision_of_the_product_do_not_matter(metric):
     big = (RNG.standard_normal((900, 96)) + 2).astype(np.float32)
     big[::7] = big[3]
     table = nearest(big, 12, metric=metric)
-    for blocked in (1, 7, 64, 5000):
-        np.testing.assert_array_equal(nearest(big, 12, metric=metric, blocked=blocked), table)
+    for block_rows in (1, 7, 64, 5000):
+        np.testing.assert_array_equal(nearest(big, 12, metric=metric, block_rows=block_rows), table)
     np.testing.assert_array_equal(nearest(big.astype(np.float64), 12, metric=metric), table)
     np.testing.assert_array_equal(nearest(np.asfortranarray(big), 12, metric=metric), table)
 
@@ -161,7 +161,7 @@ def test_a_chance_equal_shadow_is_no_copy(monkeypatch):
 def test_no_square_array_is_built():
     n = 6000
     big = RNG.standard_normal((n, 4)).astype(np.float32)
-    for call, limit in ((lambda: nearest(big, 5, blocked=64), 10), (lambda: mutual_knn(big, big), 55)):
+    for call, limit in ((lambda: nearest(big, 5, block_rows=64), 10), (lambda: mutual_knn(big, big), 55)):
         tracemalloc.start()
         call()
         peak = tracemalloc.get_traced_memory()[1] / 2**20
@@ -278,8 +278,8 @@ def test_what_cannot_be_is_refused(measure):
 def test_tables_refuse_too():
     with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
         nearest(X, 3, metric="angle")
-    with pytest.raises(ParameterError, match="blocked"):
-        nearest(X, 3, blocked=0)
+    with pytest.raises(ParameterError, match="block_rows"):
+        nearest(X, 3, block_rows=0)
     with pytest.raises(ParameterError, match="n_neighbors ≤ 59"):
         nearest(X, 60)
 
@@ -311,9 +311,9 @@ def full_search(Q, G, k, metric="inner", left_out=None):
     n=st.integers(2, 40),
     kind=st.sampled_from(KINDS),
     leave=st.booleans(),
-    blocked=st.sampled_from([None, 1, 7]),
+    block_rows=st.sampled_from([None, 1, 7]),
 )
-def test_a_gallery_is_searched_as_a_stable_sort_does(seed, m, n, kind, leave, blocked):
+def test_a_gallery_is_searched_as_a_stable_sort_does(seed, m, n, kind, leave, block_rows):
     G = sample(seed, n, 7, kind)
     Q = sample(seed + 1, m, 7, "integers" if kind == "integers" else "smooth")
     Q[: m // 2] = G[np.random.default_rng(seed).integers(0, n, m // 2)]  # so that queries are found themselves
@@ -323,7 +323,7 @@ def test_a_gallery_is_searched_as_a_stable_sort_does(seed, m, n, kind, leave, bl
         if metric == "cosine" and (kind in ("near copies", "integers")):  # ties by rounding only, and rows of zeros
             continue
         expected = full_search(Q, G, k, metric, left)
-        found = nearest(Q, k, G, metric=metric, left_out=left, blocked=blocked)
+        found = nearest(Q, k, G, metric=metric, left_out=left, block_rows=block_rows)
         np.testing.assert_array_equal(found, expected)
         if kind == "smooth":  # without near ties the product's own precision decides alike
             quick = nearest(Q, k, G, metric=metric, left_out=left, exact=False)

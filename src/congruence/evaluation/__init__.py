@@ -121,7 +121,7 @@ def evaluate(
     ----------
     Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
-    mapping._check_fitted()
+    mapping.check_fitted()
     source, target = by_modality(source, target, modality, spaces=(mapping.source_space_, mapping.target_space_))
     if not source:
         raise InputError(

@@ -222,7 +222,7 @@ def compare_maps(
     compared = _named(name, A, B)
     models = {key: mapping for key, mapping in compared.items() if isinstance(mapping, Map)}
     for mapping in models.values():
-        mapping._check_fitted()
+        mapping.check_fitted()
     labels, prompt_labels = (None if side is None else text_keys(side) for side in (labels, prompt_labels))
     sides = read_sides(models, source, target, modality)
     label_of = _labels_by_id(groups, sides["source"] or sides["target"])

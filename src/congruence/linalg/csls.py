@@ -47,7 +47,7 @@ class ScaledSimilarity:
         The same, in the same space as A.
     n_neighbors : int
         Number of nearest rows of the other set over which r is averaged; all of them if there are fewer.
-    blocked : int, optional
+    block_rows : int, optional
         Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
 
     Attributes
@@ -67,13 +67,13 @@ class ScaledSimilarity:
     Conneau et al. (2018), "Word translation without parallel data", §2.3.
     """
 
-    def __init__(self, A: np.ndarray, B: np.ndarray, n_neighbors: int, *, blocked: int | None = None) -> None:
+    def __init__(self, A: np.ndarray, B: np.ndarray, n_neighbors: int, *, block_rows: int | None = None) -> None:
         dtype = np.result_type(A, B)
         self._A, self._B = A.astype(dtype, copy=False), B.astype(dtype, copy=False)
         n, m = len(A), len(B)
         # A block, its partition, and the partition of its columns are in memory together.
         self._parts = list(
-            blocks(n, 3 * m * dtype.itemsize) if blocked is None else blocks(n, 1, budget=blocked, minimum=1)
+            blocks(n, 3 * m * dtype.itemsize) if block_rows is None else blocks(n, 1, budget=block_rows, minimum=1)
         )
         self._whole = self._A @ self._B.T if len(self._parts) == 1 else None
         self.r_a = np.empty(n)
@@ -123,7 +123,7 @@ class ScaledSimilarity:
 
 
 def mutual_neighbors(
-    A: np.ndarray, B: np.ndarray, n_neighbors: int = 10, *, blocked: int | None = None
+    A: np.ndarray, B: np.ndarray, n_neighbors: int = 10, *, block_rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the pairs of rows that are each other's nearest under CSLS.
 
@@ -138,7 +138,7 @@ def mutual_neighbors(
         The same, in the same space as A.
     n_neighbors : int, default=10
         Number of rows over which r is averaged; all of the other set if there are fewer.
-    blocked : int, optional
+    block_rows : int, optional
         Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
 
     Returns
@@ -159,4 +159,4 @@ def mutual_neighbors(
     ----------
     Conneau et al. (2018), "Word translation without parallel data", §2.3.
     """
-    return ScaledSimilarity(A, B, n_neighbors, blocked=blocked).mutual()
+    return ScaledSimilarity(A, B, n_neighbors, block_rows=block_rows).mutual()

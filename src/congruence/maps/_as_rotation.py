@@ -23,7 +23,7 @@ class SavedAsRotation(OrthogonalMap):
         NotFittedMapError
             If the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap._get_param_names()})
         plain._restore(self.state(), self.facts_)
         plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_

@@ -117,7 +117,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
             If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         B = check_native(Y, "Y")
         check_width(B.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
         return as_given(B, Y)
@@ -148,7 +148,14 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
     def _n_features_out(self) -> int:
         """Width of the output of :meth:`transform`; scikit-learn uses it to name output features."""
 
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Refuse a map that is not fitted.
+
+        Raises
+        ------
+        NotFittedMapError
+            If :meth:`fit` was not called.
+        """
         if not hasattr(self, "n_features_in_"):
             raise NotFittedMapError(
                 f"Got an unfitted {type(self).__name__}; expected a fitted one. Call fit(X, Y) first."
@@ -189,7 +196,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
 
         Zero rows are accepted, because the estimator has no ids with which to name them.
         """
-        self._check_fitted()
+        self.check_fitted()
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
         # congruence.fit passes arrays without column names, so a data frame with names must not cause a warning.
@@ -234,7 +241,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         NormWarning
             If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; rows are then not scaled.
         """
-        self._check_fitted()
+        self.check_fitted()
         if isinstance(normalize, (bool, np.bool_)):
             return bool(normalize)
         if not isinstance(normalize, str) or normalize != "auto":
@@ -292,7 +299,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         NormWarning
             If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; rows are then not scaled.
         """
-        self._check_fitted()
+        self.check_fitted()
         if is_tensor(embeddings):
             mapped = self.for_modality(modality)
             unit = mapped.gives_unit_rows(normalize)
@@ -315,7 +322,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
 
     def describe(self) -> dict[str, object]:
         """Return what is known about the fitted map as plain data (what ``congruence inspect`` prints)."""
-        self._check_fitted()
+        self.check_fitted()
         return {
             "kind": self.kind,
             "parameters": self.get_params(deep=False),

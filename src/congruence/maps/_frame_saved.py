@@ -34,7 +34,7 @@ class SavedFrame(BaseEstimator, ABC):
         """Check that the parameters are valid for a frame."""
 
     @abstractmethod
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
         """Raise NotFittedMapError if the frame is not fitted."""
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
@@ -55,7 +55,7 @@ class SavedFrame(BaseEstimator, ABC):
         NotFittedMapError, OutputExistsError, StorageError
             If the frame is not fitted, the output already exists, or the output cannot be written.
         """
-        self._check_fitted()
+        self.check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
         models, items = [], []
         for m, (name, model) in enumerate(self.models_.items()):
@@ -111,7 +111,7 @@ class SavedFrame(BaseEstimator, ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return what is known about the frame as plain data."""
-        self._check_fitted()
+        self.check_fitted()
         models = {
             name: {
                 "space": model.space.to_dict(),

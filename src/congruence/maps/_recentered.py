@@ -60,7 +60,7 @@ class RecenteredMap(RotationMap):
         new map is then the same function as the original one. Two contrastive models need not
         have gaps of the same length, so a measured target mean, even from a few dozen rows, is better.
         """
-        self._check_fitted()
+        self.check_fitted()
         d_source, d_target = self.rotation_.shape
         a = check_mean(source_mean, d_source, "source_mean")
         if target_mean is None:
@@ -102,7 +102,7 @@ class RecenteredMap(RotationMap):
         NotFittedMapError
             If the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         if modality is None or modality == self.modality_:
             return self
         check_choice(modality, MODALITIES, "modality")
@@ -158,7 +158,7 @@ class RecenteredMap(RotationMap):
             If the map is not fitted.
         """
         check_forgetting(forgetting)
-        self._check_fitted()
+        self.check_fitted()
         if modality not in self.given_means_:
             raise ModalityError(
                 f"Got modality={modality!r}; expected a modality whose rows were passed to recenter ({', '.join(self.given_means_) or 'none'}). "

@@ -40,7 +40,7 @@ class RotationMap(AffineMap):
     @property
     def matrix(self) -> np.ndarray:
         """The rotation, shape (d_source, d_target), float64."""
-        self._check_fitted()
+        self.check_fitted()
         return self.rotation_
 
     @overload
@@ -67,7 +67,7 @@ class RotationMap(AffineMap):
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
             If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         A = check_native(Z, "Z")
         check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
         transposed = self.rotation_.T
@@ -86,7 +86,7 @@ class RotationMap(AffineMap):
         NotFittedMapError
             If the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         new = self._like()
         new.moments_ = {name: moments.swap() for name, moments in self.moments_.items()}
         self._set(
@@ -125,8 +125,8 @@ class RotationMap(AffineMap):
             If one of the maps is not fitted.
         """
         check_same_kind(self, other, "compose")
-        self._check_fitted()
-        other._check_fitted()
+        self.check_fitted()
+        other.check_fitted()
         check_width(self.d_target, other.n_features_in_, "the second " + type(other).__name__)
         check_intermediate(self.target_space_, other.source_space_)
         rotation = self.rotation_ @ other.rotation_
@@ -276,7 +276,7 @@ class RotationMap(AffineMap):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return rotation, means, spectrum and moments as arrays."""
-        self._check_fitted()
+        self.check_fitted()
         arrays = {
             "rotation": self.rotation_,
             "source_mean": self.source_mean_,

@@ -31,7 +31,7 @@ class Saving(DisplayMixin, ABC):
         """Set the fitted attributes from :meth:`state` and ``facts_``."""
 
     @abstractmethod
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
         """Raise NotFittedMapError if the map is not fitted."""
 
     @classmethod
@@ -102,7 +102,7 @@ class Saving(DisplayMixin, ABC):
         NotFittedMapError
             If the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         return {
             "kind": self.kind,
             "parameters": self.get_params(deep=False),

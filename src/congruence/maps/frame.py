@@ -234,7 +234,7 @@ class CanonicalFrame(SavedFrame):
         The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on all models together
         would fit every model again and change the maps between them.
         """
-        self._check_fitted()
+        self.check_fitted()
         check_name(name)
         if name in self.models_:
             raise ParameterError(f"Got a model {name!r}, which the frame has; expected a new name. Pass another name.")
@@ -282,7 +282,7 @@ class CanonicalFrame(SavedFrame):
         NotFittedMapError
             If the frame is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
         rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
         check_width(width_of(rows), len(model.rotation), f"the frame's {name!r}")
@@ -318,7 +318,7 @@ class CanonicalFrame(SavedFrame):
         NotFittedMapError
             If the frame is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         for name in (source, target):
             check_choice(name, self.models_, "model")
         if source == target:
@@ -357,7 +357,14 @@ class CanonicalFrame(SavedFrame):
         check_positive(self.max_iter, "max_iter", integer=True)
         check_positive(self.tol, "tol", zero=True)
 
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Refuse a frame that is not fitted.
+
+        Raises
+        ------
+        NotFittedMapError
+            If :meth:`fit` was not called.
+        """
         if not hasattr(self, "models_"):
             raise NotFittedMapError("Got an unfitted CanonicalFrame; expected a fitted one. Call fit(models) first.")
 

@@ -136,7 +136,14 @@ class HeadsMap(LayeredMap):
         """Return the map itself: it has no parameters from which it could be fitted again."""
         return self
 
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Refuse a map that is not fitted.
+
+        Raises
+        ------
+        NotFittedMapError
+            If the map has no heads.
+        """
         if not hasattr(self, "source_layers_"):
             raise NotFittedMapError(
                 "Got a HeadsMap without heads; expected trained ones. Use congruence.train or HeadsMap.from_layers."

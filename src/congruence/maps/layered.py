@@ -84,7 +84,14 @@ class LayeredMap(TwoSidedMap):
         structure = {name: _layers.flatten(part, name)[0] for name, part in checked.items()}
         self.facts_ = {**facts, "method": method, "layers": structure}
 
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Refuse a map that is not fitted.
+
+        Raises
+        ------
+        NotFittedMapError
+            If :meth:`fit` was not called.
+        """
         if not hasattr(self, "source_layers_"):
             raise NotFittedMapError(
                 f"Got an unfitted {type(self).__name__}; expected a fitted one. Call fit(X, Y) first."
@@ -101,7 +108,7 @@ class LayeredMap(TwoSidedMap):
         CorruptFileError
             If the training record of a saved map is damaged.
         """
-        self._check_fitted()
+        self.check_fitted()
         if "history" not in self.facts_:
             raise AttributeError(f"{type(self).__name__} of method {self.method_!r} has no training record")
         try:
@@ -137,7 +144,7 @@ class LayeredMap(TwoSidedMap):
         NotFittedMapError
             If the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         return copy.deepcopy(self.source_layers_), copy.deepcopy(self.target_layers_)
 
     @overload
@@ -162,7 +169,7 @@ class LayeredMap(TwoSidedMap):
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
             If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         layers = self._decoder(self.decode_source_layers_, "source")
         joint = self._head(self._check_source(X), "source")
         return as_given(_layers.run(layers, joint, self.n_features_in_), X)
@@ -189,7 +196,7 @@ class LayeredMap(TwoSidedMap):
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
             If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         layers = self._decoder(self.decode_target_layers_, "target")
         joint = self._head(self._check_target(Y), "target")
         return as_given(_layers.run(layers, joint, self.d_target), Y)
@@ -207,7 +214,7 @@ class LayeredMap(TwoSidedMap):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays of all layers, named by their position, e.g. ``source.2.weight``."""
-        self._check_fitted()
+        self.check_fitted()
         out: dict[str, np.ndarray] = {}
         for name in PARTS:
             layers = getattr(self, f"{name}_layers_")

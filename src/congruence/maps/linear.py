@@ -197,12 +197,12 @@ class LinearMap(AffineMap):
     @property
     def matrix(self) -> np.ndarray:
         """The coefficients, shape (d_source, d_target), float64."""
-        self._check_fitted()
+        self.check_fitted()
         return self.coef_
 
     def state(self) -> dict[str, np.ndarray]:
         """Return coefficients and means as arrays."""
-        self._check_fitted()
+        self.check_fitted()
         return {"coef": self.coef_, "source_mean": self.source_mean_, "target_mean": self.target_mean_}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:

@@ -284,7 +284,7 @@ class MLPMap(Map):
         return refuse_overflow(mapped, A, "X")
 
     def _layers_of(self, side: str) -> list[Layer]:
-        self._check_fitted()
+        self.check_fitted()
         w = self.weights_
         center: Layer = {"kind": "center", "mean": w["source_mean"]}
         line: Layer = {"kind": "linear", "weight": w["matrix"], "bias": w["target_mean"]}
@@ -298,7 +298,7 @@ class MLPMap(Map):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all weights as arrays."""
-        self._check_fitted()
+        self.check_fitted()
         return {
             **self.weights_,
             "loss_curve": np.array(self.loss_curve_),

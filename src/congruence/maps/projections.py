@@ -194,7 +194,7 @@ class ProjectionMap(TwoSidedMap):
         NotFittedMapError
             If the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         source = self._layers(self.source_mean_, self.source_weights_)
         return source, self._layers(self.target_mean_, self.target_weights_)
 
@@ -209,7 +209,7 @@ class ProjectionMap(TwoSidedMap):
 
     def state(self) -> dict[str, np.ndarray]:
         """Return weights, means and singular values as arrays."""
-        self._check_fitted()
+        self.check_fitted()
         return {
             "source_weights": self.source_weights_,
             "target_weights": self.target_weights_,

@@ -119,7 +119,7 @@ class TwoSidedMap(Map):
         return refuse_overflow(out, rows, "X" if side == "source" else "Y")
 
     def _check_target(self, Y: RowsLike) -> Array:
-        self._check_fitted()
+        self.check_fitted()
         B = check_native(Y, "Y")
         owner = f"{type(self).__name__}.transform_target"
         check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
@@ -148,7 +148,7 @@ class TwoSidedMap(Map):
         -------
         Space
         """
-        self._check_fitted()
+        self.check_fitted()
         names = [
             space.model or name for space, name in ((self.source_space_, "source"), (self.target_space_, "target"))
         ]
@@ -187,7 +187,7 @@ class TwoSidedMap(Map):
         ParameterError
             If they fit both sides as far as is known, and ``side`` was not given.
         """
-        self._check_fitted()
+        self.check_fitted()
         spaces = {"source": self.source_space_, "target": self.target_space_}
         refused = {}
         for name, expected in spaces.items():

@@ -37,7 +37,7 @@ def nearest(
     metric: str = "inner",
     exact: bool = True,
     left_out: ArrayLike | None = None,
-    blocked: int | None = None,
+    block_rows: int | None = None,
 ) -> np.ndarray:
     """Find the nearest gallery rows of each row, by default among the other rows of X.
 
@@ -56,7 +56,7 @@ def nearest(
         rows' own precision, which takes about half the time; rows that are equal up to its rounding may then be in a different order.
     left_out : array_like of int, shape (m,), optional
         With a gallery: for each row of X, a gallery row that is excluded from its neighbors.
-    blocked : int, optional
+    block_rows : int, optional
         Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not change the exact result.
 
     Returns
@@ -100,7 +100,15 @@ def nearest(
             wider = np.result_type(A, B)
             A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
     return _search(
-        A, B, n_neighbors, metric, own, exact, blocked, ("X", "X" if gallery is None else "gallery"), search_device(X)
+        A,
+        B,
+        n_neighbors,
+        metric,
+        own,
+        exact,
+        block_rows,
+        ("X", "X" if gallery is None else "gallery"),
+        search_device(X),
     )[0]
 
 
@@ -160,7 +168,7 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
 
 
 def neighbor_table(
-    A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Device | None = None
+    A: np.ndarray, k: int, metric: str, block_rows: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find each row's k nearest other rows and their similarity; see :func:`nearest`.
 
@@ -170,7 +178,7 @@ def neighbor_table(
         Already validated.
     k : int
     metric : {"inner", "cosine", "euclidean"}
-    blocked : int, optional
+    block_rows : int, optional
         As for :func:`nearest`.
     name : str
         Name of the argument, for error messages.
@@ -189,7 +197,7 @@ def neighbor_table(
         If ``k`` is not between 1 and n − 1, or a row is all zeros and ``metric="cosine"``.
     """
     check_n_neighbors(k, len(A))
-    return _search(A, A, k, metric, np.arange(len(A)), True, blocked, (name, name), place)
+    return _search(A, A, k, metric, np.arange(len(A)), True, block_rows, (name, name), place)
 
 
 def _search(
@@ -199,14 +207,14 @@ def _search(
     metric: str,
     left_out: np.ndarray | None,
     exact: bool,
-    blocked: int | None,
+    block_rows: int | None,
     names: tuple[str, str],
     place: Device | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find each query's k nearest gallery rows and, with ``exact``, their similarity; see :func:`nearest`."""
     m, n = len(Q), len(G)
-    if blocked is not None:
-        check_positive(blocked, "blocked", integer=True)
+    if block_rows is not None:
+        check_positive(block_rows, "block_rows", integer=True)
     if Q is G:
         Q = G = rescale(G)
     elif metric == "euclidean":
@@ -223,7 +231,7 @@ def _search(
     index = np.empty((m, k), dtype=np.intp)
     value = np.empty((m, k) if exact else (0, k))
     size = n * G.dtype.itemsize + 64 * k
-    parts = blocks(m, size) if blocked is None else blocks(m, 1, budget=int(blocked), minimum=1)
+    parts = blocks(m, size) if block_rows is None else blocks(m, 1, budget=int(block_rows), minimum=1)
     device_gallery, shift = send(gallery_rows), None if shift is None else send(shift)
     device_queries = device_gallery if query_rows is gallery_rows else send(query_rows)
     del query_rows, gallery_rows  # the copies in host memory, if the search runs on a device

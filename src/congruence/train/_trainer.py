@@ -95,7 +95,7 @@ class Trainer(LayeredMap, Method):
         NotFittedMapError
             If the map is not fitted.
         """
-        self._check_fitted()
+        self.check_fitted()
         facts = {name: value for name, value in self.facts_.items() if name not in ("method", "layers")}
         heads = HeadsMap.from_layers(
             self.source_layers_,
