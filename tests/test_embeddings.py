@@ -108,7 +108,7 @@ def test_space_facts_are_filled_in_and_checked():
     e = Embeddings(normalize_rows(GOOD), space=Space("m", modality="image"))
     assert (e.space.dim, e.space.normalized, e.space.modality) == (4, True, "image")
     assert Embeddings(GOOD).space.normalized is False
-    with pytest.raises(SpaceMismatchError, match="4-d vectors for a space said to be 5-d"):
+    with pytest.raises(SpaceMismatchError, match="4-d vectors for a space with dim=5"):
         Embeddings(GOOD, space=Space(dim=5))
     with pytest.raises(ParameterError, match="'image', 'text'"):
         Space(modality="picture")

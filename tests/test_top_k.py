@@ -40,7 +40,7 @@ def test_equal_entries_come_lowest_column_first(seed, m, n, levels, dtype, share
 def test_many_ties_are_handled_in_portions(monkeypatch):
     S = case(0, 50, 600, 2, np.float32)
     whole = top_k(S, 5)
-    monkeypatch.setattr(module, "_PROPOSALS", 1000)
+    monkeypatch.setattr(module, "_MAX_CANDIDATES", 1000)
     assert len(list(module.candidate_slices(np.full(50, 600)))) == 50
     np.testing.assert_array_equal(top_k(S, 5), whole)
 

@@ -114,7 +114,7 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
     if data.dim and expected.dim and data.dim != expected.dim:
         if data.dim == other.dim:
             raise DirectionError(
-                f"Got {data.dim}-d vectors, the width this map leads to; expected {expected.dim}-d. "
+                f"Got {data.dim}-d vectors, the width of this map's output; expected {expected.dim}-d. "
                 "Use the inverse map."
             )
         raise SpaceMismatchError(

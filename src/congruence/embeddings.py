@@ -99,8 +99,8 @@ class Embeddings:
 
     def __post_init__(self) -> None:
         raw_ids = index_ids(self.vectors) if self.ids is None else self.ids
-        given = raw_ids is not None
-        ids = as_ids(raw_ids) if given else None
+        has_ids = raw_ids is not None
+        ids = as_ids(raw_ids) if has_ids else None
         X = as_matrix(self.vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False)
         if ids is None:
             ids = np.arange(len(X))
@@ -109,13 +109,13 @@ class Embeddings:
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(
-                f"Got {X.shape[1]}-d vectors for a space said to be {space.dim}-d ({space}); "
+                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}); "
                 f"expected the same width. Pass space=Space(…, dim={X.shape[1]}), or leave out dim."
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         object.__setattr__(self, "vectors", X)
         object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "has_ids", given)
+        object.__setattr__(self, "has_ids", has_ids)
         object.__setattr__(self, "space", replace(space, dim=X.shape[1], normalized=normalized))
 
     # ------------------------------------------------------------------ as an array
@@ -244,7 +244,7 @@ class Embeddings:
             missing = names[array < 0]
             if len(missing):
                 raise IdError(
-                    f"Got {len(missing)} ids that are not here ({name_rows(np.arange(len(missing)), missing)}); "
+                    f"Got {len(missing)} ids that are not present ({name_rows(np.arange(len(missing)), missing)}); "
                     "expected ids of these embeddings. Pass some of .ids."
                 )
         else:
@@ -285,7 +285,7 @@ class Embeddings:
 class Pairs:
     """Two embeddings of the same items, row by row.
 
-    Build it with :meth:`join`, which pairs by id. The constructor does not look at the ids: it pairs row *i* with row *i*.
+    Build it with :meth:`join`, which pairs by id. The constructor ignores the ids and pairs row *i* with row *i*.
 
     Parameters
     ----------
@@ -350,24 +350,24 @@ class Pairs:
             return cls(source, target)
         if same_ids(source.ids, target.ids):
             return cls(source, target)
-        found = id_rows(target.ids, source.ids)
-        rows_s = np.flatnonzero(found >= 0)
-        rows_t = found[rows_s]
+        partners = id_rows(target.ids, source.ids)
+        rows_s = np.flatnonzero(partners >= 0)
+        rows_t = partners[rows_s]
         if not len(rows_s):
             raise IdError(
                 f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
                 f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
-                "on both sides. Pass ids=… that name the same items alike on both sides."
+                "on both sides. Pass ids=… that give an item the same id on both sides."
             )
-        alone = np.ones(len(target), bool)
-        alone[rows_t] = False
-        only_source, only_target = source.ids[found < 0], target.ids[alone]
+        unpaired = np.ones(len(target), bool)
+        unpaired[rows_t] = False
+        only_source, only_target = source.ids[partners < 0], target.ids[unpaired]
         if missing == "error" and (len(only_source) or len(only_target)):
-            lone = only_source if len(only_source) else only_target
+            unmatched = only_source if len(only_source) else only_target
             side = "source" if len(only_source) else "target"
             raise IdError(
                 f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target "
-                f"(in the {side}: {name_rows(np.arange(len(lone)), lone)}); expected the same ids on both sides. "
+                f"(in the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on both sides. "
                 'Pass missing="drop" to leave them out.'
             )
         return cls(

@@ -154,10 +154,10 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
 
 def _identity(folder: Path) -> tuple[int, ...] | None:
     try:
-        facts = folder.stat()
+        status = folder.stat()
     except OSError:
         return None
-    return facts.st_dev, facts.st_ino, facts.st_mtime_ns  # inode numbers of removed folders are reused
+    return status.st_dev, status.st_ino, status.st_mtime_ns  # inode numbers of removed folders are reused
 
 
 def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -208,7 +208,7 @@ def _read_config(folder: Path) -> dict[str, object]:
         ) from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that is not of a congruence map; expected format {FORMAT!r}. Check the path."
+            f"Got a {CONFIG} in {folder} that does not describe a congruence map; expected format {FORMAT!r}. Check the path."
         )
     version = config.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
@@ -225,7 +225,7 @@ def _read_config(folder: Path) -> dict[str, object]:
     else:
         good = config.pop("numbers_sha256", None) == numbers_digest(config)
     if not good:
-        names = "" if version == 1 else ", the names of models and revisions apart"
+        names = "" if version == 1 else ", except for the names of models and revisions"
         raise CorruptFileError(
             f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with{names}. "
             "Change the map through the library and save it again."

@@ -67,9 +67,9 @@ class Split:
         Raises
         ------
         ParameterError
-            If ``holdout`` is negative, or is 1 or more and not a whole number.
+            If ``holdout`` is negative, or is 1 or more and not a whole number; or ``random_state`` is not a valid seed.
         TooFewAnchorsError
-            If fewer than two items, or groups, would be left to fit on.
+            If there are fewer than two items, or fewer than two items or groups would be left to fit on.
         ShapeError
             If ``groups`` does not have one label per item.
         """
@@ -255,15 +255,15 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
     many = sizes[sizes > 1]
     if not len(many):
         return None
-    found = {"rows": int(many.sum()), "groups": len(many)}
+    counts = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
-        f"Got {found['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each "
-        f"item once. A split keeps {found['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. "
+        f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each "
+        f"item once. A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. "
         "Pass groups=None to split row by row.",
         DuplicateWarning,
         stacklevel=stacklevel + 1,
     )
-    return found
+    return counts
 
 
 def unpaired_pools(

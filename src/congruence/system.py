@@ -116,19 +116,19 @@ def system_info(*, devices: bool = True) -> SystemInfo:
     >>> facts.version == congruence.__version__
     True
     """
-    needed = _requirements()
+    requirements = _requirements()
     outdated = {}
-    for requirement in needed:
-        found = _version(requirement.name)
-        if found is not None and not requirement.specifier.contains(found, prereleases=True):
-            outdated[requirement.name] = f"{requirement.name} {found} (expected {requirement.specifier})"
+    for requirement in requirements:
+        installed = _version(requirement.name)
+        if installed is not None and not requirement.specifier.contains(installed, prereleases=True):
+            outdated[requirement.name] = f"{requirement.name} {installed} (expected {requirement.specifier})"
     return SystemInfo(
         version=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()}",
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        packages={one.name: _version(one.name) for one in needed if _applies(one, "")},
+        packages={needed.name: _version(needed.name) for needed in requirements if _applies(needed, "")},
         outdated=outdated,
-        extras=_extras(needed),
+        extras=_extras(requirements),
         threads=_threads(),
         memory=free_memory(),
         devices=_devices() if devices else [],
@@ -137,7 +137,7 @@ def system_info(*, devices: bool = True) -> SystemInfo:
 
 
 def _requirements() -> list[Requirement]:
-    """Return what the installed distribution requires, extras included; an empty list if the sources run without being installed."""
+    """Return the requirements of the installed distribution, including extras; an empty list if the source tree is used without installing it."""
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement  # matplotlib requires it
@@ -152,22 +152,22 @@ def _applies(requirement: Requirement, extra: str) -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
-def _extras(needed: list[Requirement]) -> dict[str, list[str]]:
+def _extras(requirements: list[Requirement]) -> dict[str, list[str]]:
     """Return the missing requirements of each extra on this platform."""
-    names = {name for one in needed for name in re.findall(r"extra == \"([^\"]+)\"", str(one.marker or ""))}
+    names = {name for needed in requirements for name in re.findall(r"extra == \"([^\"]+)\"", str(needed.marker or ""))}
     return {
         extra: sorted(
-            f"{one.name}{one.specifier}"
-            for one in needed
-            if not _applies(one, "") and _applies(one, extra) and _lacks(one)
+            f"{needed.name}{needed.specifier}"
+            for needed in requirements
+            if not _applies(needed, "") and _applies(needed, extra) and _is_missing(needed)
         )
         for extra in sorted(names - _DEVELOPMENT)
     }
 
 
-def _lacks(requirement: Requirement) -> bool:
-    found = _version(requirement.name)
-    return found is None or not requirement.specifier.contains(found, prereleases=True)
+def _is_missing(requirement: Requirement) -> bool:
+    installed = _version(requirement.name)
+    return installed is None or not requirement.specifier.contains(installed, prereleases=True)
 
 
 def _version(name: str) -> str | None:
@@ -186,11 +186,11 @@ def _threads() -> dict[str, int | str]:
     from threadpoolctl import threadpool_info  # scikit-learn requires it
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found: dict[str, int | str] = {"cpus": usable}
+    threads: dict[str, int | str] = {"cpus": usable}
     for pool in threadpool_info():
         label = " ".join(str(pool[key]) for key in ("internal_api", "version", "architecture") if pool.get(key))
-        found[label] = int(pool["num_threads"])
-    return found
+        threads[label] = int(pool["num_threads"])
+    return threads
 
 
 def _devices() -> list[str]:
@@ -200,15 +200,14 @@ def _devices() -> list[str]:
     try:
         import torch
 
-        found = ["cpu"]
+        devices = ["cpu"]
         for number in range(torch.cuda.device_count()):
             facts = torch.cuda.get_device_properties(number)
-            found.append(f"cuda:{number} {facts.name}, {say_size(facts.total_memory)}, CUDA {torch.version.cuda}")
+            devices.append(f"cuda:{number} {facts.name}, {say_size(facts.total_memory)}, CUDA {torch.version.cuda}")
         if torch.backends.mps.is_available():
-            found.append("mps")
-        return found
-    except (
-        Exception
-    ) as error:  # a broken installation of torch fails in many ways, and the rest of the report is still useful
-        print(f"note: torch did not say its devices: {error!r}", file=sys.stderr)
+            devices.append("mps")
+        return devices
+    # A broken installation of torch fails in many ways, and the rest of the report is still useful.
+    except Exception as error:
+        print(f"note: torch could not list its devices: {error!r}", file=sys.stderr)
         return [f"torch fails: {type(error).__name__}"]

@@ -95,7 +95,7 @@ def test_devices_are_named_and_a_broken_torch_is_a_line_of_the_report(monkeypatc
     assert system._devices() == ["cpu", "cuda:0 NVIDIA H200, 140.0 GiB, CUDA 12.8"]
     monkeypatch.setitem(sys.modules, "torch", object())
     assert system._devices() == ["torch fails: AttributeError"]
-    assert "torch did not say its devices" in capsys.readouterr().err
+    assert "torch could not list its devices" in capsys.readouterr().err
 
 
 def test_version(here):

@@ -280,7 +280,7 @@ def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files
         fill(database)
         small_files(200)
         try:
-            with pytest.raises(StorageError, match="Got a refusal from the disk while writing"):
+            with pytest.raises(StorageError, match="Got an error from the disk while writing"):
                 database.build_index()
         finally:
             small_files(-1)

@@ -74,7 +74,7 @@ def test_a_disk_that_takes_no_more_is_one_error_and_the_run_is_resumed(tmp_path,
 
         migration.database.write = full
         try:
-            with pytest.raises(StorageError, match=r"Got a refusal from the disk .*; expected"):
+            with pytest.raises(StorageError, match=r"Got an error from the disk .*; expected"):
                 migration.run()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -230,7 +230,7 @@ def test_a_cache_survives_what_it_finds(tmp_path):
     assert damaged.get(digests[:1]) == {}
     with sqlite3.connect(cache.path) as base:
         base.execute("DROP TABLE vectors")
-    with pytest.raises(StorageError, match="refusal from the cache"):
+    with pytest.raises(StorageError, match="error from the cache"):
         cache.get(digests)
     cache.path.write_bytes(b"no database" * 100)
     with pytest.raises(CorruptFileError, match="damaged cache"):
@@ -374,7 +374,7 @@ def test_tables_of_texts_and_of_paths(pictures, tmp_path, kind):
     assert open_items(path, modality="text").ids[3] == "3"
     other = open_items(path, modality="text", column="key")
     assert other.fetch(2) == "k2"
-    with pytest.raises(ParameterError, match="2 of which may be meant"):
+    with pytest.raises(ParameterError, match="2 of which have a default name"):
         open_items(path)
     with pytest.raises(ParameterError, match="'text' is not there|column='text'.*key, image, caption"):
         open_items(path, column="text")

@@ -141,6 +141,18 @@ def test_files_are_cut_between_row_groups_and_folders_mirrored(parts, tmp_path):
     assert got.schema.field("new").type == pa.list_(pa.float16(), OUT)
 
 
+def test_opening_a_lance_data_set_again_reads_its_latest_version(parts, tmp_path):
+    import lance
+
+    lance.write_dataset(table(0, 10), tmp_path / "in.lance")
+    planned = open_dataset(str(tmp_path / "in.lance"))
+    lance.write_dataset(table(10, 15), tmp_path / "in.lance", mode="append")
+    latest = open_dataset(str(tmp_path / "in.lance"))
+    assert (planned.rows, latest.rows) == (10, 15)
+    assert planned.version != latest.version
+    assert sum(len(block) for _, block in planned.open(planned.fragments[0]).scan()) == 10
+
+
 def test_lance_in_and_out(parts, tmp_path):
     import lance
 

@@ -98,7 +98,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert done.code == 2, done.err
-    assert done.err.startswith("error: Got a refusal from the disk while writing out.index (")
+    assert done.err.startswith("error: Got an error from the disk while writing out.index (")
     assert done.err.endswith("Nothing was left behind.\n")
     assert done.err.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

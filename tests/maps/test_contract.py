@@ -168,7 +168,7 @@ def test_a_full_disk_keeps_the_map_that_was_there(problem, tmp_path):
     fitted = MAPS["orthogonal"]().fit(problem.X, problem.Y)  # every map is written by the same function
     path = fitted.save(tmp_path / "map")
     run = run_fresh(FULL_DISK, path)
-    assert "refused: Got a refusal from the disk" in run.stdout, run.stderr[-2000:]
+    assert "refused: Got an error from the disk" in run.stdout, run.stderr[-2000:]
     assert [p.name for p in tmp_path.iterdir()] == ["map"]
     assert np.array_equal(congruence.load(path).transform(problem.X), fitted.transform(problem.X))
 

@@ -282,7 +282,7 @@ except StorageError as error:
 @pytest.mark.parametrize("directory", [False, True])
 def test_a_real_refusal_by_the_system(directory, tmp_path):
     out = run_fresh(FULL, tmp_path / "a", str(directory))
-    assert out.stdout.startswith("refused: Got a refusal"), out.stderr[-1000:]
+    assert out.stdout.startswith("refused: Got an error"), out.stderr[-1000:]
     assert str(tmp_path / "a") in out.stdout
     assert names(tmp_path) == []
 

@@ -173,7 +173,7 @@ def test_folders_and_files_in_each_others_place(tmp_path):
 def test_a_bad_description_of_the_space(text, tmp_path):
     write(tmp_path / "a.npy")
     (tmp_path / "a.npy.space.json").write_text(text)
-    with pytest.raises(CongruenceError, match=r"a\.npy\.space\.json|said to be 9-d"):
+    with pytest.raises(CongruenceError, match=r"a\.npy\.space\.json|a space with dim=9"):
         read_embeddings(tmp_path / "a.npy")
     (tmp_path / "a.npy.space.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(CorruptFileError):

@@ -135,7 +135,7 @@ except StorageError as error:
 def test_a_full_disk_leaves_nothing_behind(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     run = run_fresh(FULL_DISK, path)
-    assert f"refused: Got a refusal from the disk while writing {path} (" in run.stdout, run.stderr[-2000:]
+    assert f"refused: Got an error from the disk while writing {path} (" in run.stdout, run.stderr[-2000:]
     assert list(tmp_path.iterdir()) == []
 
 

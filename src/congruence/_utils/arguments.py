@@ -1,4 +1,4 @@
-"""Hide secrets in this process's command line from other users of the machine."""
+"""Hide secrets on this process's command line from other users of the machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["hide_arguments"]
 
 
 def hide_arguments(secrets: Iterable[str]) -> bool:
-    """Overwrite secrets in the memory from which the system's list of processes is read.
+    """Overwrite secrets in the process's memory that ``ps`` and ``/proc`` show as its command line.
 
-    Linux lets a process do that; elsewhere nothing is done. The process was visible with them until then.
+    Only Linux allows this; on other systems nothing is done. The secrets were visible from the start of the process until this call.
 
     Parameters
     ----------
@@ -22,23 +22,23 @@ def hide_arguments(secrets: Iterable[str]) -> bool:
     Returns
     -------
     bool
-        Whether none of them is visible now.
+        Whether none of the secrets is visible now.
     """
-    wanted = [one.encode() for one in secrets if one]
-    if not wanted:
+    encoded = [secret.encode() for secret in secrets if secret]
+    if not encoded:
         return True
     if not sys.platform.startswith("linux"):
         return False
     try:
-        # Fields 48 and 49 of proc(5): where the arguments lie. The second field may hold spaces and brackets of its own.
+        # Fields 48 and 49 in proc(5) are the addresses of the arguments. The second field may contain spaces and parentheses.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])
         shown = Path("/proc/self/cmdline").read_bytes()
     except (OSError, ValueError, IndexError):
         return False
     if start == 0 or end - start != len(shown) or ctypes.string_at(start, len(shown)) != shown:
-        return False  # another memory than the one that is shown: not to be written to
-    for secret in sorted(wanted, key=len, reverse=True):
+        return False  # the memory is not what the system shows, so it must not be overwritten
+    for secret in sorted(encoded, key=len, reverse=True):
         at = shown.find(secret)
         while at >= 0:
             ctypes.memset(start + at, ord("*"), len(secret))

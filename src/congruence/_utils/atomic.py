@@ -19,7 +19,7 @@ from congruence._utils.refusals import describe_refusal
 from congruence._utils.rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
-_REFUSED = {
+_WRITE_ERRORS = {
     errno.ENOSPC,
     errno.EFBIG,
     errno.EDQUOT,
@@ -32,12 +32,12 @@ _REFUSED = {
 }
 
 #: Longest file name in bytes on common file systems.
-_MOST_NAME = 255
+_MAX_NAME_BYTES = 255
 
 #: If a caller sets a list, :func:`atomic_path` appends each path that it published, so that a command that fails later can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
 
-#: Returns why a folder must not be replaced, as the end of "which …"; None if the folder is of the kind being written.
+#: Returns why a folder must not be replaced, as the end of a clause "which …"; None if the folder is of the kind being written.
 Foreign: TypeAlias = Callable[[Path], str | None]
 
 
@@ -83,8 +83,8 @@ def atomic_path(
     if directory and foreign is not None:
         recover(path, foreign)
     check_output(path, force=force, directory=directory, foreign=foreign)
-    for left in find_left_over(path):
-        _remove(left)
+    for left_over in find_left_over(path):
+        _remove(left_over)
     temporary = temporary_path(path)
     try:
         if directory:
@@ -96,21 +96,21 @@ def atomic_path(
         _publish(temporary, path, force, directory, foreign)
     except BaseException as error:
         _remove(temporary)
-        if isinstance(error, OSError) and not isinstance(error, CongruenceError) and _is_about(error, temporary, path):
-            said = f"{describe_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
-            raise StorageError(said) from error
+        if isinstance(error, OSError) and not isinstance(error, CongruenceError) and _concerns(error, temporary, path):
+            message = f"{describe_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
+            raise StorageError(message) from error
         raise
     _sync_names(path)
     if (record := published.get()) is not None:
         record.append(path)
 
 
-def _is_about(error: OSError, *places: Path) -> bool:
-    """Return whether an error comes from writing to these places; the block may also read other files, whose errors are passed on."""
+def _concerns(error: OSError, *paths: Path) -> bool:
+    """Return whether an error comes from writing to these paths; the block may also read other files, whose errors are passed on."""
     if error.filename is None:  # an error on an open file has no name
-        return error.errno in _REFUSED
-    named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
-    return named is not None and any(named == place or place in named.parents for place in places)
+        return error.errno in _WRITE_ERRORS
+    file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
+    return file is not None and any(file == path or path in file.parents for path in paths)
 
 
 def check_output(
@@ -136,8 +136,8 @@ def check_output(
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             longest = (
-                f"at most {_MOST_NAME}"
-                if len(os.fsencode(path.name)) > _MOST_NAME
+                f"at most {_MAX_NAME_BYTES}"
+                if len(os.fsencode(path.name)) > _MAX_NAME_BYTES
                 else "a path that the system accepts"
             )
             raise FileError(
@@ -151,9 +151,9 @@ def check_output(
             f"Got a folder at {path}; expected the path of a file. Pass a path that is not a folder."
         )
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
-        found = "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "device, pipe or socket"
+        kind = "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "device, pipe or socket"
         raise OutputExistsError(
-            f"Got a {found} at {path}; expected a free path{'' if directory else ' or a file'}. Pass another path."
+            f"Got a {kind} at {path}; expected a free path{'' if directory else ' or a file'}. Pass another path."
         )
     why = None
     if directory and any(path.iterdir()):
@@ -173,10 +173,10 @@ def _check_parent(path: Path) -> None:
     """Raise an error if the parent folder is missing or, as far as can be known before writing, not writable."""
     parent = path.parent
     try:
-        there = parent.is_dir()
+        exists = parent.is_dir()
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the system for the folder {parent}")) from error
-    if not there:
+    if not exists:
         raise FileError(
             f"Got no folder {parent}; expected it to exist. Create it, or pass a path in a folder that exists."
         )
@@ -207,7 +207,7 @@ def why_foreign(
     Returns
     -------
     str or None
-        Reason, as the end of "which …"; None if this library wrote the folder.
+        Reason, as the end of a clause "which …"; None if this library wrote the folder.
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
@@ -235,7 +235,7 @@ def has_marker(file: Path, marks: str | Callable[[dict[str, object]], bool]) -> 
 def backup_of(path: Path) -> Path:
     """Return where the old folder is kept while it is replaced, on a system that cannot exchange two names."""
     name = f".{path.name}.old"
-    if len(os.fsencode(name)) > _MOST_NAME:
+    if len(os.fsencode(name)) > _MAX_NAME_BYTES:
         name = f".{path.name[:50]}.{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.old"
     return path.parent / name
 

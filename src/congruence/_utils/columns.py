@@ -31,23 +31,23 @@ def to_rows(X: object, name: str) -> np.ndarray:
         NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors; a pandas, polars or
         Arrow column of lists, or a table of numeric columns (or of one column of lists).
     name : str
-        What the caller calls it, for messages.
+        Name of the argument in messages.
 
     Returns
     -------
     ndarray
-        The caller's own memory where that is possible. bfloat16 tensors become float32.
+        Shares the caller's memory where possible. bfloat16 tensors become float32.
 
     Raises
     ------
     ShapeError
-        Rows of different widths, or an empty list.
+        If rows have different widths, or a list is empty.
     DtypeError
-        Sparse or masked data, and columns or objects that are not vectors.
+        If the data are sparse or masked, or columns or objects are not vectors.
     NotFiniteError
-        Missing vectors in a column.
+        If a list or column contains missing vectors.
     InputError
-        A path, a mapping or an iterator.
+        If ``X`` is a path, a mapping or an iterator.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -84,12 +84,12 @@ def to_rows(X: object, name: str) -> np.ndarray:
 
 
 def refuse_sparse(X: object, name: str) -> None:
-    """Refuse a sparse matrix or tensor.
+    """Raise an error for a sparse matrix or tensor.
 
     Raises
     ------
     DtypeError
-        If arrays are not real numbers.
+        If ``X`` is sparse.
     """
     if is_tensor(X):
         remedy = "" if str(getattr(X, "layout", "torch.strided")) == "torch.strided" else "to_dense"
@@ -102,7 +102,7 @@ def refuse_sparse(X: object, name: str) -> None:
 
 
 def _array(A: np.ndarray, name: str) -> np.ndarray:
-    # What lies under a mask is by convention garbage; np.asarray would return it as data.
+    # Values under a mask are by convention invalid; np.asarray would return them as data.
     if np.ma.is_masked(A):
         mask = np.atleast_1d(np.ma.getmaskarray(A))
         rows = mask.reshape(len(mask), -1).any(axis=1)
@@ -112,7 +112,7 @@ def _array(A: np.ndarray, name: str) -> np.ndarray:
         )
     A = np.asarray(A)
     if A.dtype == object and A.ndim == 1 and len(A) and all(_is_vector(row) for row in A):
-        return _stack(A.tolist(), name)  # what df["embedding"].to_numpy() is
+        return _stack(A.tolist(), name)  # as returned by df["embedding"].to_numpy()
     return A
 
 
@@ -138,7 +138,7 @@ def _stack(rows: list[Any], name: str) -> np.ndarray:
         widths = [np.shape(row)[0] if _is_vector(row) and np.ndim(row) == 1 else -1 for row in rows]
         if -1 in widths or len(set(widths)) == 1:
             raise ShapeError(
-                f"Got {name} whose rows differ in their nesting; expected one flat vector a row. Check its elements."
+                f"Got {name} whose rows are nested to different depths; expected one flat vector per row. Check its elements."
             ) from error
         raise _ragged(np.array(widths), name) from error
 
@@ -172,10 +172,8 @@ def _frame(pandas: ModuleType, frame: DataFrame, name: str) -> np.ndarray:
         kinds = [getattr(dtype, "numpy_dtype", None) for dtype in frame.dtypes]
         if all(kind is None for kind in kinds):
             return np.asarray(frame)
-        # pandas' nullable types: a missing value becomes NaN, which is refused later on.
-        dtype = np.result_type(
-            *(given if kind is None else kind for kind, given in zip(kinds, frame.dtypes, strict=True))
-        )
+        # pandas' nullable types: a missing value becomes NaN, which is rejected later.
+        dtype = np.result_type(*(own if kind is None else kind for kind, own in zip(kinds, frame.dtypes, strict=True)))
         dtype = dtype if dtype.kind == "f" else np.dtype(np.float64)
         return frame.to_numpy(dtype=dtype, na_value=np.nan)
     if frame.shape[1] == 1 and len(frame) and _holds_vectors(frame.iloc[:, 0]):
@@ -195,7 +193,7 @@ def _refuse_columns(other: Sequence[object], vectors: Sequence[object], name: st
     pick = f"{name}[{vectors[0]!r}]" if vectors else f"{name}[[…]]"
     what = "the column of vectors" if vectors else "the numeric columns"
     return DtypeError(
-        f"Got a table for {name} with columns that are no numbers ({listed}); expected numeric columns, or one column of "
+        f"Got a table for {name} with non-numeric columns ({listed}); expected numeric columns, or one column of "
         f"vectors. Pass {what}: {pick}."
     )
 
@@ -214,7 +212,7 @@ def _series(pandas: ModuleType, series: Series, name: str) -> np.ndarray:
 
 
 def _from_stream(X: ArrowStream) -> pa.Table | pa.ChunkedArray:
-    """Import an object of any library that speaks Arrow's C stream: a table, or else a column."""
+    """Import a table or a column of any library that supports Arrow's C stream interface."""
     import pyarrow as pa
 
     column = pa.chunked_array(X)
@@ -232,13 +230,13 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
-    """Return an Arrow column of lists (or a 1-D one) as an array; values are not copied where they lie in one piece."""
+    """Return an Arrow column of lists (or a 1-D one) as an array, without a copy if the values are contiguous."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # no chunk at all, or more than one array can hold
+        if isinstance(column, pa.ChunkedArray):  # no chunks, or more values than one array can hold
             column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if isinstance(column, pa.ExtensionArray):  # for example arrow.fixed_shape_tensor
         column = column.storage
@@ -281,17 +279,22 @@ def _arrow_table(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
-    """Return the index of a pandas object as ids, or None where it says no more than the order of rows.
+    """Return the index of a pandas object as ids, or None if it is the default index or ``X`` is not a pandas object.
 
     Parameters
     ----------
     X : object
     default : bool, default=False
-        Return the numbers 0, 1, 2, … of a default index too, for a partner that has other labels.
+        Also return the numbers 0, 1, 2, … of a default index, because the other side has an index of its own.
 
     Returns
     -------
     ndarray or None
+
+    Raises
+    ------
+    IdError
+        If the index has several levels, or missing or repeated labels.
     """
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):
@@ -306,7 +309,7 @@ def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
         rows = np.flatnonzero(index.isna())
         raise IdError(
             f"Got an index with {len(rows)} missing labels (rows {', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); "
-            f"expected an id a row. {remedy}, or drop these rows."
+            f"expected one id per row. {remedy}, or drop these rows."
         )
     if not index.is_unique:
         repeated = index[index.duplicated()].unique()

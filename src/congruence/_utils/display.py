@@ -10,74 +10,75 @@ from html import escape
 #: Longest line of a text display.
 WIDTH = 110
 
-#: What moves a cursor, colors, ends a line, turns the direction of writing, or cannot be written as UTF-8 or in XML.
+#: Control characters: those that move the cursor, set colors, end a line or change the writing direction, and those that UTF-8 or XML cannot contain.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
-#: What Markdown, or the HTML in it, takes for more than itself; and where GitHub makes links of plain text.
+#: Characters with a meaning in Markdown or in HTML, and those from which GitHub makes links (``://`` and ``www.``).
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|~&!$@]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Return a text with its control characters written out, as ``\x1b`` and ``\u202e``.
+    r"""Return a text with its control characters escaped, as ``\x1b`` or ``\u202e``.
 
-    Names and ids come from other people's files: printed as they are, they could recolor a terminal, hide a line or set its title.
+    Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or hide a line.
 
     Parameters
     ----------
     text : str
     keep : str
-        Characters that stay, for example ``"\n"``.
+        Characters that are not escaped, for example ``"\n"``.
 
     Returns
     -------
     str
     """
 
-    def written(found: re.Match[str]) -> str:
-        return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode("ascii")
+    def escaped(match: re.Match[str]) -> str:
+        return match[0] if match[0] in keep else match[0].encode("unicode_escape").decode("ascii")
 
-    return _CONTROL.sub(written, text)
+    return _CONTROL.sub(escaped, text)
 
 
 def short(text: str, most: int = 100) -> str:
-    """Return a text for a message, cut where it is longer than ``most`` characters."""
+    """Return a text for a message, cut to at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def visible_json(text: str) -> str:
-    """Return the text of a JSON document with what :func:`visible` writes out as JSON's own escapes; it says the same data."""
-    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    """Return a JSON document with its control characters, except line breaks, as JSON escapes; the data are the same."""
+    return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def as_markdown(text: str) -> str:
-    r"""Return a text that Markdown shows as it is: ``\*`` and ``\<`` for what would mark up, link or open a tag.
+    r"""Return a text escaped for Markdown, as ``\*`` or ``\<``, so that it is shown literally.
 
     Parameters
     ----------
     text : str
-        Of one line, not at its beginning.
+        Text within a line. The characters that have a meaning only at the beginning of a line are not escaped.
 
     Returns
     -------
     str
     """
-    return _MARKDOWN.sub(lambda found: f"\\{found[0]}", visible(text))
+    return _MARKDOWN.sub(lambda match: f"\\{match[0]}", visible(text))
 
 
 def is_formula(text: str) -> bool:
-    """Say whether a spreadsheet would run a cell of a CSV file instead of showing it."""
+    """Return whether a spreadsheet would evaluate a cell of a CSV file as a formula."""
     return text[:1] in ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
-    """Write a title and facts below each other, names aligned.
+    """Return a title and facts as text, one fact per line, with the values aligned.
 
     Parameters
     ----------
     title : str
     facts : mapping of str to str
+        Values by name.
     most : int, default=1
-        Lines a fact may take; what is longer ends in an ellipsis.
+        Maximum lines per fact; a longer value is cut and ends in an ellipsis.
 
     Returns
     -------
@@ -92,12 +93,13 @@ def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
 
 
 def as_html(title: str, facts: Mapping[str, str]) -> str:
-    """Write the same as an HTML table whose colors are the notebook's own; every text is escaped.
+    """Return a title and facts as an HTML table in the notebook's own colors; all text is escaped.
 
     Parameters
     ----------
     title : str
     facts : mapping of str to str
+        Values by name.
 
     Returns
     -------

@@ -61,7 +61,7 @@ def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     if n is not None and len(array) != n:
         raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row. Pass as many ids as rows.")
     if _repeats(array):
-        repeated = [one for one, count in Counter(array.tolist()).items() if count > 1]
+        repeated = [value for value, count in Counter(array.tolist()).items() if count > 1]
         raise IdError(
             f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
             "expected each id once. Remove the duplicates, or give each row its own id."
@@ -128,10 +128,10 @@ def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         return np.full(len(wanted), -1)
     if ids.dtype != object and ids.dtype == wanted.dtype:
         order = np.argsort(ids, kind="stable")
-        found = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-        return np.where(ids[found] == wanted, found, -1)
-    found = _compute().index_in(_arrow(wanted), value_set=_arrow(ids))
-    return found.fill_null(-1).to_numpy().astype(np.int64)
+        rows = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+        return np.where(ids[rows] == wanted, rows, -1)
+    rows = _compute().index_in(_arrow(wanted), value_set=_arrow(ids))
+    return rows.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def is_in(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -219,10 +219,15 @@ def _is_missing(value: object) -> bool:
     if isinstance(value, (str, bytes)):
         return not value
     # NaN and NaT differ from themselves; comparing pandas' NA or NumPy's masked constant does not return a bool.
-    return value is None or type(value).__name__ in ("NAType", "MaskedConstant") or value is np.ma.masked or _odd(value)
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "MaskedConstant")
+        or value is np.ma.masked
+        or _differs_from_itself(value)
+    )
 
 
-def _odd(value: object) -> bool:
+def _differs_from_itself(value: object) -> bool:
     different = value != value
     return isinstance(different, (bool, np.bool_)) and bool(different)
 

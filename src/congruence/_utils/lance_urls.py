@@ -28,14 +28,14 @@ def lance_location(uri: str) -> tuple[str, dict[str, str] | None]:
     options : dict or None
     """
     parts = urlsplit(uri)
-    asked = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     options: dict[str, str] = {}
-    endpoint = asked.get("endpoint_override") or aws_endpoint()
+    endpoint = query.get("endpoint_override") or aws_endpoint()
     if parts.scheme == "s3" and endpoint:
-        plain = asked.get("scheme", "") == "http" or endpoint.startswith("http://")
-        bare = endpoint.split("://", 1)[-1]
-        options["aws_endpoint"] = f"{'http' if plain else 'https'}://{bare}"
-        options["allow_http"] = str(plain).lower()
-    if asked.get("region"):
-        options["aws_region"] = asked["region"]
+        use_http = query.get("scheme", "") == "http" or endpoint.startswith("http://")
+        host = endpoint.split("://", 1)[-1]
+        options["aws_endpoint"] = f"{'http' if use_http else 'https'}://{host}"
+        options["allow_http"] = str(use_http).lower()
+    if query.get("region"):
+        options["aws_region"] = query["region"]
     return urlunsplit(parts._replace(query="")), options or None

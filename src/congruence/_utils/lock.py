@@ -1,4 +1,4 @@
-"""A lock on a folder that the system releases when its process ends, for whatever reason."""
+"""A lock on a folder, which the system releases when the process that holds it ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from congruence.errors import FileError
 
 @contextmanager
 def locked(folder: Path, message: str) -> Iterator[None]:
-    """Hold a folder for this run; without effect on Windows, and on file systems that have no locks.
+    """Lock a folder while the block runs; without effect on Windows, and on file systems without locks.
 
     Parameters
     ----------
     folder : Path
     message : str
-        Of the error.
+        Message of the error.
 
     Raises
     ------
     FileError
-        Another run holds the folder, or has just removed it.
+        If another process holds the lock, or has just removed the folder.
     """
     try:
         import fcntl
@@ -35,12 +35,12 @@ def locked(folder: Path, message: str) -> Iterator[None]:
         try:
             handle = os.open(folder, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.path.samestat(os.fstat(handle), os.stat(folder))
+            acquired = os.path.samestat(os.fstat(handle), os.stat(folder))
         except (BlockingIOError, FileNotFoundError):
-            mine = False
-        except OSError:  # no locks here
-            mine = True
-        if not mine:
+            acquired = False
+        except OSError:  # the file system has no locks
+            acquired = True
+        if not acquired:
             raise FileError(message)
         yield
     finally:

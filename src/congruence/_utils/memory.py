@@ -49,12 +49,12 @@ def free_memory() -> int | None:
     This is the minimum of the memory available on the machine, the remainder of the limits of the process's control groups (containers),
     and the remainder of its address space limit (``ulimit -v``).
     """
-    room = [*_of_machine(), *_of_groups(), *_of_process()]
-    return max(0, min(room)) if room else None
+    free = [*_free_on_machine(), *_free_in_groups(), *_free_address_space()]
+    return max(0, min(free)) if free else None
 
 
 def say_size(size: int) -> str:
-    """Return a number of bytes in readable form: 1.5 GiB."""
+    """Return a number of bytes as text with a unit: 1.5 GiB."""
     value, unit = float(size), "bytes"
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
         if value < 1024 or unit == "EiB":
@@ -63,13 +63,13 @@ def say_size(size: int) -> str:
     return f"{size} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
 
 
-def _of_machine() -> Iterator[int]:
+def _free_on_machine() -> Iterator[int]:
     facts = dict(re.findall(r"^(\w+):\s+(\d+) kB", _read(_PROC / "meminfo"), re.MULTILINE))
     if "MemAvailable" in facts:
         yield 1024 * (int(facts["MemAvailable"]) + int(facts.get("SwapFree", 0)))
 
 
-def _of_groups() -> Iterator[int]:
+def _free_in_groups() -> Iterator[int]:
     """Yield the remaining memory of each control group of this process; inside a container, the container's group is the root."""
     for line in _read(_PROC / "self" / "cgroup").splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
@@ -91,7 +91,7 @@ def _of_groups() -> Iterator[int]:
                 )  # cached file pages are released when memory is needed
 
 
-def _of_process() -> Iterator[int]:
+def _free_address_space() -> Iterator[int]:
     try:
         import resource
     except ImportError:  # Windows

@@ -38,12 +38,12 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 
 def choose_device(torch: ModuleType, device: str) -> str:
-    """Return the device to run on; ``"auto"`` takes the first of cuda, mps and cpu that there is. Raises ParameterError."""
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    """Return the device to run on; ``"auto"`` selects the first available of cuda, mps and cpu. Raises ParameterError."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
-        return next(name for name, there in present.items() if there)
+        return next(name for name, present in available.items() if present)
     kind, _, number = device.partition(":")
-    if not present.get(kind) or (number and not number.isdecimal()):
-        there = ", ".join(repr(name) for name, here in present.items() if here)
-        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}. Choose one of these.")
+    if not available.get(kind) or (number and not number.isdecimal()):
+        names = ", ".join(repr(name) for name, present in available.items() if present)
+        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {names}. Choose one of these.")
     return device

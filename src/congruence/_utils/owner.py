@@ -10,38 +10,38 @@ import socket
 from functools import cache
 from pathlib import Path
 
-_NAME = re.compile(r"\.(?P<place>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.tmp")
+_NAME = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.tmp")
 
 
 def temporary_path(path: Path) -> Path:
-    """Return a free hidden name beside a path, with the place and number of this process."""
-    return path.parent / f"{_stem(path)}.{_place()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    """Return an unused hidden path next to a path, whose name identifies the host and this process."""
+    return path.parent / f"{_stem(path)}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
 def find_left_over(path: Path) -> list[Path]:
-    """Return the temporary files and folders of a path whose writers are surely dead.
+    """Return the temporary files and folders of a path whose writers are certainly dead.
 
-    Those of other machines and containers, and those whose process number has been given to another process, are not among
-    them: they might be in work.
+    Those of other machines and containers, and those whose process number belongs to a running process, are not included, since they may
+    be in use.
     """
-    if os.name == "nt":  # where asking for a process by signal 0 ends it
+    if os.name == "nt":  # os.kill(process, 0) would end the process there
         return []
     stem = _stem(path)
-    found = []
+    left_over = []
     for entry in path.parent.iterdir():
         name = entry.name.startswith(stem) and _NAME.fullmatch(entry.name[len(stem) :])
-        if name and name["place"] == _place() and not _is_running(int(name["process"])):
-            found.append(entry)
-    return found
+        if name and name["host"] == _host() and not _is_running(int(name["process"])):
+            left_over.append(entry)
+    return left_over
 
 
 def _stem(path: Path) -> str:
-    return f".{path.name[:50]}"  # so that a name of 255 bytes has room for the rest
+    return f".{path.name[:50]}"  # shortened, to leave room for the suffix in a name of at most 255 bytes
 
 
 @cache
-def _place() -> str:
-    """Return a digest of what gives process numbers their meaning: the machine since its start, and the container."""
+def _host() -> str:
+    """Return a digest of the machine, its current boot and the container, within which process numbers are unique."""
     facts = [socket.gethostname()]
     for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text(), lambda: os.readlink("/proc/self/ns/pid")):
         try:
@@ -56,6 +56,6 @@ def _is_running(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's
+    except PermissionError:  # it belongs to another user
         return True
     return True

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 class Bar:
     """A progress bar that is being displayed."""
 
-    def __init__(self, shown: Progress, task: TaskID):
-        self._shown, self._task = shown, task
+    def __init__(self, progress: Progress, task: TaskID):
+        self._progress, self._task = progress, task
 
     def advance(self, count: int) -> None:
         """Add to the number of completed steps."""
-        self._shown.advance(self._task, count)
+        self._progress.advance(self._task, count)
 
     def show(self, done: int, note: str = "") -> None:
         """Set the number of completed steps, and the note after the bar."""
-        self._shown.update(self._task, completed=done, note=note)
+        self._progress.update(self._task, completed=done, note=note)
 
 
 @contextmanager
@@ -55,5 +55,5 @@ def progress_bar(label: str, total: int, *, done: int = 0, quiet: bool = False) 
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        yield Bar(shown, shown.add_task(visible(label), total=total, completed=done, note=""))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield Bar(progress, progress.add_task(visible(label), total=total, completed=done, note=""))

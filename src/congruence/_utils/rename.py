@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 #: Errors by which a system, a sandbox or a file system reports a call that it does not support.
-_UNKNOWN = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+_UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
 
 #: Flags by platform: (never replace, exchange).
 _FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
@@ -46,13 +46,13 @@ def rename_exclusive(source: Path, target: Path) -> None:
         _rename_file(source, target)
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchange two names atomically; return False, with nothing changed, if the system does not support it."""
-    return _call(one, other, 1)
+    return _call(first, second, 1)
 
 
 def _rename_folder(source: Path, target: Path) -> None:
-    os.mkdir(target)  # fails if anything is there
+    os.mkdir(target)  # fails if the target exists
     try:
         os.rename(source, target)  # replaces a folder only if it is empty
     except BaseException as error:
@@ -67,7 +67,7 @@ def _rename_file(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError as error:
-        if error.errno not in _UNKNOWN:
+        if error.errno not in _UNSUPPORTED:
             raise
     else:
         os.unlink(source)
@@ -81,15 +81,15 @@ def _rename_file(source: Path, target: Path) -> None:
         raise
 
 
-def _call(source: Path, target: Path, which: int) -> bool:
-    """Make the system call; return False if it is not supported. Raises OSError."""
+def _call(source: Path, target: Path, flag: int) -> bool:
+    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported. Raises OSError."""
     function = _find_call()
     if function is None:
         return False
-    if function(os.fsencode(source), os.fsencode(target), _FLAGS[sys.platform][which]) == 0:
+    if function(os.fsencode(source), os.fsencode(target), _FLAGS[sys.platform][flag]) == 0:
         return True
     number = ctypes.get_errno()
-    if number in _UNKNOWN:
+    if number in _UNSUPPORTED:
         return False
     raise OSError(number, os.strerror(number), str(source), None, str(target))
 

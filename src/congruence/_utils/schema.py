@@ -88,8 +88,8 @@ def validate(model: type[BaseModel], data: Mapping[str, object], where: Where) -
 
     try:
         model.model_validate(data)
-    except ValidationError as refused:
-        errors = refused.errors(include_url=False)
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
     else:
         return
     ranked = sorted(errors, key=lambda error: _FIRST.index(error["type"]) if error["type"] in _FIRST else len(_FIRST))
@@ -111,7 +111,7 @@ def _explain(
             f"Got {_short(str(key))}{group}{inside}; expected one of {known}. Rename or remove this key."
         )
     if error["type"] == "missing":
-        absent = ", ".join(str(one["loc"][0]) for one in errors if one["type"] == "missing")
+        absent = ", ".join(str(other["loc"][0]) for other in errors if other["type"] == "missing")
         return ParameterError(f"Got {where.name or 'entries'} without {absent}; expected all of them. Add these keys.")
     field = model.model_fields[str(key)]
     if field.description is not None:

@@ -10,7 +10,7 @@ from congruence._utils.arrays import is_tensor, namespace, to_numpy
 from congruence._utils.typing import Array
 
 # Candidates processed at a time. With ties every entry may be a candidate; this limits the memory.
-_PROPOSALS = 2**20
+_MAX_CANDIDATES = 2**20
 
 
 def top_k(similarity: Array, k: int) -> np.ndarray:
@@ -31,11 +31,11 @@ def top_k(similarity: Array, k: int) -> np.ndarray:
         return np.argmax(similarity, axis=1)[:, None]
     xp = namespace(similarity)
     out = np.empty((len(similarity), k), dtype=np.intp)
-    proposed = similarity >= kth_from_below(similarity, k)[:, None]
-    for rows in candidate_slices(to_numpy(xp.count_nonzero(proposed, axis=1))):
-        there = proposed[rows]
-        i, j = map(to_numpy, xp.nonzero(there))
-        out[rows] = select_top_k(i, j, to_numpy(similarity[rows][there]), len(there), k)[0]
+    is_candidate = similarity >= kth_from_below(similarity, k)[:, None]
+    for rows in candidate_slices(to_numpy(xp.count_nonzero(is_candidate, axis=1))):
+        mask = is_candidate[rows]
+        i, j = map(to_numpy, xp.nonzero(mask))
+        out[rows] = select_top_k(i, j, to_numpy(similarity[rows][mask]), len(mask), k)[0]
     return out
 
 
@@ -82,11 +82,11 @@ def kth_from_below(similarity: Array, k: int) -> Array:
 
 
 def candidate_slices(counts: np.ndarray) -> Iterator[slice]:
-    """Yield slices of consecutive rows with at most ``_PROPOSALS`` candidates each, or a single row with more."""
+    """Yield slices of consecutive rows with at most ``_MAX_CANDIDATES`` candidates each, or a single row with more."""
     ends = np.cumsum(counts)
     start = 0
     while start < len(counts):
         before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + _PROPOSALS, side="right")))
+        stop = max(start + 1, int(np.searchsorted(ends, before + _MAX_CANDIDATES, side="right")))
         yield slice(start, stop)
         start = stop

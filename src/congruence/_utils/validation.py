@@ -119,7 +119,7 @@ def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, a
     if rows := np.concatenate([*zero, np.empty(0, int)]).astype(int).tolist():
         raise ZeroRowError(
             f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected encodings, since a zero row is what a failed encoding leaves. "
+            "expected encodings; a zero row usually means that encoding the item failed. "
             "Re-encode or drop these items, or pass allow_zero_rows=True where the vectors are read."
         )
 
@@ -247,7 +247,10 @@ def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
+    ShapeError, DtypeError, TooFewAnchorsError
+        If ``X`` is not a nonempty matrix of real numbers, is sparse, or has fewer than ``min_rows`` rows.
+    NotFiniteError
+        If a row contains NaN or infinity.
     """
     refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:

@@ -1,4 +1,4 @@
-"""Data to start with: built-in samples, texts for anchors, the file format of reports, and the paper's image data sets."""
+"""Bundled samples, texts for anchors, the file format of reports, and the image data sets of the Canonical paper."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def open_dataset(
     name : str
         A key of :data:`DATASETS`.
     root : path-like
-        The folder of the data set, or one that holds it under a name that CoOp or torchvision gives it.
+        The folder of the data set, or a folder that contains it under the name that CoOp or torchvision uses.
     split : str, default="test"
-        The paper's are ``train``, ``val`` (where there is one) and ``test``; ``congruence datasets NAME`` lists all.
-        For ``folder``: a folder in the root, or ``all`` if the class folders lie in the root itself.
+        The paper uses ``train``, ``val`` (if the data set has one) and ``test``; ``congruence datasets NAME`` lists all splits.
+        For ``folder``: a folder in the root, or ``all`` if the class folders are in the root itself.
     download : bool, default=False
-        Fetch what is missing first, as :func:`download_dataset`.
+        Download missing files first, as :func:`download_dataset` does.
     complete : bool, default=True
-        Refuse a split that does not have the published number of images and classes; False for a part of it.
+        Require the published number of images and classes; False accepts an incomplete split.
 
     Returns
     -------
@@ -73,11 +73,11 @@ def open_dataset(
     Raises
     ------
     ParameterError
-        Unknown data set or split; the message lists the known ones.
+        If the data set or the split is unknown; the message lists the known ones.
     FileError
-        Not found; the message says what to put where.
+        If the data set is not found; the message says which files to put where.
     CorruptFileError
-        Damaged, or not complete.
+        If a file is damaged, or the split is incomplete.
 
     References
     ----------
@@ -103,16 +103,15 @@ def open_dataset(
     if complete and entry.splits and (len(data), len(data.classes)) != published:
         raise CorruptFileError(
             f"Got {len(data)} images of {len(data.classes)} classes in {name}, {split}, at {folder}; "
-            f"expected {published[0]} of {published[1]}. Extract the archive again, or pass complete=False for a part."
+            f"expected {published[0]} of {published[1]}. Extract the archive again, or pass complete=False for an incomplete split."
         )
     return data
 
 
 def download_dataset(name: str, root: str | Path, callback: Callable[[int], object] | None = None) -> list[str]:
-    """Download the missing files of a data set, verify and unpack them.
+    """Download, verify and unpack the missing files of a data set.
 
-    Interrupted downloads go on where they stopped. An archive that is already in its place is verified and unpacked
-    without a network.
+    An interrupted download is resumed. An archive that is already in its place is verified and unpacked without a network.
 
     Parameters
     ----------
@@ -125,18 +124,18 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     Returns
     -------
     list of str
-        Files and folders made; empty if everything was there.
+        Files and folders that were created; empty if nothing was missing.
 
     Raises
     ------
     ParameterError
-        Unknown, or nothing that could be downloaded.
+        If the data set is unknown, or has no download.
     FileError
-        No answer; the message says what to put where by hand.
+        If the download fails; the message says which file to put where by hand.
     CorruptFileError
-        A file is not the published one.
+        If a file is not the published one.
     StorageError
-        If the output cannot be written.
+        If a file cannot be written.
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:
@@ -144,18 +143,18 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
             f"Got nothing to download for {name}; expected a data set with a download. Put the files in a folder, and pass it as root=…."
         )
     root = Path(root).expanduser()
-    found = entry.locate(root)
-    made = []
+    existing = entry.locate(root)
+    created = []
     for resource in entry.resources:
-        if found is not None:  # perhaps under another name: what is missing goes there too
-            resource = _moved(resource, entry.folders[0], found.absolute())
+        if existing is not None:  # its name may differ from that of a new download
+            resource = _moved(resource, entry.folders[0], existing.absolute())
         if install(resource, root, callback):
-            made.append(str(root / resource.creates))
-    return made
+            created.append(str(root / resource.creates))
+    return created
 
 
 def _moved(resource: Resource, name: str, folder: Path) -> Resource:
-    """Let a resource go to ``folder`` instead of the folder ``name`` below the root."""
+    """Return a resource that is installed in ``folder`` instead of the folder ``name`` below the root."""
 
     def moved(path: str) -> str:
         return str(folder / Path(path).relative_to(name)) if Path(path).is_relative_to(name) else path
@@ -165,7 +164,7 @@ def _moved(resource: Resource, name: str, folder: Path) -> Resource:
 
 
 def _missing(entry: Entry, root: Path) -> str:
-    """Say what to put where."""
+    """Return the message for a data set that was not found, which says which files to put where."""
     if not entry.resources:
         return f"Got no folder {root}; expected one with a folder for each class. Check the path."
     folder = root / entry.folders[0]

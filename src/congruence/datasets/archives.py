@@ -80,13 +80,13 @@ def extract(
     archive, into = Path(archive), Path(into)
     check_positive(max_bytes, "max_bytes", integer=True)
     check_positive(max_files, "max_files", integer=True)
-    for path, what in ((archive, archive.is_file()), (into, into.is_dir())):
-        if not what:
+    for path, exists in ((archive, archive.is_file()), (into, into.is_dir())):
+        if not exists:
             raise FileError(
                 f"Got nothing at {path}; expected an archive and a folder to unpack it into. Check the path."
             )
     written = total = 0
-    taken: set[str] = set()
+    seen: set[str] = set()
     try:
         with _temporary_in(into) as temporary:
             with _members(archive) as members:
@@ -100,11 +100,11 @@ def extract(
                     place = _place(name, archive)
                     if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
                         continue
-                    if place in taken:
+                    if place in seen:
                         raise CorruptFileError(
                             f"Got {name} twice in {archive}; expected each file once. Do not use this archive: download it from its official source."
                         )
-                    taken.add(place)
+                    seen.add(place)
                     target = temporary / place
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with source() as stream, open(target, "xb") as out:
@@ -128,7 +128,7 @@ def extract(
                 f"Got a damaged archive, {archive} ({error}); expected a complete one. Download it again."
             ) from error
         raise StorageError(
-            f"Got a refusal from the disk while unpacking {archive} ({error.strerror}); expected space and permission. "
+            f"Got an error from the disk while unpacking {archive} ({error.strerror}); expected space and permission. "
             "Free space, or pass another folder. Nothing was left behind."
         ) from error
     return written
@@ -136,8 +136,8 @@ def extract(
 
 def remove_left_over(folder: Path) -> None:
     """Remove what killed processes left in a folder while unpacking an archive."""
-    for left in find_left_over(folder / "unpacking"):
-        shutil.rmtree(left, ignore_errors=True)
+    for left_over in find_left_over(folder / "unpacking"):
+        shutil.rmtree(left_over, ignore_errors=True)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ __all__ = ["KINDS", "Bundle", "read_bundle", "write_bundle"]
 KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
 
 _INFO_KEY = b"congruence_bundle"
-#: What Arrow, JSON and NumPy raise about damaged files.
+#: Exceptions that Arrow, JSON and NumPy raise for damaged files.
 _DAMAGE = (
     pa.ArrowException,
     OSError,
@@ -42,28 +42,27 @@ _TEXT_COLUMNS = ("class", "label", "text", "before")
 
 @dataclass(frozen=True)
 class Bundle:
-    """Embeddings of the same items in two models, with what a person needs to recognize the items.
+    """Embeddings of the same items by two models, with the classes, texts and thumbnails of the items.
 
-    A row has a kind: ``"image"``, ``"text"`` (one caption a class), ``"prompt"`` (several texts a class) or ``"edit"``
-    (a caption in which only the class was changed). Ids are unique within a kind,
-    and texts: whole numbers become theirs.
+    A row has a kind: ``"image"``, ``"text"`` (one caption per class), ``"prompt"`` (several texts per class) or ``"edit"``
+    (a caption in which only the class was changed). Ids are unique within a kind. They are strings; integers are converted.
 
     Attributes
     ----------
     source, target : dict of str to Embeddings
-        By kind.
+        Embeddings by kind.
     classes : dict of str to dict of str to str
-        By kind: class of each id. An id that is not here is its own class.
+        By kind: the class of each id. An id that is not listed is its own class.
     labels : dict of str to str
         A coarser label of each class.
     texts : dict of str to dict of str to str
-        By kind: the words behind each id (for an image, its caption).
+        By kind: the text of each id (for an image, its caption).
     before : dict of str to str
         For each edit, the class named before the edit.
     thumbnails : dict of str to bytes
-        For each image id a small PNG, JPEG or WebP.
+        For each image id, a small PNG, JPEG or WebP.
     info : dict
-        Title, provenance and licences, as plain data.
+        Title, provenance and licenses, as plain data.
     """
 
     source: dict[str, Embeddings]
@@ -84,7 +83,7 @@ class Bundle:
             object.__setattr__(self, name, text_keys(getattr(self, name)))
 
     def side(self, which: str) -> dict[str, Embeddings]:
-        """Return images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate` takes them."""
+        """Return the images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate` expects them."""
         return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
 
     def class_of(self, kind: str, ids: np.ndarray) -> np.ndarray:
@@ -139,19 +138,19 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
     Parameters
     ----------
     path : path-like
-        Ends in ``.parquet``.
+        Path that ends in ``.parquet``.
     bundle : Bundle
     dtype : numpy dtype, default=float16
-        Of the stored vectors.
+        Type of the stored vectors.
     force : bool, default=False
         Replace an existing file.
 
     Raises
     ------
     InputError
-        The name does not end in ``.parquet``, or a kind is unknown.
+        If the name does not end in ``.parquet``, or a kind is unknown.
     OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+        If the output exists and ``force`` is False, or it cannot be written.
     """
     if Path(path).suffix.lower() != ".parquet":
         raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet. Pass {path}.parquet.")
@@ -174,8 +173,8 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
             columns["before"].append(bundle.before.get(i) if kind == "edit" else None)
             columns["thumbnail"].append(bundle.thumbnails.get(i) if kind == "image" else None)
         for side, rows in sides.items():
-            at = {} if rows is None else {i: row for i, row in zip(rows.ids.tolist(), rows.vectors, strict=True)}
-            vectors[side] += [None if i not in at else at[i].astype(dtype) for i in ids]
+            by_id = {} if rows is None else dict(zip(rows.ids.tolist(), rows.vectors, strict=True))
+            vectors[side] += [by_id[i].astype(dtype) if i in by_id else None for i in ids]
     spaces: dict[str, dict[str, object]] = {
         side: next((items.space.to_dict() for items in getattr(bundle, side).values()), {})
         for side in ("source", "target")
@@ -197,7 +196,7 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
 
 
 def read_bundle(path: str | Path) -> Bundle:
-    """Read a Parquet file as :func:`write_bundle` writes it.
+    """Read a bundle from a Parquet file written by :func:`write_bundle`.
 
     Only ``kind``, ``id``, ``source`` and ``target`` are required; ``class``, ``label``, ``text``, ``before`` and
     ``thumbnail`` may be missing, and so may the vector of a row on one side.
@@ -213,9 +212,9 @@ def read_bundle(path: str | Path) -> Bundle:
     Raises
     ------
     FileError, CorruptFileError
-        Missing or damaged.
+        If the file is missing or damaged.
     InputError
-        Columns are missing, or the vectors cannot be used (the error says which).
+        If columns are missing, a kind is unknown, or vectors or ids are invalid.
     """
     if not Path(path).is_file():
         raise FileError(f"Got no file at {path}; expected a bundle (.parquet). Check the path.")
@@ -232,10 +231,10 @@ def read_bundle(path: str | Path) -> Bundle:
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
         }
         kinds = np.array(plain["kind"], dtype=object)
-        strange = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
-        if strange:
+        unknown = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
+        if unknown:
             raise InputError(
-                f"Got rows of kind {strange[0]!r} in {path}; expected {', '.join(KINDS)}. Correct the column kind."
+                f"Got rows of kind {unknown[0]!r} in {path}; expected {', '.join(KINDS)}. Correct the column kind."
             )
         sides = {side: _side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target")}
     except CongruenceError:
@@ -251,35 +250,36 @@ def read_bundle(path: str | Path) -> Bundle:
     thumbnails: dict[str, bytes] = {}
     count = len(table)
     rows = zip(*(plain.get(name, [None] * count) for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")), strict=True)
-    for kind, i, own_class, label, text, was, picture in rows:
+    for kind, i, own_class, label, text, old_class, thumbnail in rows:
         if own_class is not None:
             classes.setdefault(kind, {})[i] = own_class
         if label is not None:
             labels[own_class or i] = label
         if text is not None:
             texts.setdefault(kind, {})[i] = text
-        if was is not None:
-            before[i] = was
-        if picture is not None:
-            thumbnails[i] = picture
+        if old_class is not None:
+            before[i] = old_class
+        if thumbnail is not None:
+            thumbnails[i] = thumbnail
     return Bundle(sides["source"], sides["target"], classes, labels, texts, before, thumbnails, facts.get("info", {}))
 
 
 def _side(
     table: pa.Table, side: str, kinds: np.ndarray, ids: list[str], facts: Mapping[str, object]
 ) -> dict[str, Embeddings]:
+    """Return the embeddings of one side by kind; rows without a vector on this side are left out."""
     column = table.column(side).combine_chunks()
-    there = column.is_valid().to_numpy(zero_copy_only=False)
+    present = column.is_valid().to_numpy(zero_copy_only=False)
     values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
-    if not there.any():
+    if not present.any():
         return {}
-    vectors = values.reshape(int(there.sum()), -1)
-    place = np.cumsum(there) - 1
+    vectors = values.reshape(int(present.sum()), -1)
+    position = np.cumsum(present) - 1
     names = np.array(ids, dtype=object)
     out = {}
     for kind, modality in KINDS.items():
-        rows = np.flatnonzero(there & (kinds == kind))
+        rows = np.flatnonzero(present & (kinds == kind))
         if len(rows):
             space = Space.from_dict({**(facts or {}), "modality": modality, "dim": None})
-            out[kind] = Embeddings(vectors[place[rows]], ids=names[rows], space=space)
+            out[kind] = Embeddings(vectors[position[rows]], ids=names[rows], space=space)
     return out

@@ -15,17 +15,17 @@ __all__ = ["ENTRY", "open_caltech101"]
 _SPLIT_FILE = "split_zhou_Caltech101.json"
 _IMAGES = "101_ObjectCategories"
 _LEFT_OUT = frozenset({"BACKGROUND_Google", "Faces_easy"})
-#: Folders that CoOp renames; of the others only underscores change.
+#: Class names of the folders that CoOp renames; for other folders it replaces underscores by spaces.
 _RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Motorbikes": "motorbike"}
 
 
 def open_caltech101(folder: Path, split: str) -> ImageFiles:
-    """Open a split of Caltech-101; ``all`` is every image of the 100 classes, for the archive has no splits.
+    """Open a split of Caltech-101; ``all`` contains every image of the 100 classes, since the archive has no splits.
 
     Parameters
     ----------
     folder : Path
-        With ``101_ObjectCategories/`` and, but for ``all``, the split file.
+        Contains ``101_ObjectCategories/`` and, unless the split is ``all``, the split file.
     split : str
 
     Returns
@@ -35,11 +35,13 @@ def open_caltech101(folder: Path, split: str) -> ImageFiles:
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file is missing or damaged.
     """
     images = folder / _IMAGES
     if split in SPLITS:
-        return open_coop("caltech101", split, folder / _SPLIT_FILE, images, "every image with the split 'all'")
+        return open_coop(
+            "caltech101", split, folder / _SPLIT_FILE, images, "the split 'all', which contains every image"
+        )
     names, ids, labels = list_classes(images, images, leave_out=_LEFT_OUT)
     classes = [_RENAMED.get(name, name.replace("_", " ")) for name in names]
     return ImageFiles("caltech101", split, classes, TEMPLATES["caltech101"], ids, labels, images)

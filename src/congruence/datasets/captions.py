@@ -42,24 +42,21 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
     if path.suffix.lower() not in readers:
         raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json. Save them as one of these.")
     try:
-        found = readers[path.suffix.lower()](path)
-    except (
-        ValueError,
-        RecursionError,
-        csv.Error,
-    ) as error:  # not UTF-8, invalid JSON (or an integer too long to parse), invalid CSV
+        captions = readers[path.suffix.lower()](path)
+    # ValueError: not UTF-8, invalid JSON, or an integer too long to parse.
+    except (ValueError, RecursionError, csv.Error) as error:
         raise CorruptFileError(
             f"Got {path}, which cannot be read ({error}); expected captions in UTF-8. Check the file."
         ) from error
-    found = [(i.strip(), caption.strip()) for i, caption in found]
-    if not found:
+    captions = [(i.strip(), caption.strip()) for i, caption in captions]
+    if not captions:
         raise InputError(f"Got no caption in {path}; expected at least one. Check the file.")
-    for i, caption in found:
+    for i, caption in captions:
         if not i or not caption:
             raise InputError(
                 f"Got an empty {'caption' if i else 'id'} in {path} (next to {short(i or caption)!r}); expected both. Fill it in."
             )
-    return found
+    return captions
 
 
 def _table(path: Path) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""CIFAR-100 in its binary version: the Python version is a pickle, which this library does not open."""
+"""CIFAR-100 in its binary version; the Python version is a pickle, which this library does not read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_cifar100(folder: Path, split: str) -> ImagePixels:
     Parameters
     ----------
     folder : Path
-        With ``train.bin``, ``test.bin`` and ``fine_label_names.txt``.
+        Contains ``train.bin``, ``test.bin`` and ``fine_label_names.txt``.
     split : str
 
     Returns
@@ -32,7 +32,7 @@ def open_cifar100(folder: Path, split: str) -> ImagePixels:
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file is missing or damaged.
     """
     names = read_lines(folder / "fine_label_names.txt", "the class names of cifar-100-binary.tar.gz")
     path = folder / f"{split}.bin"

@@ -88,7 +88,7 @@ def read_coop(path: str | Path) -> CoopSplits:
             file, label, name = row
             parts = PurePosixPath(file).parts
             if not parts or file.startswith("/") or ".." in parts or "\\" in file or ":" in parts[0]:
-                raise damaged(f"the path {file!r}, which leaves the folder of images,")
+                raise damaged(f"the path {file!r}, which leads outside the image folder,")
             if file in seen:
                 raise damaged(f"{file} under {seen[file]} and again under {split}")
             if names.setdefault(label, name) != name:
@@ -111,7 +111,7 @@ def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> 
     images : Path
         The folder that the listed paths are relative to.
     instead : str
-        Splits that need no split file, for the error message.
+        Splits that do not need the split file, for the error message.
 
     Returns
     -------
@@ -126,9 +126,9 @@ def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> 
         raise FileError(
             f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} comes from. "
             f"Download it (congruence datasets {name} --download, or by hand from the links in CoOp's DATASETS.md, "
-            f"github.com/KaiyangZhou/CoOp), or ask for {instead}."
+            f"github.com/KaiyangZhou/CoOp), or use {instead}."
         )
     check_recorded(file)
-    found = read_coop(file)
-    ids, labels = zip(*found.items[split], strict=True) if found.items[split] else ((), ())
-    return ImageFiles(name, split, found.classes, TEMPLATES[name], ids, labels, images)
+    splits = read_coop(file)
+    ids, labels = zip(*splits.items[split], strict=True) if splits.items[split] else ((), ())
+    return ImageFiles(name, split, splits.classes, TEMPLATES[name], ids, labels, images)

@@ -353,6 +353,6 @@ def _write(
 
 def _refused(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"Got a refusal from the disk while writing {path} ({error.strerror}); expected space and permission. "
+        f"Got an error from the disk while writing {path} ({error.strerror}); expected space and permission. "
         "Free space, or pass another root=…, and run this again: it resumes where it stopped."
     )

@@ -1,4 +1,4 @@
-"""Describable Textures: 47 kinds of textures (Cimpoi et al., 2014)."""
+"""Describable Textures: 47 classes of textures (Cimpoi et al., 2014)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_dtd(folder: Path, split: str) -> ImageFiles:
     Parameters
     ----------
     folder : Path
-        With ``images/`` and ``labels/`` or the split file.
+        Contains ``images/``, and ``labels/`` or the split file.
     split : str
 
     Returns
@@ -31,7 +31,7 @@ def open_dtd(folder: Path, split: str) -> ImageFiles:
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file is missing or damaged.
     """
     if split in SPLITS:
         return open_coop(

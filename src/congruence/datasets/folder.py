@@ -1,4 +1,4 @@
-"""Any folder of classes: ``root/<split>/<class>/*``, or ``root/<class>/*`` as the split ``all``."""
+"""Any folder with one folder of images per class: ``root/<split>/<class>/*``, or ``root/<class>/*`` as the split ``all``."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from congruence.errors import FileError, ParameterError
 
 __all__ = ["ENTRY", "list_classes", "open_folder"]
 
-#: Suffixes of what counts as an image.
+#: Suffixes of the files that count as images.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
 def list_classes(
     folder: Path, root: Path, *, leave_out: frozenset[str] = frozenset()
 ) -> tuple[list[str], list[str], list[int]]:
-    """List the images below each class folder, in the order of their names.
+    """List the images in each class folder, including its subfolders, in the order of their names.
 
     Parameters
     ----------
     folder : Path
-        Whose folders are the classes; hidden ones are none.
+        Folder of the class folders; hidden folders are ignored.
     root : Path
-        What the ids are relative to.
+        Folder that the ids are relative to.
     leave_out : frozenset of str
-        Folders that are no class.
+        Names of folders that are not classes.
 
     Returns
     -------
     names : list of str
+        Names of the class folders.
     ids : list of str
+        Paths of the images, relative to ``root``.
     labels : list of int
+        Index into ``names`` for each image.
 
     Raises
     ------
     FileError
-        No folder, or one without an image.
+        If there is no such folder or no class folder, or a class folder has no image.
     """
     if not folder.is_dir():
         raise FileError(f"Got no folder {folder}; expected one with a folder for each class. Check the path.")
@@ -53,11 +56,11 @@ def list_classes(
     labels: list[int] = []
     for label, name in enumerate(names):
         before = len(ids)
-        for where, inner, files in os.walk(folder / name):
-            inner.sort()
+        for parent, subfolders, files in os.walk(folder / name):
+            subfolders.sort()
             for file in sorted(files):
                 if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
-                    ids.append((Path(where) / file).relative_to(root).as_posix())
+                    ids.append((Path(parent) / file).relative_to(root).as_posix())
         if len(ids) == before:
             raise FileError(
                 f"Got no image in {folder / name}; expected some in each class folder. Remove this folder, or add images."
@@ -73,7 +76,7 @@ def open_folder(folder: Path, split: str) -> ImageFiles:
     ----------
     folder : Path
     split : str
-        A folder in it that holds the class folders; ``all`` if they lie in ``folder`` itself.
+        Name of the folder in ``folder`` that contains the class folders; ``all`` if they are in ``folder`` itself.
 
     Returns
     -------
@@ -82,21 +85,21 @@ def open_folder(folder: Path, split: str) -> ImageFiles:
     Raises
     ------
     ParameterError
-        The split is no plain name.
+        If ``split`` is not the name of a folder.
     FileError
-        If a file cannot be read.
+        If there is no such folder or no class folder, or a class folder has no image.
     """
     if not split or split in (".", "..") or "/" in split or "\\" in split:
         raise ParameterError(
             f"Got split={split!r}; expected the name of a folder, or 'all'. Pass split='all' for all images."
         )
-    home = folder if split == "all" else folder / split
-    if not home.is_dir():
+    parent = folder if split == "all" else folder / split
+    if not parent.is_dir():
         raise FileError(
-            f"Got no folder {home}; expected the split {split!r} with a folder for each class. "
-            "Create it, or pass split='all' if the class folders lie in the root itself."
+            f"Got no folder {parent}; expected the split {split!r} with a folder for each class. "
+            "Create it, or pass split='all' if the class folders are in the root itself."
         )
-    names, ids, labels = list_classes(home, folder)
+    names, ids, labels = list_classes(parent, folder)
     return ImageFiles("folder", split, [n.replace("_", " ") for n in names], TEMPLATES["folder"], ids, labels, folder)
 
 

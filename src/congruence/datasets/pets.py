@@ -18,13 +18,13 @@ _SPLIT_FILE = "split_zhou_OxfordPets.json"
 def open_pets(folder: Path, split: str) -> ImageFiles:
     """Open a split of Oxford-IIIT Pets.
 
-    ``train`` and ``val`` are CoOp's halves of the official ``trainval``. ``test`` is the official one, which CoOp took
-    over, and is read from whichever list is there, CoOp's first.
+    ``train`` and ``val`` are CoOp's division of the official ``trainval``. ``test`` is the official split, which CoOp also uses; it is
+    read from CoOp's file if that exists, otherwise from the official list.
 
     Parameters
     ----------
     folder : Path
-        With ``images/`` and ``annotations/`` or the split file.
+        Contains ``images/``, and ``annotations/`` or the split file.
     split : str
 
     Returns
@@ -34,11 +34,11 @@ def open_pets(folder: Path, split: str) -> ImageFiles:
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file is missing or damaged.
     """
-    listed = folder / _SPLIT_FILE
-    if split in SPLITS and (split != "test" or listed.is_file()):
-        return open_coop("pets", split, listed, folder / "images", "the official split 'trainval' or 'test'")
+    split_file = folder / _SPLIT_FILE
+    if split in SPLITS and (split != "test" or split_file.is_file()):
+        return open_coop("pets", split, split_file, folder / "images", "the official split 'trainval' or 'test'")
     path = folder / "annotations" / f"{split}.txt"
     names: dict[int, str] = {}
     ids, labels = [], []

@@ -13,7 +13,7 @@ from congruence.errors import CorruptFileError, FileError
 
 __all__ = ["ENTRY", "open_stl10"]
 
-_RECORD = 3 * 96 * 96  # red, green and blue, each by *column*
+_RECORD = 3 * 96 * 96  # red, green and blue, each by column
 
 
 def open_stl10(folder: Path, split: str) -> ImagePixels:
@@ -22,7 +22,7 @@ def open_stl10(folder: Path, split: str) -> ImagePixels:
     Parameters
     ----------
     folder : Path
-        With ``train_X.bin``, ``train_y.bin``, ``test_X.bin``, ``test_y.bin`` and ``class_names.txt``.
+        Contains ``train_X.bin``, ``train_y.bin``, ``test_X.bin``, ``test_y.bin`` and ``class_names.txt``.
     split : str
 
     Returns
@@ -32,7 +32,7 @@ def open_stl10(folder: Path, split: str) -> ImagePixels:
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file is missing or damaged.
     """
     classes = read_lines(folder / "class_names.txt", "the class names of stl10_binary.tar.gz")
     images, labelled = folder / f"{split}_X.bin", folder / f"{split}_y.bin"
@@ -43,7 +43,7 @@ def open_stl10(folder: Path, split: str) -> ImagePixels:
     size = images.stat().st_size
     if not len(labels) or size != _RECORD * len(labels):
         raise CorruptFileError(
-            f"Got {size} bytes in {images} and {len(labels)} labels; expected {_RECORD} bytes an image. "
+            f"Got {size} bytes in {images} and {len(labels)} labels; expected {_RECORD} bytes per image. "
             "Extract stl10_binary.tar.gz again."
         )
     if labels.min() < 0 or labels.max() >= len(classes):
@@ -71,7 +71,7 @@ ENTRY = Entry(
             path="stl10_binary.tar.gz",
             into=".",
             creates="stl10_binary",
-            # Of the archive, 2.7 GB are images without labels.
+            # The rest of the archive, 2.7 GB, is unlabeled images.
             keep=("stl10_binary/train_?.bin", "stl10_binary/test_?.bin", "stl10_binary/*.txt"),
             size=2_640_397_119,
             md5="91f7769df0f17e558f3565bffb0c7dfb",

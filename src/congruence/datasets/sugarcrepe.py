@@ -1,4 +1,4 @@
-"""SugarCrepe: images with a caption and one that is wrong in a detail (Hsieh et al., 2023), which JAM is trained on."""
+"""SugarCrepe: images with a correct caption and one that is wrong in a detail (Hsieh et al., 2023); JAM is trained on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from congruence.splits import Split
 
 __all__ = ["CATEGORIES", "SugarCrepe", "load_sugarcrepe"]
 
-#: The seven kinds of wrong captions; each is a JSON file.
+#: The seven kinds of wrong captions, each in its own JSON file.
 CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
 
 _FIELDS = ("filename", "caption", "negative_caption")
@@ -28,12 +28,13 @@ class SugarCrepe:
     Attributes
     ----------
     ids : ndarray of str, shape (n,)
-        ``category/key``. Keys are those of the files; ``swap_obj`` skips some.
+        ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
     categories : ndarray of str, shape (n,)
         One of :data:`CATEGORIES`.
     filenames : ndarray of str, shape (n,)
         Images of COCO's ``val2017``, which are not part of SugarCrepe.
     captions, negative_captions : ndarray of str, shape (n,)
+        The correct and the wrong caption.
     """
 
     ids: np.ndarray
@@ -72,13 +73,13 @@ class SugarCrepe:
     def split_by_image(self, train: float = 0.7, random_state: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
         """Split the items such that no image is in both parts.
 
-        Dividing the items themselves would put captions of most images on both sides. For JAM's 70–15–15 divide twice:
+        Splitting by item would put captions of most images in both parts. For JAM's 70–15–15 split, split twice:
         ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test = rest.split_by_image(0.5, seed)``.
 
         Parameters
         ----------
         train : float, default=0.7
-            Share of the *images* on the first side.
+            Share of the images, not of the items, in the first part.
         random_state : int, default=0
 
         Returns
@@ -88,9 +89,9 @@ class SugarCrepe:
         Raises
         ------
         ParameterError
-            The share is not between 0 and 1, or one side would be empty.
+            If ``train`` is not between 0 and 1, a part would be empty, or ``random_state`` is not a valid seed.
         TooFewAnchorsError
-            Fewer than two images would be left to train on.
+            If fewer than two images would be left to train on.
 
         References
         ----------
@@ -103,11 +104,11 @@ class SugarCrepe:
         rest = len(images) - round(train * len(images))
         if not 0 < rest < len(images):
             raise ParameterError(
-                f"Got train={train!r} of {len(images)} images; expected some on both sides. Pass a train= nearer to 0.5."
+                f"Got train={train!r} of {len(images)} images; expected some in both parts. Pass train=… closer to 0.5."
             )
         rule = Split.choose(images, rest, random_state)
-        away = np.isin(self.filenames, images[rule.held_out(images)])
-        return self.take(~away), self.take(away)
+        held_out = np.isin(self.filenames, images[rule.held_out(images)])
+        return self.take(~held_out), self.take(held_out)
 
 
 def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) -> SugarCrepe:
@@ -116,21 +117,21 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     Parameters
     ----------
     folder : path-like
-        With ``add_att.json``, ``add_obj.json``, …, as in the folder ``data`` of github.com/RAIVNLab/sugar-crepe.
+        Contains ``add_att.json``, ``add_obj.json``, …, like the folder ``data`` of github.com/RAIVNLab/sugar-crepe.
     categories : sequence of str
-        Which to read; all seven by default.
+        Categories to read; all seven by default.
 
     Returns
     -------
     SugarCrepe
-        7,511 items over 1,560 images, if the files are whole.
+        All seven categories have 7,511 items over 1,560 images.
 
     Raises
     ------
     ParameterError
-        An unknown category; the message lists the seven.
+        If a category is unknown; the message lists the seven.
     FileError, CorruptFileError
-        A file is missing, or no such JSON.
+        If a file is missing, or is not JSON of the expected form.
 
     References
     ----------
@@ -147,7 +148,7 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
         if not path.is_file():
             raise FileError(
                 f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe. "
-                "Take them from the folder data of github.com/RAIVNLab/sugar-crepe."
+                "Copy them from the folder data of github.com/RAIVNLab/sugar-crepe."
             )
         rows += _read(path, category)
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
@@ -162,12 +163,12 @@ def _read(path: Path, category: str) -> list[tuple[str, ...]]:
     try:
         data = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise damaged(f"no JSON ({error})") from error
+        raise damaged(f"invalid JSON ({error})") from error
     if not isinstance(data, dict) or not data:
         raise damaged("no items")
     rows = []
     for key, item in data.items():
         if not isinstance(item, dict) or not all(isinstance(item.get(f), str) and item[f].strip() for f in _FIELDS):
-            raise damaged(f"the item {key!r} without all of its texts")
+            raise damaged(f"the item {key!r} with a missing or empty text")
         rows.append((f"{category}/{key}", category, *(item[field] for field in _FIELDS)))
     return rows

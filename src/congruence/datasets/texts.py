@@ -1,4 +1,4 @@
-"""Texts for anchors: a map between image–text models can be fitted on the text encoders' vectors of these."""
+"""Texts to use as anchors: a map between two image–text models can be fitted on their text encoders' vectors of these texts."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from congruence.errors import FileError, ParameterError
 
 __all__ = ["TEXTS_PATH", "anchor_texts"]
 
-#: Where the texts lie in an installed package.
+#: Path of the texts in the installed package.
 TEXTS_PATH = Path(__file__).parent / "data" / "anchor_texts.txt"
 
 
 def anchor_texts(n: int | None = None) -> list[str]:
-    """Return short texts about everyday things, ordered such that the first ones cover the most.
+    """Return short texts about everyday things, ordered such that the first n cover as much variance as possible.
 
-    To move an index of images to another dual encoder no image need be encoded twice: fit a map on these texts by both models' text towers,
-    and take the means of the images (docs/anchors.md).
+    They make it possible to move an index of images to another dual encoder without encoding any image twice: fit a map on the vectors of
+    both models' text towers for these texts, and take the means from the images (docs/anchors.md).
 
     Parameters
     ----------
     n : int, optional
-        How many; all by default.
+        Number of texts; all by default.
 
     Returns
     -------
     list of str
-        Each different, in English, of one line.
+        Distinct English texts, each of one line.
 
     Raises
     ------
     ParameterError
-        ``n`` is below 1 or above the number of texts.
+        If ``n`` is below 1 or above the number of texts.
     FileError
-        The installation is incomplete.
+        If the installation is incomplete.
 
     Notes
     -----
-    Made for this library by ``examples/anchor_texts`` and dedicated to the public domain (CC0 1.0). The order is greedy
-    (:func:`congruence.linalg.selection.greedy_variance`) in the embedding of all-MiniLM-L6-v2, no CLIP model's.
+    Generated for this library by ``examples/anchor_texts`` and dedicated to the public domain (CC0 1.0). The order is that of a greedy
+    selection (:func:`congruence.linalg.selection.greedy_variance`) on embeddings by all-MiniLM-L6-v2, which is not a CLIP model.
 
     Examples
     --------
@@ -57,6 +57,6 @@ def anchor_texts(n: int | None = None) -> list[str]:
         ) from None
     if n is not None and n > len(lines):
         raise ParameterError(
-            f"Got n={n:,}; expected at most {len(lines)}, the texts that there are. Pass n={len(lines)} or less."
+            f"Got n={n:,}; expected at most {len(lines)}, the number of texts. Pass n={len(lines)} or less."
         )
     return lines[:n]

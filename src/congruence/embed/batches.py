@@ -18,13 +18,13 @@ from congruence.errors import CongruenceError, FileError, InputError
 
 __all__ = ["Run", "encode_batch", "read_batches"]
 
-#: Row, digest where there is a cache, and the item: a text, what an image is decoded from, or the error that it met.
+#: Row, digest (if there is a cache), and the item: a text, the source of an image, or the error that occurred when it was read.
 Fetched: TypeAlias = tuple[int, str | None, object]
 
 
 @dataclass
 class Run:
-    """State that the steps of one call share."""
+    """Arguments and counts that the steps of one run share."""
 
     encoder: Encoder
     items: Items
@@ -37,13 +37,13 @@ class Run:
     cached: int = 0
     resumed: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
-    otherwise: str = "on_error='skip'"  # what a message advises, beside repairing the item
+    alternative: str = "on_error='skip'"  # the argument that a message suggests, besides repairing the item
 
 
 def read_batches(run: Run, rows: range) -> Iterator[list[Fetched]]:
     """Yield batches of (row, digest, decoded item), reading one batch ahead of the model.
 
-    An item that cannot be read comes as the error that it met.
+    An item that cannot be read is replaced by the error.
     """
 
     def fetch(row: int) -> Fetched:
@@ -80,7 +80,7 @@ def encode_batch(run: Run, batch: list[Fetched]) -> dict[int, np.ndarray]:
         row: digest or f"row {row}" for row, digest, _ in batch
     }  # equal items have equal names, if they have digests
     wanted = {names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)}
-    fresh, failed = _model(run, dict(zip(wanted, run.pool.map(_decoded, wanted.values()), strict=True)))
+    fresh, failed = _encode(run, dict(zip(wanted, run.pool.map(_decoded, wanted.values()), strict=True)))
     run.encoded += len(fresh)
     if run.cache is not None and fresh:
         run.cache.put(fresh)
@@ -96,15 +96,15 @@ def encode_batch(run: Run, batch: list[Fetched]) -> dict[int, np.ndarray]:
 
 
 def _decoded(item: object) -> object:
-    """Decode an image; one that cannot be decoded becomes the error that says so."""
+    """Return a text, a decoded image, or the error if an image cannot be decoded."""
     try:
         return item if isinstance(item, str) else open_image(item)
     except CongruenceError as error:
         return error
 
 
-def _model(run: Run, items: Mapping[str, object]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
-    """Encode items; if the batch is refused, one by one, to find out which of them is the reason."""
+def _encode(run: Run, items: Mapping[str, object]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
+    """Return the vectors of items, and the errors of those that failed; a batch that fails is encoded one by one to find them."""
     failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
     good = {name: item for name, item in items.items() if name not in failed}
     try:
@@ -125,7 +125,7 @@ def _fail(run: Run, row: int, error: Exception) -> None:
     if run.on_error == "fail":
         kind = type(error) if isinstance(error, CongruenceError) else FileError
         raise kind(
-            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Repair this item and run "
-            f"again, or pass {run.otherwise}."
+            f"Got an error at item {name!r} of {run.items.name}: {error} Finished parts are kept. Repair this item and run "
+            f"again, or pass {run.alternative}."
         ) from error
     run.failures.append({"id": name, "error": str(error)})

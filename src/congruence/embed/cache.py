@@ -1,4 +1,4 @@
-"""A cache of vectors by content, so that an item encoded once is found again whatever file or data set it is in."""
+"""A cache of vectors by content, so that an item is encoded only once, whichever file or data set it comes from."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ __all__ = ["VectorCache"]
 
 
 class VectorCache:
-    """Vectors of one encoder on disk, by the digest of their items, each with a checksum.
+    """Cache of one encoder's vectors on disk, by the digest of the item; each vector has a checksum.
 
-    One SQLite file an encoder, named after its fingerprint: complete after a crash, and open to several processes of one
-    machine at a time. Do not put it on a network drive, where SQLite's locks cannot be relied on.
+    The cache is one SQLite file per encoder, named after the encoder's fingerprint. It is consistent after a crash, and several processes on
+    one machine can use it at the same time. Do not put it on a network drive, where SQLite's locks are unreliable.
 
     Parameters
     ----------
     folder : path-like
-        Made if it is not there.
+        Created if it does not exist.
     fingerprint : str
-        Of the encoder.
+        Fingerprint of the encoder.
     dim : int
-        Width of its vectors.
+        Width of the vectors.
 
     Raises
     ------
-    FileError, StorageError
-        The folder cannot be made, or the file not be opened.
+    FileError
+        If the folder cannot be created.
+    StorageError
+        If the file cannot be opened.
     CorruptFileError
-        The file is no cache.
+        If the file is not a cache, or is damaged.
     """
 
     def __init__(self, folder: str | Path, fingerprint: str, dim: int) -> None:
@@ -47,52 +49,54 @@ class VectorCache:
             raise FileError(
                 f"Got no cache folder at {folder} ({error}); expected one that can be written. Pass another cache=…."
             ) from error
-        with self._open() as base:
-            base.execute(
+        with self._open() as connection:
+            connection.execute(
                 "CREATE TABLE IF NOT EXISTS vectors (item TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
             )
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self.path, timeout=60)) as base, base:
-                yield base
+            with closing(sqlite3.connect(self.path, timeout=60)) as connection, connection:
+                yield connection
         except sqlite3.OperationalError as error:
             raise StorageError(
-                f"Got a refusal from the cache {self.path} ({error}); expected a file that can be read and written. "
+                f"Got an error from the cache {self.path} ({error}); expected a file that can be read and written. "
                 "Free space, or pass another cache=…."
             ) from error
         except sqlite3.DatabaseError as error:
             raise CorruptFileError(
-                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote. Delete this file; it is filled again."
+                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote. Delete this file; the next run fills it again."
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:
         """Return the cached vectors by digest; vectors that are damaged, have another length or are not finite count as missing."""
-        found: dict[str, np.ndarray] = {}
-        with self._open() as base:
-            for start in range(0, len(digests), 500):  # SQLite bounds the number of parameters
-                some = digests[start : start + 500]
-                marks = ",".join("?" * len(some))
-                for item, blob in base.execute(f"SELECT item, vector FROM vectors WHERE item IN ({marks})", some):
-                    size = 4 * self.dim  # without a checksum, of before there were any: missing
+        cached: dict[str, np.ndarray] = {}
+        size = 4 * self.dim
+        with self._open() as connection:
+            for start in range(0, len(digests), 500):  # SQLite limits the number of parameters
+                part = digests[start : start + 500]
+                query = f"SELECT item, vector FROM vectors WHERE item IN ({','.join('?' * len(part))})"
+                for item, blob in connection.execute(query, part):
                     if not isinstance(item, str) or not isinstance(blob, bytes):
                         continue
-                    if blob[size:] != _checksum(item, blob[:size]):
+                    if blob[size:] != _checksum(
+                        item, blob[:size]
+                    ):  # also true of vectors stored before there were checksums
                         continue
                     vector = np.frombuffer(blob[:size], dtype="<f4")
                     if np.isfinite(vector).all():
-                        found[item] = vector.astype(np.float32)
-        return found
+                        cached[item] = vector.astype(np.float32)
+        return cached
 
     def put(self, vectors: Mapping[str, np.ndarray]) -> None:
         """Store vectors by digest, all or none of them."""
         raw = {item: np.ascontiguousarray(vector, dtype="<f4").tobytes() for item, vector in vectors.items()}
         rows = [(item, vector + _checksum(item, vector)) for item, vector in raw.items()]
-        with self._open() as base:
-            base.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+        with self._open() as connection:
+            connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
 
 
 def _checksum(item: str, vector: bytes) -> bytes:
-    """Return what stands behind a vector in the file, and tells of a damaged one and of one of another item."""
+    """Return the checksum that is stored after a vector, by which a damaged vector, or that of another item, is detected."""
     return hashlib.blake2b(vector, digest_size=8, key=item.encode()[:64]).digest()

@@ -133,9 +133,9 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
             f"Got modality='image' or a column for {path}, the folder of SugarCrepe's captions; expected neither. Leave out modality=… and the columns. For the images, embed COCO's val2017."
         )
     check_choice(split, ("captions", "negatives"), "split")
-    found = datasets.load_sugarcrepe(path)
-    texts = (found.captions if split == "captions" else found.negative_captions).tolist()
-    return Items(f"{path}:{split}", "text", as_ids(found.ids, len(texts)), texts.__getitem__, texts.__getitem__)
+    data = datasets.load_sugarcrepe(path)
+    texts = (data.captions if split == "captions" else data.negative_captions).tolist()
+    return Items(f"{path}:{split}", "text", as_ids(data.ids, len(texts)), texts.__getitem__, texts.__getitem__)
 
 
 def _folder(path: Path, modality: str | None, column: str | None) -> Items:
@@ -144,25 +144,27 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
             f"Got modality='text' or a column for a folder, {path}, whose images would be embedded; expected neither. Pass a table or a .txt file "
             "for texts, or leave out modality=… and the columns."
         )
-    found = []
-    for place, folders, files in os.walk(path):
+    images = []
+    for parent, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in files if name[0] != "." and Path(name).suffix.lower() in IMAGE_SUFFIXES]
-    if not found:
+        images += [
+            Path(parent, name) for name in files if name[0] != "." and Path(name).suffix.lower() in IMAGE_SUFFIXES
+        ]
+    if not images:
         raise FileError(
             f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}. Pass a folder that contains such files."
         )
-    ids = sorted(file.relative_to(path).as_posix() for file in found)
+    ids = sorted(file.relative_to(path).as_posix() for file in images)
     return _files(str(path), ids, path, ids)
 
 
 def _files(name: str, ids: Ids, base: Path, paths: list[str]) -> Items:
     def stamp(row: int) -> str:
         try:
-            facts = (base / paths[row]).stat()
+            status = (base / paths[row]).stat()
         except (OSError, ValueError):  # ValueError: a path with a NUL character
             return "missing"
-        return f"{facts.st_size} {facts.st_mtime_ns}"
+        return f"{status.st_size} {status.st_mtime_ns}"
 
     return Items(name, "image", as_ids(ids, len(paths)), lambda row: base / paths[row], stamp)
 
@@ -227,7 +229,7 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
     if column is None:
         if len(known) != 1:
             raise ParameterError(
-                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which may be meant; expected exactly one with a usual name. "
+                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which have a default name; expected exactly one. "
                 "Pass column=… and modality=…."
             )
         column = next(iter(known))

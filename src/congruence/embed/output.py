@@ -34,16 +34,16 @@ __all__ = [
 
 
 def read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
-    """Return the record of an earlier run about a part with this many items, if items and encoder are the same and the part is undamaged."""
+    """Return an earlier run's record of a part, if its items and encoder are unchanged and the part is complete and undamaged; else None."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
         same = done["key"] == key and done["sha256"] == (checksum_of(file) if done["rows"] else None)
-        complete = [str] * 2 * len(done["failures"]) == [
+        valid = [str] * 2 * len(done["failures"]) == [
             type(failure[k]) for failure in done["failures"] for k in ("id", "error")
         ]
         # Every item of a part is a row or a failure.
-        whole = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
-        return done if same and complete and whole else None
+        complete = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
+        return done if same and valid and complete else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -94,51 +94,51 @@ def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, forc
 
 
 def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
-    """Write the ids next to an output that cannot hold them."""
+    """Write the ids to a text file next to an output that cannot store them, and return its path; else None. Raises IdError."""
     if find_format(output, "output").keeps_ids:
         return None
-    place = output.with_name(f"{output.name}.ids.txt")
+    ids_file = output.with_name(f"{output.name}.ids.txt")
     for ids, _ in read_parts(work, counts):
         check_lines(ids.to_pylist() if ids is not None else [], output)
-    with atomic_path(place, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+    with atomic_path(ids_file, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         for ids, _ in read_parts(work, counts):
             stream.writelines(f"{name}\n" for name in (ids.to_pylist() if ids is not None else []))
-    return str(place)
+    return str(ids_file)
 
 
 def check_lines(ids: Iterable[object], output: Path) -> None:
-    """Refuse ids with line breaks if the ids are written to a file with one id per line. Raises IdError."""
+    """Raise IdError for an id with a line break, if the ids are written to a file with one id per line."""
     if find_format(output, "output").keeps_ids:
         return
-    odd = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
-    if odd is not None:
+    broken = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
+    if broken is not None:
         raise IdError(
-            f"Got the id {odd!r} with a line break for {output}, whose ids go to a file of one a line; expected none. Pass an "
-            "output in a format that holds ids, .parquet for example."
+            f"Got the id {broken!r} with a line break for {output}, whose ids are written to a file, one per line; expected ids without line breaks. "
+            "Pass an output in a format that stores ids, .parquet for example."
         )
 
 
-def is_failures(place: Path) -> bool:
+def is_failures(file: Path) -> bool:
     """Return whether a file is a list written by :func:`write_failures`."""
-    if place.is_symlink() or not place.is_file():
+    if file.is_symlink() or not file.is_file():
         return False
-    with open(place, "rb") as stream:
+    with open(file, "rb") as stream:
         return stream.readline(20).strip() == b"id,error"
 
 
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """List the items that were left out; if there are none, remove the list of an earlier run.
+    """Write the list of the items that were left out, and return its path; if there are none, remove the list of an earlier run.
 
-    The list is for people, who open it in a spreadsheet: a cell that one would run as a formula begins with an apostrophe.
+    A cell that a spreadsheet would evaluate as a formula is prefixed with an apostrophe.
     """
-    place = output.with_name(f"{output.name}.failures.csv")
+    file = output.with_name(f"{output.name}.failures.csv")
     if not failures:
-        if is_failures(place):
-            place.unlink()
+        if is_failures(file):
+            file.unlink()
         return None
-    with atomic_path(place, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+    with atomic_path(file, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["id", "error"])
         writer.writeheader()
         for row in failures:
             writer.writerow({name: f"'{cell}" if is_formula(cell) else cell for name, cell in row.items()})
-    return str(place)
+    return str(file)

@@ -55,21 +55,26 @@ class EmbedReport:
     Attributes
     ----------
     output : str
+        Path of the output.
     ids : str or None
-        File of the ids, next to an output whose format cannot store them.
+        Path of the file of ids, if the output's format cannot store them.
     encoder, fingerprint : str
+        Name and fingerprint of the encoder.
     items : str
-        Where the items came from.
+        Origin of the items.
     rows, dim : int
         Number of rows and width of the output; with several layers, of each layer.
     layers : int
+        Number of layers; 1 unless the encoder returns all layers.
     encoded, cached, resumed : int
         Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch), and
         that an earlier run had finished.
     failures : list of dict
         ``id`` and ``error`` of each item that was left out.
     failures_file : str or None
+        Path of the list of failures; None if there are none.
     seconds : float
+        Duration of the run.
     """
 
     output: str
@@ -160,7 +165,7 @@ def embed(
         work.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got a refusal from the disk for {work} ({error.strerror}); expected space and permission. Free space, or pass an output on another disk."
+            f"Got an error from the disk for {work} ({error.strerror}); expected space and permission. Free space, or pass an output on another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
     busy = f"Got {output}, which another run is writing; expected one run at a time. Wait for it to finish, or pass another output."
@@ -238,10 +243,10 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         raise FileError(
             f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
         )
-    list_of = output.with_name(f"{output.name}.failures.csv")
-    if os.path.lexists(list_of) and not is_failures(list_of):
+    failures = output.with_name(f"{output.name}.failures.csv")
+    if os.path.lexists(failures) and not is_failures(failures):
         raise OutputExistsError(
-            f"Got an existing file at {list_of}, the path for the list of failures; expected a free path, or an earlier list. Move the file away, or pass another output."
+            f"Got an existing file at {failures}, the path for the list of failures; expected a free path, or an earlier list. Move the file away, or pass another output."
         )
     assert kind.sink is not None
     check_output(output, force=force, directory=kind.directory, foreign=kind.sink.why_foreign)
@@ -261,17 +266,17 @@ def _part(run: Run, work: Path, number: int, rows: range) -> int:
             run.callback(len(rows))
         return int(done["rows"])
     before = len(run.failures)
-    found_rows: list[int] = []
+    encoded_rows: list[int] = []
     blocks: list[np.ndarray] = []
     for batch in read_batches(run, rows):
-        found = encode_batch(run, batch)
-        found_rows += found
-        blocks += list(found.values())
+        vectors = encode_batch(run, batch)
+        encoded_rows += vectors
+        blocks += list(vectors.values())
         if run.callback is not None:
             run.callback(len(batch))
     if blocks:
         dim = run.encoder.space.dim or 0
-        ids = arrow_ids(run.items.ids[found_rows])
+        ids = arrow_ids(run.items.ids[encoded_rows])
         space = run.encoder.space
         with open_sink(
             file, n=len(blocks), dim=dim, has_ids=True, id_type=id_type_of(ids.type), space=space, force=True

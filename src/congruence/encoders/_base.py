@@ -74,12 +74,12 @@ class Options:
 
     @property
     def folder(self) -> str | None:
-        """The path if it is a folder on this machine; None for a name on a hub."""
-        place = Path(self.path).expanduser()
-        if place.is_dir():
-            return str(place)
-        if place.is_absolute() or self.path.startswith((".", "~")):
-            raise FileError(f"Got no folder at {place} for {self.name!r}; expected a saved model. Check the path.")
+        """The path if it is a folder on this machine; None for a name on a hub. Raises FileError for a path without a folder."""
+        folder = Path(self.path).expanduser()
+        if folder.is_dir():
+            return str(folder)
+        if folder.is_absolute() or self.path.startswith((".", "~")):
+            raise FileError(f"Got no folder at {folder} for {self.name!r}; expected a saved model. Check the path.")
         return None
 
 
@@ -207,8 +207,8 @@ class Encoder(ABC):
 
     def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
         """Set the space; a layer or pooling that was requested, and therefore defines another space, becomes part of its name."""
-        odd = {"layer": options.layer, "pooling": options.pooling}
-        suffix = "&".join(f"{key}={value}" for key, value in odd.items() if value is not None)
+        requested = {"layer": options.layer, "pooling": options.pooling}
+        suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
         self.space = Space(model, revision, modality, dim or None, normalize)
 

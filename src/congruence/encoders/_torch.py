@@ -1,12 +1,13 @@
-"""Helpers of encoders that run on PyTorch: device, precision, and a hash of the weights."""
+"""Base classes of the encoders that run on PyTorch: device, precision, and digests of weights and tokenizers."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-#: Precisions a model can run in; its weights stay in float32, autocast lowers the products.
+#: Precisions of matrix products, which autocast sets; the weights stay in float32.
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 
@@ -29,9 +30,9 @@ class TorchEncoder(Encoder):
     Attributes
     ----------
     device : str
-        Where the model is.
+        Device of the model.
     dtype : str
-        Precision of its products; the vectors are float32 in any case.
+        Precision of its matrix products; vectors are always float32.
     """
 
     def __init__(self, options: Options, extra: str) -> None:
@@ -42,15 +43,15 @@ class TorchEncoder(Encoder):
         self.dtype = fallback if options.dtype == "auto" else options.dtype
 
     def _place(self, model: Module) -> None:
-        """Put the model where it will run, once and for all."""
+        """Move the model to its device and prepare it for inference."""
         self._model = model.to(self.device).eval().requires_grad_(False)
 
-    def _measure(self, sample: Item) -> None:
-        """Complete the space with the width of what the model gives for a sample."""
+    def _set_dim(self, sample: Item) -> None:
+        """Encode a sample, and set the width of the space to that of its vector."""
         self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
 
-    def _lowered(self) -> AbstractContextManager[object]:
-        """Return the context in which products have the precision asked for."""
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which matrix products have the requested precision."""
         if self.dtype == "float32":
             return nullcontext()
         return self._torch.autocast(self.device.split(":")[0], getattr(self._torch, self.dtype))
@@ -60,8 +61,8 @@ class TensorEncoder(TorchEncoder):
     """A torch encoder that prepares its inputs as tensors on the CPU and moves them to its device."""
 
     def _embed(self, items: list[Item]) -> np.ndarray:
-        inputs = self._prepare(items)  # in full precision: only the model is lowered
-        with self._torch.inference_mode(), self._lowered():
+        inputs = self._prepare(items)  # in full precision: autocast is for the model only
+        with self._torch.inference_mode(), self._autocast():
             vectors = self._forward({key: value.to(self.device) for key, value in inputs.items()})
         return vectors.float().cpu().numpy()
 
@@ -75,7 +76,7 @@ class TensorEncoder(TorchEncoder):
 
 
 def weights_digest(model: Module) -> str:
-    """Return SHA-256 in hex of a module's weights, names, shapes and types.
+    """Return the hexadecimal SHA-256 of a module's weights, with their names, shapes and types.
 
     Parameters
     ----------
@@ -95,6 +96,13 @@ def weights_digest(model: Module) -> str:
     return digest.hexdigest()
 
 
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Return the hexadecimal SHA-256 of a tokenizer of transformers: of its full description, or of its vocabulary if it has no fast version."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    text = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def blank_image() -> Image.Image:
-    """Return a picture for testing a model."""
+    """Return an image of one color, from which the width of a model's vectors is determined."""
     return require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))

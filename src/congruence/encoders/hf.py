@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence.encoders._base import Item, Options, check_modality, check_pooling, fingerprint, loading
-from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
+from congruence.encoders._torch import TensorEncoder, blank_image, tokenizer_digest, weights_digest
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -24,23 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["HfEncoder"]
 
-#: Text towers that saw every text padded to the full length, and read their vector off the last place.
+#: Model types whose text towers were trained on texts padded to the full length, and pool the last position.
 _PADDED = ("siglip", "siglip2")
 
-#: Models whose positions begin after the padding's: two of them are no room for tokens.
+#: Model types whose position numbers start after the padding index, so that two positions are not available for tokens.
 _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 
 
 class HfEncoder(TensorEncoder):
-    """A tower of a dual encoder, or a unimodal model, in transformers.
+    """One tower of a dual encoder, or a unimodal model, from transformers.
 
-    A dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) gives its projected features, scaled to unit norm as the Canonical
-    paper does; FLAVA, which projects every token, those of its [CLS] token, on which its contrastive loss acts. With
-    ``layer`` or ``pooling`` the tower's hidden states are pooled instead, before any projection. Any other model's
-    hidden states are pooled and left unscaled: ``cls`` for images where there is one, else ``mean``.
+    The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) are its projected features, scaled to unit norm as in the Canonical
+    paper. FLAVA projects every token; its vectors are those of the [CLS] token, to which its contrastive loss applies. With ``layer`` or
+    ``pooling``, the tower's hidden states are pooled instead, before any projection. The hidden states of any other model are pooled and
+    not scaled; the default pooling is ``cls`` for image models with a [CLS] token, and ``mean`` otherwise.
 
-    Image processors run in their Pillow form even where torchvision is installed, so that vectors do not depend on it;
-    the one of DINOv3, which has no such form, is computed here with the same operations.
+    Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's processor requires
+    torchvision, so its operations are implemented here.
 
     Parameters
     ----------
@@ -58,42 +57,41 @@ class HfEncoder(TensorEncoder):
         super().__init__(options, "hf")
         transformers = require("transformers", extra="hf")
         with loading(options), _quiet(transformers):
-            place = options.folder or options.path
-            # A hub's commit names the weights; a folder on this machine may hold any.
-            commit = None if options.folder else _commit(transformers, place, options.revision)
+            name = options.folder or options.path
+            # A commit on the hub identifies the weights; the content of a local folder can change.
+            commit = None if options.folder else _commit(transformers, name, options.revision)
             revision = commit or options.revision
             hub: dict[str, str] = {"revision": revision} if revision else {}
             model = transformers.AutoModel.from_pretrained(
-                place,
+                name,
                 dtype=self._torch.float32,
                 trust_remote_code=False,
                 use_safetensors=True if options.safetensors_only else None,
                 **hub,
             )
             dual = hasattr(model, "get_image_features") and hasattr(model, "get_text_features")
-            sees = model.main_input_name == "pixel_values"
-            modality = check_modality(options, ("image", "text") if dual else ("image",) if sees else ("text",))
-            prepared = (
-                self._start_images(transformers, place, model, hub)
-                if modality == "image"
-                else self._start_texts(transformers, place, model, hub)
-            )
+            takes_images = model.main_input_name == "pixel_values"
+            modality = check_modality(options, ("image", "text") if dual else ("image",) if takes_images else ("text",))
+            if modality == "image":
+                preprocessing = self._load_processor(transformers, name, hub)
+            else:
+                preprocessing = self._load_tokenizer(transformers, name, model, hub)
         self._projected = dual and options.layer is None and options.pooling is None
         self._modality, self._layer = modality, options.layer
         tower = model if self._projected or not dual else _tower(model, modality)
-        self._start_pooling(tower, options, modality)
+        self._set_pooling(tower, options, modality)
         weights = commit or f"sha256:{weights_digest(model)}"
         normalize = self._projected if options.normalize is None else options.normalize
         self._place(tower)
         self._describe(options, modality, normalize=normalize, revision=commit or weights[:19])
-        self._count_layers()
-        self._measure(blank_image() if modality == "image" else "a text")
+        self._resolve_layer()
+        self._set_dim(blank_image() if modality == "image" else "a text")
         self.fingerprint = fingerprint(
             adapter="hf",
             model=options.path if commit else "",
             weights=weights,
             modality=modality,
-            prepared=prepared,
+            prepared=preprocessing,
             layer=self._layer,
             pooling=None if self._projected else self._pooling,
             normalize=normalize,
@@ -102,44 +100,42 @@ class HfEncoder(TensorEncoder):
 
     # ------------------------------------------------------------------ inputs
 
-    def _start_images(
-        self, transformers: ModuleType, place: str, model: Module, hub: dict[str, str]
-    ) -> dict[str, object]:
-        facts, _ = transformers.ImageProcessingMixin.get_image_processor_dict(place, **hub)
-        kind = facts.get("image_processor_type") or ""
+    def _load_processor(self, transformers: ModuleType, name: str, hub: dict[str, str]) -> dict[str, object]:
+        """Load the image processor, and return its settings."""
+        settings, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name, **hub)
+        kind = settings.get("image_processor_type") or ""
         if kind.startswith("DINOv3ViT"):
-            self._processor: Any = _Dinov3Processor(self._torch, facts)
-            return self._processor.facts
+            self._processor: Any = _Dinov3Processor(self._torch, settings)
+            return self._processor.settings
         self._processor = transformers.AutoImageProcessor.from_pretrained(
-            place, backend="pil", trust_remote_code=False, **hub
+            name, backend="pil", trust_remote_code=False, **hub
         )
         return {"class": type(self._processor).__name__, **json.loads(self._processor.to_json_string())}
 
-    def _start_texts(
-        self, transformers: ModuleType, place: str, model: Module, hub: dict[str, str]
+    def _load_tokenizer(
+        self, transformers: ModuleType, name: str, model: Module, hub: dict[str, str]
     ) -> dict[str, object]:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False, **hub)
-        if tokenizer.pad_token_id is None:  # language models have none; what is padded is masked
+        """Load the tokenizer, and return everything that determines the tokens."""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=False, **hub)
+        if tokenizer.pad_token_id is None:  # as in many language models; any token will do, since padding is masked
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = tokenizer.padding_side if model.config.model_type in _PADDED else "right"
         config = getattr(model.config, "text_config", model.config)
-        room = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
-        room -= 2 if config.model_type in _OFFSET else 0
+        positions = getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length
+        positions -= 2 if config.model_type in _OFFSET else 0
         self._tokenizer = tokenizer
-        self._length = int(min(tokenizer.model_max_length, room))
+        self._length = int(min(tokenizer.model_max_length, positions))
         self._padding = "max_length" if model.config.model_type in _PADDED else "longest"
         self._masked = "attention_mask" in tokenizer.model_input_names
-        fast = getattr(tokenizer, "backend_tokenizer", None)
-        text = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
         return {
-            "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
+            "tokenizer": tokenizer_digest(tokenizer),
             "padding": [self._padding, tokenizer.padding_side, tokenizer.pad_token_id, self._masked],
             "length": self._length,
         }
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         if self._modality == "image":
-            # Said outright: a picture three pixels high would be taken for one with its channels first.
+            # The format is stated, since an image three pixels high would be taken for one with its channels first.
             batch = self._processor(images=items, return_tensors="pt", input_data_format="channels_last")
             return {key: value for key, value in batch.items() if self._torch.is_tensor(value)}
         batch = self._tokenizer(
@@ -153,13 +149,13 @@ class HfEncoder(TensorEncoder):
         return dict(batch)
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return how many tokens of each text the model reads, padding left out."""
-        read = self._tokenizer(texts, truncation=True, max_length=self._length)
-        return [len(tokens) for tokens in read["input_ids"]]
+        """Return the number of tokens of each text that the model processes, after truncation and without padding."""
+        encoded = self._tokenizer(texts, truncation=True, max_length=self._length)
+        return [len(tokens) for tokens in encoded["input_ids"]]
 
     # ------------------------------------------------------------------ vectors
 
-    def _start_pooling(self, tower: Module, options: Options, modality: str) -> None:
+    def _set_pooling(self, tower: Module, options: Options, modality: str) -> None:
         names = [name.rpartition(".")[2] for name, _ in tower.named_parameters()]
         has_cls = "cls_token" in names or "class_embedding" in names
         if modality == "text":
@@ -169,21 +165,20 @@ class HfEncoder(TensorEncoder):
         self._pooling = options.pooling or ("cls" if has_cls and modality == "image" else "mean")
         if (self._pooling.startswith("cls") and not has_cls) or (self._pooling == "last" and modality == "image"):
             allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
-            token = "[CLS] token" if self._pooling != "last" else "last token that means the whole"
+            token = "[CLS] token" if self._pooling != "last" else "last token that represents the whole"
             raise ParameterError(
                 f"Got pooling={self._pooling!r} for the {modality}s of {options.name!r}, which have no {token}; "
                 f"expected {allowed}. Pass such a pooling=…."
             )
 
-    def _count_layers(self) -> None:
-        """Find out how many hidden states there are, and which of them is meant."""
+    def _resolve_layer(self) -> None:
+        """Determine the number of hidden states, and the index of the requested layer among them."""
         if self._layer is None:
             return
         layer, self._layer, self.n_layers = self._layer, "all", None
         sample = blank_image() if self._modality == "image" else "a text"
-        self._stacked = 0
         self._embed([sample])
-        count = self._stacked
+        count = self._n_states
         if isinstance(layer, str):  # "all"
             self.n_layers = count
             return
@@ -208,11 +203,11 @@ class HfEncoder(TensorEncoder):
             return self._pool(out.last_hidden_state, mask)
         if self._layer != "all":
             return self._pool(out.hidden_states[self._layer], mask)
-        self._stacked = len(out.hidden_states)
+        self._n_states = len(out.hidden_states)
         return self._torch.cat([self._pool(states, mask) for states in out.hidden_states], dim=1)
 
     def _pool(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool hidden states, shape (b, tokens, d); those of a convolution (b, d, height, width) count as tokens."""
+        """Pool hidden states, shape (b, tokens, d); the positions of a feature map, shape (b, d, height, width), are treated as tokens."""
         states = states.float()
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
         if self._pooling == "cls":
@@ -224,58 +219,58 @@ class HfEncoder(TensorEncoder):
         if self._pooling == "last":
             place = (weight.cumsum(1) * weight).argmax(1)
             return states[self._torch.arange(len(states), device=states.device), place]
-        # Of an image, the patches alone; of a text, every token that is not padding.
-        rest, weight = states[:, self._prefix :], weight[:, self._prefix :]
-        mean = (rest * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1)
+        # For an image, only the patches; for a text, all tokens except padding.
+        tokens, weight = states[:, self._prefix :], weight[:, self._prefix :]
+        mean = (tokens * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1)
         return mean if self._pooling == "mean" else self._torch.cat([states[:, 0], mean], dim=1)
 
 
 class _Dinov3Processor:
-    """DINOv3's preparation, whose own class needs torchvision: rescale, resize with antialiasing, standardise."""
+    """The preprocessing of DINOv3, whose own class requires torchvision: rescale, resize with antialiasing, standardize."""
 
-    def __init__(self, torch: ModuleType, facts: dict[str, Any]) -> None:
-        size = facts.get("size") or {"height": 224, "width": 224}
+    def __init__(self, torch: ModuleType, config: dict[str, Any]) -> None:
+        size = config.get("size") or {"height": 224, "width": 224}
         self._torch = torch
-        self.facts = {
+        self.settings = {
             "class": "DINOv3ViT",
             "size": [int(size["height"]), int(size["width"])],
-            "scale": float(facts.get("rescale_factor", 1 / 255)),
-            "mean": [float(x) for x in facts.get("image_mean", (0.485, 0.456, 0.406))],
-            "std": [float(x) for x in facts.get("image_std", (0.229, 0.224, 0.225))],
+            "scale": float(config.get("rescale_factor", 1 / 255)),
+            "mean": [float(x) for x in config.get("image_mean", (0.485, 0.456, 0.406))],
+            "std": [float(x) for x in config.get("image_std", (0.229, 0.224, 0.225))],
         }
-        resample = facts.get("resample", 2)
-        odd = [key for key in ("do_resize", "do_rescale", "do_normalize") if not facts.get(key, True)]
-        if odd or facts.get("do_center_crop") or resample not in (2, 3):
+        resample = config.get("resample", 2)
+        disabled = [key for key in ("do_resize", "do_rescale", "do_normalize") if not config.get(key, True)]
+        if disabled or config.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
-                f"Got a DINOv3 preprocessor with resample={resample}, do_center_crop={facts.get('do_center_crop')} and "
-                f"{odd or 'nothing'} switched off; expected resizing, rescaling and standardizing alone. Load the model through another adapter, timm: for example."
+                f"Got a DINOv3 preprocessor with resample={resample}, do_center_crop={config.get('do_center_crop')} and "
+                f"{disabled or 'nothing'} switched off; expected only resizing, rescaling and standardizing. Load the model through another adapter, timm: for example."
             )
-        self.facts["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
+        self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 
     def __call__(self, images: list[Image.Image], **_: object) -> dict[str, Tensor]:
-        torch, facts = self._torch, self.facts
+        torch, settings = self._torch, self.settings
         out = []
         for image in images:
-            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() * facts["scale"]
+            pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() * settings["scale"]
             out.append(
                 torch.nn.functional.interpolate(
-                    pixels, size=facts["size"], mode=facts["mode"], antialias=True, align_corners=False
+                    pixels, size=settings["size"], mode=settings["mode"], antialias=True, align_corners=False
                 )
             )
-        mean, std = (torch.tensor(facts[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
+        mean, std = (torch.tensor(settings[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
         return {"pixel_values": (torch.cat(out) - mean) / std}
 
 
 def _commit(transformers: ModuleType, name: str, revision: str | None) -> str | None:
-    """Return the commit that a branch or tag of the hub stands for, so that every file is of the same one."""
+    """Return the commit of a branch or tag on the hub, so that all files come from the same commit; None if it is not known."""
     file = transformers.utils.cached_file(name, "config.json", revision=revision)
-    found = re.search(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]", str(file))
-    return found[1] if found else None
+    match = re.search(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]", str(file))
+    return match[1] if match else None
 
 
 @contextmanager
 def _quiet(transformers: ModuleType) -> Iterator[None]:
-    """Silence notes on unused weights and bars for weights that load in a second."""
+    """Suppress the messages of transformers about unused weights, and its progress bars."""
     log = transformers.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -289,11 +284,11 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _tower(model: Module, modality: str) -> Module:
-    """Return the part of a dual encoder that sees one modality."""
+    """Return the tower of a dual encoder for one modality. Raises ParameterError."""
     names = ("vision_model", "image_model") if modality == "image" else ("text_model",)
-    found = next((getattr(model, name) for name in names if hasattr(model, name)), None)
-    if found is None:
+    tower = next((getattr(model, name) for name in names if hasattr(model, name)), None)
+    if tower is None:
         raise ParameterError(
             f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name; expected a dual encoder like CLIP. Leave out layer=… and pooling=…."
         )
-    return found
+    return tower

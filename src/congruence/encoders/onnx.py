@@ -84,7 +84,7 @@ class OnnxEncoder(Encoder):
             self._session = runtime.InferenceSession(str(graph), providers=_providers(runtime, options.device))
         self._inputs = {item.name: item for item in self._session.get_inputs()}
         self._output = _choose(facts["output"], [item.name for item in self._session.get_outputs()], "output", graph)
-        tokens = self._start_texts(graph) if modality == "text" else ""
+        tokens = self._load_tokenizer(graph) if modality == "text" else ""
         if modality == "image":
             self._image = _choose(facts["input"], list(self._inputs), "input", graph)
         weights = f"sha256:{_graph_digest(graph)}"
@@ -96,14 +96,15 @@ class OnnxEncoder(Encoder):
             adapter="onnx", weights=weights, description=facts, tokenizer=tokens, normalize=normalize
         )
 
-    def _start_texts(self, graph: Path) -> str:
+    def _load_tokenizer(self, graph: Path) -> str:
+        """Load the tokenizer, and return the SHA-256 of its file."""
         library = require("tokenizers", extra="onnx")
-        place = graph.parent / self._facts["tokenizer"]
-        if not place.is_file():
+        file = graph.parent / self._facts["tokenizer"]
+        if not file.is_file():
             raise FileError(
-                f"Got no tokenizer at {place}; expected a tokenizer.json. Add an entry tokenizer with its path to the description of {graph}."
+                f"Got no tokenizer at {file}; expected a tokenizer.json. Add an entry tokenizer with its path to the description of {graph}."
             )
-        text = place.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
         tokenizer = library.Tokenizer.from_str(text)
         length = int(self._facts["max_length"])
         tokenizer.enable_truncation(length)
@@ -146,9 +147,9 @@ class OnnxEncoder(Encoder):
         out = []
         for start in range(0, n, size):
             piece = {name: value[start : start + size] for name, value in feed.items()}
-            got = len(next(iter(piece.values())))
-            filled = {name: np.concatenate([v, np.repeat(v[-1:], size - got, axis=0)]) for name, v in piece.items()}
-            out.append(np.asarray(self._session.run([self._output], filled)[0])[:got])
+            count = len(next(iter(piece.values())))
+            padded = {name: np.concatenate([v, np.repeat(v[-1:], size - count, axis=0)]) for name, v in piece.items()}
+            out.append(np.asarray(self._session.run([self._output], padded)[0])[:count])
         return np.concatenate(out).astype(np.float32)
 
     def _type(self, name: str) -> np.dtype:
@@ -171,8 +172,8 @@ class OnnxEncoder(Encoder):
             return out[:, 0]
         if pooling == "last":
             return out[np.arange(len(out)), (np.cumsum(weight, axis=1) * weight).argmax(axis=1)]
-        rest, weight = (part[:, self._facts.get("prefix", 0) :] for part in (out, weight))
-        mean = (rest * weight[..., None]).sum(axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1)
+        tokens, weight = (part[:, self._facts.get("prefix", 0) :] for part in (out, weight))
+        mean = (tokens * weight[..., None]).sum(axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1)
         return mean if pooling == "mean" else np.concatenate([out[:, 0], mean], axis=1)
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
@@ -180,13 +181,13 @@ class OnnxEncoder(Encoder):
         pil = require("PIL.Image", extra="images")
         facts = self._facts
         height, width = (facts["size"],) * 2 if isinstance(facts["size"], int) else facts["size"]
-        how = pil.Resampling[facts["interpolation"].upper()]
+        resample = pil.Resampling[facts["interpolation"].upper()]
         if facts["resize"] == "squash":
-            image = image.resize((width, height), how)
+            image = image.resize((width, height), resample)
         else:
-            share = (facts["resize_to"] or min(height, width)) / min(image.size)
-            share = max(share, height / image.height, width / image.width)
-            image = image.resize((round(image.width * share), round(image.height * share)), how)
+            scale = (facts["resize_to"] or min(height, width)) / min(image.size)
+            scale = max(scale, height / image.height, width / image.width)
+            image = image.resize((round(image.width * scale), round(image.height * scale)), resample)
             left, top = (image.width - width) // 2, (image.height - height) // 2
             image = image.crop((left, top, left + width, top + height))
         mean, std = (np.array(facts[key], dtype=np.float32) for key in ("mean", "std"))
@@ -196,32 +197,32 @@ class OnnxEncoder(Encoder):
 
 def _description(options: Options, graph: Path) -> dict[str, Any]:
     """Return the description, read from a file if necessary, with defaults filled in and choices checked."""
-    given = options.description
-    if given is None or isinstance(given, (str, os.PathLike)):
-        place = graph.with_suffix(".json") if given is None else Path(given)
-        if given is None and not place.is_file():
-            given = {"modality": options.modality}
+    description = options.description
+    if description is None or isinstance(description, (str, os.PathLike)):
+        file = graph.with_suffix(".json") if description is None else Path(description)
+        if description is None and not file.is_file():
+            description = {"modality": options.modality}
         else:
             try:
-                given = json.loads(place.read_text(encoding="utf-8"))
+                description = json.loads(file.read_text(encoding="utf-8"))
             except OSError as error:
-                raise FileError(f"Got no description at {place} ({error}); expected JSON. Check the path.") from error
+                raise FileError(f"Got no description at {file} ({error}); expected JSON. Check the path.") from error
             except ValueError as error:
                 raise CorruptFileError(
-                    f"Got {place}, which is not JSON ({error}); expected one JSON object. Correct the description."
+                    f"Got {file}, which is not JSON ({error}); expected one JSON object. Correct the description."
                 ) from error
-    modality = given.get("modality") if isinstance(given, Mapping) else None
-    if not isinstance(given, Mapping) or not isinstance(modality, str) or modality not in DEFAULTS:
+    modality = description.get("modality") if isinstance(description, Mapping) else None
+    if not isinstance(description, Mapping) or not isinstance(modality, str) or modality not in DEFAULTS:
         raise ParameterError(
             f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
             f"{graph.with_suffix('.json').name} next to the graph. Add the entry modality to it."
         )
     known = {"modality": None, **_COMMON, **DEFAULTS[modality]}
-    if odd := sorted(set(given) - set(known)):
+    if unknown := sorted(set(description) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(odd)} in the description of {options.name!r}; expected only {', '.join(known)}. Remove the other entries."
+            f"Got {', '.join(unknown)} in the description of {options.name!r}; expected only {', '.join(known)}. Remove the other entries."
         )
-    facts = {**known, **given}
+    facts = {**known, **description}
     if options.pooling is not None:
         facts["pooling"] = options.pooling
     if facts["pooling"] is not None:
@@ -238,18 +239,18 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
 
 
 def _providers(runtime: ModuleType, device: str) -> list[str]:
-    offered = runtime.get_available_providers()
-    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+    available = runtime.get_available_providers()
+    providers = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
     if device == "auto":
-        return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in offered]
-    if wanted.get(device) not in offered:
-        there = ", ".join(repr(name) for name, provider in wanted.items() if provider in offered)
-        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}. Choose one of these.")
-    return [wanted[device]]
+        return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
+    if providers.get(device) not in available:
+        names = ", ".join(repr(name) for name, provider in providers.items() if provider in available)
+        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {names}. Choose one of these.")
+    return [providers[device]]
 
 
-def _choose(name: str | None, found: list[str], what: str, graph: Path) -> str:
-    return found[0] if name is None else check_choice(name, found, f"{what} of {graph}")
+def _choose(name: str | None, names: list[str], what: str, graph: Path) -> str:
+    return names[0] if name is None else check_choice(name, names, f"{what} of {graph}")
 
 
 def _graph_digest(graph: Path) -> str:

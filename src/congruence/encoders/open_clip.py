@@ -1,4 +1,4 @@
-"""``open_clip:<arch>/<tag>``: the CLIPs of OpenAI, LAION and many others, through open_clip."""
+"""``open_clip:<arch>/<tag>``: CLIP models of OpenAI, LAION and others, through open_clip."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["OpenClipEncoder"]
 
 
 class OpenClipEncoder(TensorEncoder):
-    """A tower of a model of open_clip; rows have unit norm by default.
+    """One tower of an open_clip model; rows have unit norm by default.
 
     Besides ``<arch>/<tag>`` the name may be ``<arch>/<file of weights>``, ``hf-hub:<owner>/<name>``, or a folder with an
-    ``open_clip_config.json``. Weights trained with QuickGELU get it, whichever of the two spellings of the architecture
-    is used: ``ViT-B-32/laion400m_e31`` means what ``ViT-B-32-quickgelu/laion400m_e31`` does.
+    ``open_clip_config.json``. QuickGELU is used for all weights that were trained with it, so ``ViT-B-32/laion400m_e31`` is the
+    same model as ``ViT-B-32-quickgelu/laion400m_e31``.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class OpenClipEncoder(TensorEncoder):
             arch, tag = f"local-dir:{folder}", ""
         elif not slash or not tag:
             raise ParameterError(
-                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example. Take a pair that open_clip.list_pretrained() lists."
+                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example. Pass a pair that open_clip.list_pretrained() lists."
             )
         quick = bool(tag) and bool(open_clip.get_pretrained_cfg(arch, tag).get("quick_gelu"))
         with loading(options):
@@ -58,7 +58,7 @@ class OpenClipEncoder(TensorEncoder):
         normalize = True if options.normalize is None else options.normalize
         self._place(model)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        self._measure(blank_image() if modality == "image" else "a text")
+        self._set_dim(blank_image() if modality == "image" else "a text")
         self.fingerprint = fingerprint(
             adapter="open_clip",
             weights=weights,
@@ -72,7 +72,7 @@ class OpenClipEncoder(TensorEncoder):
         )
 
     def _sample_tokens(self) -> list[int]:
-        """Return the tokens of a text with letters, marks and digits: tokenizers of open_clip have no common description."""
+        """Return the tokens of a text with letters, punctuation and digits, since open_clip's tokenizers have no common description."""
         return [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]  # type: ignore[misc]
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:

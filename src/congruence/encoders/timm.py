@@ -1,4 +1,4 @@
-"""``timm:<name>``: image models of timm, their pooled features."""
+"""``timm:<name>``: pooled features of timm's image models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TimmEncoder(TensorEncoder):
         normalize = bool(options.normalize)
         self._place(model)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        self._measure(blank_image())
+        self._set_dim(blank_image())
         self.fingerprint = fingerprint(
             adapter="timm",
             weights=weights,

@@ -1,4 +1,4 @@
-"""The interface of every engine: run a function on every fragment, return results in any order, and survive failing workers."""
+"""The interface of every engine: run a function on every fragment, yield the results in any order, and survive failing workers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import congruence.errors as errors
 from congruence.engines.dataset import Fragment
 from congruence.errors import CongruenceError
 
-#: From a fragment to plain data that JSON can hold; it can be pickled and may be called twice for a fragment.
+#: Function from a fragment to plain data that JSON can represent; must be picklable, and may be called twice for a fragment.
 Work: TypeAlias = Callable[[Fragment], Mapping[str, object]]
 
-#: From a fragment to bytes, and from the bytes of some fragments to those of all of them.
+#: Function from a fragment to bytes, and function that merges such bytes.
 Measure: TypeAlias = Callable[[Fragment], bytes]
 Merge: TypeAlias = Callable[[Sequence[bytes]], bytes]
 
 
 class Engine(ABC):
-    """Runs a function on every fragment, here or on other machines.
+    """Runs a function on every fragment, in this process or on other machines.
 
     Attributes
     ----------
     name : str
+        Name of the engine, for reports.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Engine(ABC):
         Raises
         ------
         CongruenceError
-            What the work raises about its data: the first such error ends the job.
+            If the work raises one for a fragment; the first such error ends the job.
         """
 
     @abstractmethod
@@ -60,22 +61,24 @@ class Engine(ABC):
         Raises
         ------
         CongruenceError
+            If ``measure`` or ``merge`` raises one; the first such error ends the job.
         """
 
 
 class Guarded:
-    """A piece of work whose errors come back as plain data: engines wrap what is raised into types and texts of their own.
+    """A function whose errors are returned as plain data, because engines replace exceptions by their own types and messages.
 
     Parameters
     ----------
     work : callable
+        Function of a :class:`Fragment`.
     """
 
     def __init__(self, work: Callable[[Fragment], object]) -> None:
         self.work = work
 
     def __call__(self, fragment: Mapping[str, object]) -> dict[str, object]:
-        """Return ``{"value": …}``, or the type and message of an error about the data."""
+        """Return ``{"value": …}``, or the type and message of a CongruenceError, and the name of the fragment."""
         try:
             return {"value": self.work(Fragment.from_dict(fragment))}
         except CongruenceError as error:
@@ -83,7 +86,7 @@ class Guarded:
 
 
 def unwrap(result: Mapping[str, Any]) -> Any:
-    """Return the value of a guarded piece of work, or raise its error with the name of the fragment. Raises CongruenceError."""
+    """Return the value of a :class:`Guarded` function, or raise its error with the name of the fragment. Raises CongruenceError."""
     if "error" not in result:
         return result["value"]
     kind = getattr(errors, result["error"], CongruenceError)
@@ -91,5 +94,5 @@ def unwrap(result: Mapping[str, Any]) -> Any:
 
 
 def as_item(fragment: Fragment) -> dict[str, str]:
-    """Return a fragment as one cell of text, which every engine's tables can hold."""
+    """Return a fragment as a row with one text, which the tables of every engine can represent."""
     return {"fragment": json.dumps(fragment.to_dict())}

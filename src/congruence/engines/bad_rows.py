@@ -1,4 +1,4 @@
-"""Rows with unusable vectors: detected in a batch, and set aside with the reason."""
+"""Rows with invalid vectors: find them in a batch, and quarantine them with the reason."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import pyarrow as pa
 
 __all__ = ["REASONS", "find_bad", "quarantine_schema", "quarantined"]
 
-#: Why a row is left out, by the code that :func:`find_bad` gives it; 0 is a good row.
+#: Reasons why a row is left out, by the code that :func:`find_bad` returns; 0 is a valid row.
 REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity", "all zeros")
 
 
 def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
-    """Return why each row cannot be used.
+    """Return for each row whether its vector is valid, and if not, why.
 
     Parameters
     ----------
     column : pyarrow.Array of lists, length n
     dim : int
-        Width that vectors should have.
+        Expected width of the vectors.
     allow_zero_rows : bool, default=False
 
     Returns
     -------
     ndarray of int8, shape (n,)
-        Places in :data:`REASONS`.
+        Indices into :data:`REASONS`.
     """
     code = np.zeros(len(column), np.int8)
     code[column.is_null().to_numpy(zero_copy_only=False)] = 1
@@ -49,7 +49,7 @@ def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np
 
 
 def quarantine_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of a quarantine: where a row stood, why it was left out, and its own columns."""
+    """Return the schema of a quarantine: the position of a row, why it was left out, and the row's own columns."""
     own = [pa.field("fragment", pa.string()), pa.field("row", pa.int64()), pa.field("reason", pa.string())]
     taken = set(schema.names)
     own = [field.with_name(f"bad_{field.name}") if field.name in taken else field for field in own]
@@ -59,7 +59,7 @@ def quarantine_schema(schema: pa.Schema) -> pa.Schema:
 def quarantined(
     piece: pa.RecordBatch, rows: np.ndarray, reasons: Sequence[str], start: int, name: str, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return rows of a batch as a quarantine holds them; ``start`` is the number of the batch's first row in its file."""
+    """Return rows of a batch in the schema of the quarantine; ``start`` is the number of the batch's first row in its file."""
     own = [
         pa.array([name] * len(rows), pa.string()),
         pa.array(rows + start, pa.int64()),

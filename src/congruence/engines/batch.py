@@ -44,7 +44,7 @@ class MapBatch:
     dim : int, optional
         Width of the vectors, if the column has lists of variable length; by default the width that the map expects.
     space : Space, optional
-        What is known about the vectors; overrides the metadata of the schema.
+        Known facts about the vectors; they override the metadata of the schema.
     column_out : str, optional
         Name of a new column for the mapped vectors; by default they replace the source vectors.
     modality, normalize, dtype, side, check, allow_zero_rows
@@ -96,12 +96,12 @@ class MapBatch:
         allow_zero_rows: bool = False,
         device: str | None = None,
     ) -> None:
-        found = mapping if isinstance(mapping, Map) else load(mapping)
-        width = dim or (found.d_target if side == "target" else found.n_features_in_)
+        fitted = mapping if isinstance(mapping, Map) else load(mapping)
+        width = dim or (fitted.d_target if side == "target" else fitted.n_features_in_)
         self._source = SchemaSource(schema, "batch", dim=width, key=column, ids=ids)
         known = self._source.space if space is None else replace(self._source.space, **space.to_dict())
         self._function = BlockMap(
-            found,
+            fitted,
             replace(known, dim=self._source.dim),
             self._source.dtype,
             modality=modality,
@@ -147,7 +147,7 @@ class MapBatch:
         columns = self._source.columns[0].schema
         rows = batch.select(columns.names)
         if isinstance(rows, pa.Table):
-            return pa.Table.from_batches([self._map(one) for one in rows.to_batches()], self.schema)
+            return pa.Table.from_batches([self._map(part) for part in rows.to_batches()], self.schema)
         return self._map(rows)
 
     def over(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -31,13 +31,13 @@ __all__ = [
     "split_spec",
 ]
 
-#: Uncompressed bytes from which a file is cut between two row groups: what one task reads, writes and, after a death, does again.
+#: Uncompressed bytes above which a file is divided between row groups. A task reads and writes one fragment, and repeats it if its worker dies.
 FRAGMENT_BYTES = 256 * 2**20
 
-#: Bytes that are read from an object store at a time: with 30 ms a request, half a gigabyte a second.
+#: Bytes per read from an object store: at 30 ms per request, half a gigabyte per second.
 READ_BYTES = 16 * 2**20
 
-#: Footers that are read at a time.
+#: Number of footers that are read concurrently.
 _FOOTERS = 16
 
 
@@ -48,18 +48,18 @@ class Fragment:
     Attributes
     ----------
     name : str
-        Unique in the data set; the output's fragment has the same.
+        Unique in the data set; the fragment of the output has the same name.
     path : str
-        Of the file, inside of the data set; empty for the file itself and for Lance.
+        Path of the file in the data set; empty if the data set is a single file, and for Lance.
     rows : int
     size : int
-        Uncompressed bytes, about.
+        Approximate number of uncompressed bytes.
     start : int
-        Number of its first row in its file.
+        Number of the fragment's first row in its file.
     groups : (int, int) or None
-        Row groups of a Parquet file.
+        Range of row groups of a Parquet file; None for the whole file.
     number : int or None
-        Of a Lance fragment.
+        Number of a Lance fragment.
     """
 
     name: str
@@ -72,18 +72,20 @@ class Fragment:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data."""
-        return dict(vars(self))  # asdict copies deeply, which took most of the time of a plan of ten thousand
+        return dict(
+            vars(self)
+        )  # asdict copies deeply, which took most of the time for a plan of ten thousand fragments
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> Fragment:
-        """Rebuild what :meth:`to_dict` gave."""
-        groups = facts["groups"]
-        return cls(**{**facts, "groups": None if groups is None else (int(groups[0]), int(groups[1]))})
+    def from_dict(cls, data: Mapping[str, Any]) -> Fragment:
+        """Build a fragment from the output of :meth:`to_dict`."""
+        groups = data["groups"]
+        return cls(**{**data, "groups": None if groups is None else (int(groups[0]), int(groups[1]))})
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A table in many files, and which of its columns hold vectors and ids.
+    """A table in one or many files, with its columns of vectors and ids.
 
     Attributes
     ----------
@@ -92,14 +94,16 @@ class DataSet:
         "parquet" or "lance".
     columns : Columns
     dim : int
+        Width of the vectors.
     dtype : numpy.dtype
+        Type of the vectors' numbers.
     has_ids : bool
     id_type : pyarrow.DataType
     space : Space
     row_bytes : int
-        Of the widest fragment.
+        Approximate number of bytes per row, in the fragment where it is largest.
     version : int or None
-        Of a Lance data set.
+        Version of a Lance data set.
     fragments : tuple of Fragment
     """
 
@@ -118,10 +122,10 @@ class DataSet:
     @property
     def rows(self) -> int:
         """Rows of all fragments."""
-        return sum(one.rows for one in self.fragments)
+        return sum(fragment.rows for fragment in self.fragments)
 
     def alone(self) -> DataSet:
-        """Return what a worker needs to open a fragment that it is given."""
+        """Return the data set without its fragments, as it is sent to a worker."""
         return replace(self, fragments=())
 
     def path_of(self, fragment: Fragment) -> str:
@@ -133,7 +137,7 @@ class DataSet:
         ids: str | bool = self.columns.id or False
         if self.kind == "lance":
             assert fragment.number is not None
-            data = open_version(*self._lance_key())
+            data = open_version(self.place, self.version)
             return LanceFragment(data, fragment.number, self.path_of(fragment), key=self.columns.vector, ids=ids)
         place = self.place.child(fragment.path) if fragment.path else self.place
         return ParquetFragment(
@@ -145,21 +149,17 @@ class DataSet:
             buffer=2**20 if place.local else READ_BYTES,
         )
 
-    def _lance_key(self) -> tuple[str, tuple[tuple[str, str], ...], int | None]:
-        uri, options = self.place.lance
-        return uri, tuple(sorted((options or {}).items())), self.version
-
 
 def name_of(place: Place, fragment: Fragment) -> str:
     """Return the name of a data set's fragment for messages."""
-    where = f"{place.shown}/{fragment.path}" if fragment.path else place.shown
+    file = f"{place.shown}/{fragment.path}" if fragment.path else place.shown
     if fragment.number is not None:
-        return f"{where} (fragment {fragment.number})"
-    return where if fragment.groups is None else f"{where} (row groups {fragment.groups[0]}–{fragment.groups[1] - 1})"
+        return f"{file} (fragment {fragment.number})"
+    return file if fragment.groups is None else f"{file} (row groups {fragment.groups[0]}–{fragment.groups[1] - 1})"
 
 
 def split_spec(spec: str) -> tuple[Place, str | None]:
-    """Split ``path:column`` into a place and the column; of a URL, the column stands after the last colon of its path."""
+    """Split ``path:column`` into a place and the column; in a URL, the column is after the last colon of the path."""
     if not is_url(spec):
         path, key = parse_spec(spec)
         return Place.of(path), key
@@ -172,7 +172,7 @@ def split_spec(spec: str) -> tuple[Place, str | None]:
 def open_dataset(
     spec: str, *, ids: str | bool | None = None, space: Space | None = None, fragment_bytes: int = FRAGMENT_BYTES
 ) -> DataSet:
-    """Read what a data set's footers tell, and cut it into fragments.
+    """Read the footers of a data set, and divide it into fragments.
 
     Parameters
     ----------
@@ -181,9 +181,9 @@ def open_dataset(
     ids : str or False, optional
         Column of ids; by default ``id`` or ``ids``, if there is one.
     space : Space, optional
-        What is known about the origin; fills in and overrides what the files say.
+        Known facts about the space; they override those in the files.
     fragment_bytes : int, default=268_435_456
-        Uncompressed bytes from which a Parquet file is cut between row groups.
+        Uncompressed bytes above which a Parquet file is divided between row groups.
 
     Returns
     -------
@@ -192,9 +192,9 @@ def open_dataset(
     Raises
     ------
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file does not exist, cannot be read or is damaged.
     ParameterError
-        No data set of these kinds; no column of vectors, or several; files whose columns differ.
+        If the path is not a data set of these kinds, there is not exactly one column of vectors, or the columns of the files differ.
     """
     place, key = split_spec(spec)
     if place.name.lower().endswith(".lance"):
@@ -214,15 +214,15 @@ def _open_parquet(place: Place, key: str | None, ids: str | bool | None, fragmen
         return ParquetFragment(file.open, file.shown, key=key, ids=ids)
 
     with ThreadPoolExecutor(_FOOTERS) as pool:
-        found = list(pool.map(describe, files))
-    first = found[0]
-    for path, one in zip(files, found, strict=True):
-        if one.dim != first.dim or not one.columns[0].schema.equals(first.columns[0].schema):
+        sources = list(pool.map(describe, files))
+    first = sources[0]
+    for path, source in zip(files, sources, strict=True):
+        if source.dim != first.dim or not source.columns[0].schema.equals(first.columns[0].schema):
             raise ParameterError(
                 f"Got other columns, or vectors of another width, in {path} than in {files[0]} of {place.shown}; expected the same in all files. "
                 "Move files of another table into a folder of their own."
             )
-    fragments = cut_files(place, files, [one.group_sizes for one in found], fragment_bytes)
+    fragments = cut_files(place, files, [source.group_sizes for source in sources], fragment_bytes)
     return DataSet(
         place,
         "parquet",
@@ -232,7 +232,7 @@ def _open_parquet(place: Place, key: str | None, ids: str | bool | None, fragmen
         first.has_ids,
         first.id_type,
         first.space,
-        max(one.row_bytes for one in found),
+        max(source.row_bytes for source in sources),
         None,
         fragments,
     )
@@ -241,27 +241,27 @@ def _open_parquet(place: Place, key: str | None, ids: str | bool | None, fragmen
 def cut_files(
     place: Place, files: Sequence[str], groups: Sequence[Sequence[tuple[int, int]]], fragment_bytes: int
 ) -> tuple[Fragment, ...]:
-    """Return the fragments of Parquet files, whose row groups' rows and bytes are given."""
+    """Return the fragments of Parquet files; ``groups`` has the rows and bytes of each row group, by file."""
     fragments: list[Fragment] = []
     taken: set[str] = set()
-    for path, one in zip(files, groups, strict=True):
+    for path, sizes in zip(files, groups, strict=True):
         stem = (path or place.name).removesuffix(".parquet")
-        cuts = _cut(one, fragment_bytes)
+        cuts = _cut(sizes, fragment_bytes)
         start = 0
         for k, (low, high) in enumerate(cuts):
             name = stem if len(cuts) == 1 else f"{stem}-{k:05d}"
             while name in taken:
                 name += "x"
             taken.add(name)
-            rows = sum(size[0] for size in one[low:high])
-            size = sum(size[1] for size in one[low:high])
-            fragments.append(Fragment(name, path, rows, size, start, None if len(cuts) == 1 else (low, high)))
+            rows = sum(count for count, _ in sizes[low:high])
+            nbytes = sum(total for _, total in sizes[low:high])
+            fragments.append(Fragment(name, path, rows, nbytes, start, None if len(cuts) == 1 else (low, high)))
             start += rows
     return tuple(fragments)
 
 
 def parquet_files(place: Place) -> list[str]:
-    """Return the paths of the files inside of a data set, in natural order; one empty path for a single file."""
+    """Return the paths of a data set's files in its folder, in natural order; one empty path for a single file. Raises FileError, ParameterError."""
     if not place.is_folder():
         if not place.exists():
             raise FileError(f"Got no file at {place.shown}; expected one. Check the path.")
@@ -278,7 +278,7 @@ def parquet_files(place: Place) -> list[str]:
     ]
     if not files:
         raise FileError(
-            f"Got no .parquet files in {place.shown}; expected some, or a .lance data set. Pass the folder that holds them."
+            f"Got no .parquet files in {place.shown}; expected some, or a .lance data set. Pass the folder that contains them."
         )
     return sorted(files, key=natural)
 
@@ -296,9 +296,8 @@ def _cut(groups: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
 
 
 def _open_lance(place: Place, key: str | None, ids: str | bool | None) -> DataSet:
-    uri, options = place.lance
-    data = open_version(uri, tuple(sorted((options or {}).items())), None)
-    numbered = [(one.fragment_id, one.count_rows()) for one in data.get_fragments()]
+    data = open_version(place, None)
+    numbered = [(part.fragment_id, part.count_rows()) for part in data.get_fragments()]
     numbered = [(number, rows) for number, rows in numbered if rows]
     if not numbered:
         raise FileError(f"Got no rows in {place.shown}; expected at least one. Pass a data set with rows.")
@@ -323,15 +322,24 @@ def _open_lance(place: Place, key: str | None, ids: str | bool | None) -> DataSe
     )
 
 
-@lru_cache(maxsize=4)
-def open_version(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> Any:
-    """Open a data set of Lance, once a process where the version is known."""
+def open_version(place: Place, version: int | None) -> Any:
+    """Open a version of a Lance data set, once per process; or the latest version, if None, as it is now. Raises FileError."""
+    uri, options = place.lance
+    settings = tuple(sorted((options or {}).items()))
+    if version is not None:
+        return _open_cached(uri, settings, version)
+    _open_cached.cache_clear()  # the data set may have been replaced by another one, with the same version numbers
+    return _open_uri(uri, settings, None)
+
+
+def _open_uri(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> Any:
     lance = require("lance", extra="lance")
-    if version is None:
-        open_version.cache_clear()
     try:
         return lance.dataset(uri, version, storage_options=dict(options) or None)
     except (OSError, ValueError) as error:
         raise FileError(
             f"Got no readable Lance data set at {Place(uri).shown} ({str(error)[:200]}); expected one. Check the path, and the endpoint and credentials."
         ) from error
+
+
+_open_cached = lru_cache(maxsize=4)(_open_uri)

@@ -203,8 +203,8 @@ def _first_rows(data: ItemSet) -> dict[str, int]:
     """Return the row number of each fragment's first row in the data set; empty if the ids are not row numbers."""
     if not data.counts_rows:
         return {}
-    ends = np.cumsum([one.rows for one in data.fragments]).tolist()
-    return {one.name: end - one.rows for one, end in zip(data.fragments, ends, strict=True)}
+    ends = np.cumsum([fragment.rows for fragment in data.fragments]).tolist()
+    return {fragment.name: end - fragment.rows for fragment, end in zip(data.fragments, ends, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ class _DescribeWork:
 
     def __call__(self, fragment: Fragment) -> dict[str, object]:
         """Return the encoder's space and fingerprint; the fragment is not read."""
-        found = self.encoder.open()
-        return {"space": found.space.to_dict(), "fingerprint": found.fingerprint}
+        encoder = self.encoder.open()
+        return {"space": encoder.space.to_dict(), "fingerprint": encoder.fingerprint}
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class _EmbedWork:
         if bad_batches:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
             write_parquet(place, bad_batches[0].schema, iter(bad_batches))
-        return {**receipt.to_dict(), "bad": sum(len(one) for one in bad_batches)}
+        return {**receipt.to_dict(), "bad": sum(map(len, bad_batches))}
 
     def _batches(
         self,
@@ -278,15 +278,15 @@ class _EmbedWork:
         on_error = "skip" if self.quarantine else "fail"
         for start, piece in self.data.batches(fragment, self.data.schema.names, size):
             items = self.data.items(piece, ids[start : start + len(piece)], fragment)
-            run = Run(encoder, items, self.batch_size, on_error, None, pool, None, otherwise="bad_rows='bad.parquet'")
-            found: dict[int, np.ndarray] = {}
+            run = Run(encoder, items, self.batch_size, on_error, None, pool, None, alternative="bad_rows='bad.parquet'")
+            vectors: dict[int, np.ndarray] = {}
             for batch in read_batches(run, range(len(piece))):
-                found |= encode_batch(run, batch)
+                vectors |= encode_batch(run, batch)
             if run.failures:
-                rows = np.setdiff1d(np.arange(len(piece)), list(found))
+                rows = np.setdiff1d(np.arange(len(piece)), list(vectors))
                 reasons = [failure["error"] for failure in run.failures]
                 schema = quarantine_schema(self.data.schema)
                 bad_batches.append(quarantined(piece, rows, reasons, fragment.start + start, items.name, schema))
-            if found:
-                known = arrow_ids(items.ids[list(found)]).cast(self.layout.schema.field("id").type)
-                yield self.layout.fill(known, np.stack(list(found.values())))
+            if vectors:
+                encoded_ids = arrow_ids(items.ids[list(vectors)]).cast(self.layout.schema.field("id").type)
+                yield self.layout.fill(encoded_ids, np.stack(list(vectors.values())))

@@ -50,6 +50,7 @@ def fit_dataset(
         "auto" fits a rotation about the means, since the choice that :func:`congruence.fit` makes needs the rows.
     engine : Engine
     modality : str, optional
+        Modality of the anchors, by which a rotation stores their means.
     check : bool, default=True
         Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing.
     strict : bool, default=False
@@ -81,7 +82,7 @@ def fit_dataset(
         )
     scores: dict[str, object] = {"n_pairs": pairs.source.rows}
     if check:
-        X, Y = _first(pairs)
+        X, Y = _first_pairs(pairs)
         report = check_pairing(X, Y)
         warn_pairing(report, strict=strict)
         scores["pairing"] = report.to_dict()
@@ -95,9 +96,9 @@ def fit_dataset(
         model = LinearMap.from_moments(moments, normalized=unit, **parameters)
     else:
         model = OrthogonalMap.from_moments({modality or "": moments}, normalized=unit, **parameters)
-    known = pairs.source.space, pairs.target.space
-    model.source_space_ = replace(known[0], dim=pairs.source.dim, normalized=unit[0], modality=modality)
-    model.target_space_ = replace(known[1], dim=pairs.target.dim, normalized=unit[1], modality=modality)
+    source, target = pairs.source, pairs.target
+    model.source_space_ = replace(source.space, dim=source.dim, normalized=unit[0], modality=modality)
+    model.target_space_ = replace(target.space, dim=target.dim, normalized=unit[1], modality=modality)
     model.scores_ = scores
     return model
 
@@ -124,15 +125,15 @@ class _MomentsWork:
 
 def _merge_moments(states: Sequence[bytes]) -> bytes:
     """Return the moments of several fragments merged into one."""
-    first, *others = (_unpack(one) for one in states)
+    first, *others = (_unpack(state) for state in states)
     moments, unit = CrossMoments.from_state(first), first["unit"]
-    for one in others:
-        moments = moments.merge(CrossMoments.from_state(one))
-        unit = unit * one["unit"]
+    for other in others:
+        moments = moments.merge(CrossMoments.from_state(other))
+        unit = unit * other["unit"]
     return _pack({**moments.state(), "unit": unit})
 
 
-def _first(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
+def _first_pairs(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
     sides: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for x, y in pairs.blocks(pairs.fragments[0]):
         sides[0].append(x)
@@ -145,7 +146,7 @@ def _first(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
 def _pack(arrays: dict[str, np.ndarray]) -> bytes:
     import safetensors.numpy
 
-    packed: bytes = safetensors.numpy.save({name: np.ascontiguousarray(one) for name, one in arrays.items()})
+    packed: bytes = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     return packed
 
 

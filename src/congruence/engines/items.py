@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +19,11 @@ from congruence.stores.reading import reading
 
 __all__ = ["ITEM_BYTES", "ItemSet", "open_itemset"]
 
-#: Uncompressed bytes from which a file of items is cut between two row groups. An item costs far more than a vector's product, so that
-#: fragments are smaller than those of vectors: what a death costs is a model's time.
+#: Uncompressed bytes above which a file of items is divided between row groups. Fragments are smaller than those of vectors, because encoding
+#: an item takes far longer than mapping a vector, and a fragment is repeated if its worker dies.
 ITEM_BYTES = 16 * 2**20
 
-#: Footers that are read at a time.
+#: Number of footers that are read concurrently.
 _FOOTERS = 16
 
 _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
@@ -32,7 +31,7 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 
 @dataclass(frozen=True)
 class ItemSet:
-    """A table in many files, and which of its columns hold items and ids.
+    """A table in one or many files, with its columns of items and ids.
 
     Attributes
     ----------
@@ -40,13 +39,13 @@ class ItemSet:
     kind : str
         "parquet" or "lance".
     schema : pyarrow.Schema
-        Of the columns that are read.
+        Schema of the columns that are read.
     column : str
-        Of texts; of paths of images, of images' bytes, or of structures of ``bytes`` and ``path`` as the ``datasets`` library writes them.
+        Column of texts; or of images as paths, bytes, or structures of ``bytes`` and ``path`` as written by the ``datasets`` library.
     id_column : str or None
     modality : {"image", "text"}
     version : int or None
-        Of a Lance data set.
+        Version of a Lance data set.
     fragments : tuple of Fragment
     """
 
@@ -62,7 +61,7 @@ class ItemSet:
     @property
     def rows(self) -> int:
         """Rows of all fragments."""
-        return sum(one.rows for one in self.fragments)
+        return sum(fragment.rows for fragment in self.fragments)
 
     @property
     def id_type(self) -> pa.DataType:
@@ -71,7 +70,7 @@ class ItemSet:
 
     @property
     def counts_rows(self) -> bool:
-        """Whether ids are the numbers of the rows: there is no column of ids, nor one of paths."""
+        """Whether ids are row numbers, because there is no column of ids or of paths."""
         return self.id_column is None and not (self.modality == "image" and _is_text(self._item_type))
 
     @property
@@ -79,7 +78,7 @@ class ItemSet:
         return self.schema.field(self.column).type
 
     def alone(self) -> ItemSet:
-        """Return what a worker needs to read a fragment that it is given."""
+        """Return the data set without its fragments, as it is sent to a worker."""
         return replace(self, fragments=())
 
     def path_of(self, fragment: Fragment) -> str:
@@ -87,12 +86,12 @@ class ItemSet:
         return name_of(self.place, fragment)
 
     def batches(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield ranges of at most ``batch`` rows of the columns named, and the numbers of their first rows in the fragment.
+        """Yield batches of at most ``batch`` rows of the named columns, each with the number of its first row in the fragment.
 
         Raises
         ------
         FileError, CorruptFileError
-            Also where there are fewer or more rows than when the work was planned.
+            If the file cannot be read, is damaged, or has more or fewer rows than when the job was planned.
         """
         row = 0
         name = self.path_of(fragment)
@@ -102,13 +101,12 @@ class ItemSet:
                 row += len(piece)
         if row != fragment.rows:
             raise CorruptFileError(
-                f"Got {row} rows in {name}; expected {fragment.rows}, as when the work was planned. Run it again from the beginning with force=True."
+                f"Got {row} rows in {name}; expected {fragment.rows}, as when the job was planned. Run the job again from the beginning with force=True."
             )
 
     def _pieces(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[pa.RecordBatch]:
         if self.kind == "lance":
-            uri, options = self.place.lance
-            data = open_version(uri, tuple(sorted((options or {}).items())), self.version)
+            data = open_version(self.place, self.version)
             yield from data.get_fragment(fragment.number).to_batches(columns=names, batch_size=batch, batch_readahead=1)
             return
         import pyarrow.parquet as pq
@@ -119,17 +117,17 @@ class ItemSet:
             yield from file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
 
     def ids(self, fragment: Fragment, start: int) -> np.ndarray:
-        """Return the ids of a fragment: its column's; paths of images; or numbers of rows, from ``start``. Raises IdError where they repeat."""
+        """Return the ids of a fragment: from the column of ids or of image paths, or row numbers from ``start``. Raises IdError for repeated ids."""
         if self.counts_rows:
             return id_texts(np.arange(start, start + fragment.rows))
         key = self.id_column or self.column
         name = f"{self.path_of(fragment)}:{key}"
-        found = [clean_ids(piece.column(0), name, row) for row, piece in self.batches(fragment, [key], 65_536)]
-        return as_ids(pa.chunked_array(found), fragment.rows, name)
+        chunks = [clean_ids(piece.column(0), name, row) for row, piece in self.batches(fragment, [key], 65_536)]
+        return as_ids(pa.chunked_array(chunks), fragment.rows, name)
 
     def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
-        """Return the items of rows, each fetched when its turn comes; paths begin at the folder of their table."""
-        with reading(self.path_of(fragment), *_DAMAGE):  # damage may show only when values are looked at
+        """Return the items of a batch, whose images are read when they are needed; paths are relative to the folder of the table's file."""
+        with reading(self.path_of(fragment), *_DAMAGE):  # damage may be detected only when values are read
             column = piece.column(self.column)
             if pa.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
@@ -154,10 +152,10 @@ class ItemSet:
 def _content(base: Place, path: str) -> bytes:
     """Return the bytes of an image's file. Raises FileError."""
     place = Place.of(path) if is_url(path) or path.startswith("/") else base.child(path)
-    found = place.read()
-    if found is None:
+    content = place.read()
+    if content is None:
         raise FileError(f"Got no image at {place.shown}; expected one. Check the path.")
-    return found
+    return content
 
 
 def open_itemset(
@@ -168,20 +166,22 @@ def open_itemset(
     modality: str | None = None,
     fragment_bytes: int = ITEM_BYTES,
 ) -> ItemSet:
-    """Read what the footers of a data set of texts or images tell, and cut it into fragments.
+    """Read the footers of a data set of texts or images, and divide it into fragments.
 
     Parameters
     ----------
     spec : str
-        A ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set; local, or a URL. ``path:column`` names the column too.
+        A ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set; local, or a URL. ``path:column`` also names the column.
     column : str, optional
-        Of texts, or of images as paths or bytes; by default the only one of the usual names, as for :func:`congruence.embed.open_items`.
+        Column of texts, or of images as paths or bytes. By default, the table must have exactly one column with a default name, as for
+        :func:`congruence.embed.open_items`.
     id_column : str, optional
-        By default ``id`` or ``ids``; else images go by their path, and others by the number of their row in the data set.
+        By default ``id`` or ``ids``. Without such a column, the id of an image is its path; other items are identified by their row number in
+        the data set.
     modality : {"image", "text"}, optional
-        By default what the column's name says.
+        By default determined by the name of the column.
     fragment_bytes : int, default=16_777_216
-        Uncompressed bytes from which a Parquet file is cut between row groups.
+        Uncompressed bytes above which a Parquet file is divided between row groups.
 
     Returns
     -------
@@ -190,11 +190,11 @@ def open_itemset(
     Raises
     ------
     FileError, CorruptFileError
-        Nothing there, or no rows.
+        If a file does not exist, cannot be read or is damaged, or there are no rows.
     ParameterError
-        No data set of these kinds; which column is meant is not clear, or it is not there; files whose columns differ.
+        If the path is not a data set of these kinds, the column is missing or ambiguous, or the columns of the files differ.
     DtypeError
-        The column holds neither text nor, for images, bytes.
+        If the column contains neither text nor, for images, bytes.
     """
     place, key = split_spec(spec)
     column = column or key
@@ -219,14 +219,14 @@ def open_itemset(
 
 def _check_items(field: pa.Field, modality: str, place: Place) -> None:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    wraps = pa.types.is_struct(kind) and "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
+    has_bytes = pa.types.is_struct(kind) and "bytes" in [kind.field(k).name for k in range(kind.num_fields)]
     if _is_text(kind) or (
-        modality == "image" and (wraps or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+        modality == "image" and (has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
     ):
         return
-    wanted = "paths, bytes, or structures of bytes and path" if modality == "image" else "texts"
+    expected = "paths, bytes, or structures of bytes and path" if modality == "image" else "texts"
     raise DtypeError(
-        f"Got {kind} in column {field.name!r} of {place.shown} for {modality}s; expected {wanted}. Pass another column=…, or convert this one."
+        f"Got {kind} in column {field.name!r} of {place.shown} for {modality}s; expected {expected}. Pass another column=…, or convert this one."
     )
 
 
@@ -244,24 +244,25 @@ def _of_parquet(place: Place, fragment_bytes: int) -> tuple[pa.Schema, tuple[Fra
         file = place.child(path) if path else place
         with reading(file.shown, *_DAMAGE), file.open() as handle, pq.ParquetFile(handle) as table:
             groups = [table.metadata.row_group(k) for k in range(table.num_row_groups)]
-            return table.schema_arrow, [(one.num_rows, one.total_byte_size) for one in groups]
+            return table.schema_arrow, [(group.num_rows, group.total_byte_size) for group in groups]
 
     with ThreadPoolExecutor(_FOOTERS) as pool:
-        found = list(pool.map(describe, files))
-    first = found[0][0]
-    for path, (schema, _) in zip(files, found, strict=True):
+        described = list(pool.map(describe, files))
+    first = described[0][0]
+    for path, (schema, _) in zip(files, described, strict=True):
         if not schema.equals(first):
             raise ParameterError(
                 f"Got other columns in {path} than in {files[0]} of {place.shown}; expected the same in all files. Move files of another table into a folder of their own."
             )
-    fragments = cut_files(place, files, [groups for _, groups in found], fragment_bytes)
-    return first, tuple(one for one in fragments if one.rows)  # engines write files without rows for empty partitions
+    fragments = cut_files(place, files, [groups for _, groups in described], fragment_bytes)
+    return first, tuple(
+        part for part in fragments if part.rows
+    )  # engines write files without rows for empty partitions
 
 
 def _of_lance(place: Place) -> tuple[pa.Schema, tuple[Fragment, ...], int]:
-    uri, options = place.lance
-    data: Any = open_version(uri, tuple(sorted((options or {}).items())), None)
-    numbered = [(one.fragment_id, one.count_rows()) for one in data.get_fragments()]
+    data = open_version(place, None)
+    numbered = [(part.fragment_id, part.count_rows()) for part in data.get_fragments()]
     row_bytes = data.head(16).nbytes // 16
     fragments = [
         Fragment(f"fragment-{number:05d}", "", rows, rows * row_bytes, number=number)

@@ -1,4 +1,4 @@
-"""Helpers of all jobs over a data set: recording receipts as they arrive, and collecting rows that were left out."""
+"""Steps that all jobs on a data set share: record receipts as they arrive, and collect the rows that were left out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_pending(
 
 
 def quarantine_place(bad_rows: str | None, *, force: bool) -> Place | None:
-    """Return the place of the rows that are left out. Raises OutputExistsError."""
+    """Return the place of the file of rows that are left out; None if there is to be none. Raises OutputExistsError."""
     if bad_rows is None:
         return None
     place = Place.of(bad_rows)
@@ -47,13 +47,13 @@ def quarantine_place(bad_rows: str | None, *, force: bool) -> Place | None:
 
 
 def collect_bad(out: Output, journal: Journal, quarantine: Place, schema: pa.Schema) -> None:
-    """Put the rows that were left out together, a fragment after the other, in one file."""
+    """Write the rows that were left out to one file, in the order of the fragments."""
     import pyarrow.parquet as pq
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for one in journal.receipts():
-            if one.bad:
-                with out.quarantine.child(f"{one.fragment}.parquet").open() as file:
+        for receipt in journal.receipts():
+            if receipt.bad:
+                with out.quarantine.child(f"{receipt.fragment}.parquet").open() as file:
                     yield from pq.ParquetFile(file).iter_batches()
 
     if journal.bad:

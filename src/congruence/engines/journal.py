@@ -1,7 +1,7 @@
 """The journal of a job: which fragments are finished, so that a job resumes after its driver was killed and no row is written twice.
 
 The journal is written next to the output. It holds a plan, which is sealed with a digest when the job begins, and receipts of finished fragments,
-which the driver collects and writes in sealed segments. A fragment counts once, however often it was done: a second attempt replaces the output file
+which the driver collects and writes in sealed segments. A fragment counts once, however often it was processed: a second attempt replaces the output file
 of the first, and only the first receipt is kept.
 """
 
@@ -84,7 +84,7 @@ class Plan:
         return {
             "kind": self.kind,
             "identity": dict(self.identity),
-            "fragments": [one.to_dict() for one in self.fragments],
+            "fragments": [fragment.to_dict() for fragment in self.fragments],
         }
 
     @property
@@ -109,16 +109,16 @@ class Journal:
     resumed : int
         Number of fragments that an earlier run had finished.
     again : int
-        Number of receipts that were ignored: of fragments that already had one, or that are not in the plan.
+        Number of receipts that were ignored, because the fragment already had one or is not in the plan.
     damaged : int
-        Number of segments that were damaged or belong to another plan; their fragments are done again.
+        Number of segments that were damaged or belong to another plan; their fragments are processed again.
     """
 
     def __init__(self, place: Place, plan: Plan) -> None:
         self.place, self.plan, self._digest = place, plan, plan.digest
         self.finished: dict[str, Receipt] = {}
         self.resumed = self.again = self.damaged = 0
-        self._names = {one.name for one in plan.fragments}
+        self._names = {fragment.name for fragment in plan.fragments}
         self._waiting: list[Receipt] = []
         self._segment, self._run = 0, uuid.uuid4().hex[:8]  # two runs must not overwrite each other's segments
         self._seconds = _SECONDS_LOCAL if place.local else SECONDS
@@ -166,14 +166,14 @@ class Journal:
         sizes : mapping of str to int
             Sizes of the output files by path.
         """
-        for name, one in list(self.finished.items()):
-            if one.path and sizes.get(one.path) != one.size:
+        for name, receipt in list(self.finished.items()):
+            if receipt.path and sizes.get(receipt.path) != receipt.size:
                 del self.finished[name]
         self.resumed = len(self.finished)
 
     def pending(self) -> list[Fragment]:
         """Return the fragments without a receipt."""
-        return [one for one in self.plan.fragments if one.name not in self.finished]
+        return [fragment for fragment in self.plan.fragments if fragment.name not in self.finished]
 
     def add(self, receipt: Receipt) -> bool:
         """Record that a fragment is finished; return False if it already was."""
@@ -190,7 +190,7 @@ class Journal:
         """Write the buffered receipts. Raises StorageError."""
         if self._waiting:
             self._segment += 1
-            facts = {"digest": self._digest, "receipts": [one.to_dict() for one in self._waiting]}
+            facts = {"digest": self._digest, "receipts": [receipt.to_dict() for receipt in self._waiting]}
             self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(_seal(facts))
             self._waiting = []
         self._flushed = time.monotonic()
@@ -198,16 +198,17 @@ class Journal:
     @property
     def rows(self) -> int:
         """Rows written so far."""
-        return sum(one.rows for one in self.finished.values())
+        return sum(receipt.rows for receipt in self.finished.values())
 
     @property
     def bad(self) -> int:
         """Rows left out so far."""
-        return sum(one.bad for one in self.finished.values())
+        return sum(receipt.bad for receipt in self.finished.values())
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts in the order of the plan."""
-        return [self.finished[one.name] for one in self.plan.fragments if one.name in self.finished]
+        finished = self.finished
+        return [finished[fragment.name] for fragment in self.plan.fragments if fragment.name in finished]
 
     def _read_segments(self) -> None:
         names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}-[0-9a-f]{8}\.json", name)]
@@ -220,9 +221,9 @@ class Journal:
             if receipts is None:
                 self.damaged += 1
                 continue
-            for one in receipts:
-                if one.fragment in self._names:
-                    self.finished.setdefault(one.fragment, one)
+            for receipt in receipts:
+                if receipt.fragment in self._names:
+                    self.finished.setdefault(receipt.fragment, receipt)
         self.resumed = len(self.finished)
 
     def _unseal(self, content: bytes, name: str) -> dict[str, object] | None:
@@ -245,12 +246,12 @@ def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
     rows = facts.get("receipts")
     if not isinstance(rows, list):
         return None
-    for one in rows:
-        if not isinstance(one, dict) or set(one) != set(kinds):
+    for row in rows:
+        if not isinstance(row, dict) or set(row) != set(kinds):
             return None
-        if any(type(one[name]) is not kind for name, kind in kinds.items()) or min(one["rows"], one["bad"]) < 0:
+        if any(type(row[name]) is not kind for name, kind in kinds.items()) or min(row["rows"], row["bad"]) < 0:
             return None
-    return [Receipt(**one) for one in rows]
+    return [Receipt(**row) for row in rows]
 
 
 def _digest(facts: object) -> str:

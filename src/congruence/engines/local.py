@@ -1,4 +1,4 @@
-"""An engine that processes one fragment after the other in the calling process."""
+"""An engine that processes the fragments one after the other in the calling process."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ FAN_IN = 16
 
 
 class LocalEngine(Engine):
-    """Runs everything in this process, without any other package: for data sets in object storage, and for trying out a job."""
+    """Runs everything in this process and needs no other package: for data sets in object storage, and for trying out a job."""
 
     name = "local"
 
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
         """Yield the result for each fragment, in order; see :meth:`Engine.run`."""
         guarded = Guarded(work)
-        for one in fragments:
-            yield dict(unwrap(guarded(one.to_dict())))
+        for fragment in fragments:
+            yield dict(unwrap(guarded(fragment.to_dict())))
 
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
         """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
         guarded = Guarded(measure)
-        level: list[list[bytes]] = [[]]
-        for one in fragments:
-            level[0].append(unwrap(guarded(one.to_dict())))
-            for k in range(
-                len(level)
-            ):  # like the digits of a counter: a full level is merged into one result of the next
-                if len(level[k]) == FAN_IN:
-                    if k + 1 == len(level):
-                        level.append([])
-                    level[k + 1].append(merge(level[k]))
-                    level[k] = []
-        rest: list[bytes] = []
-        for place in level:
-            rest = [merge([*place, *rest])] if place or rest else []
-        return rest[0]
+        levels: list[list[bytes]] = [
+            []
+        ]  # like the digits of a counter: a full level is merged into one result of the next level
+        for fragment in fragments:
+            levels[0].append(unwrap(guarded(fragment.to_dict())))
+            for k in range(len(levels)):
+                if len(levels[k]) == FAN_IN:
+                    if k + 1 == len(levels):
+                        levels.append([])
+                    levels[k + 1].append(merge(levels[k]))
+                    levels[k] = []
+        merged: list[bytes] = []
+        for level in levels:
+            merged = [merge([*level, *merged])] if level or merged else []
+        return merged[0]

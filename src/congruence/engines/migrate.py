@@ -102,19 +102,19 @@ class EngineExecutor:
             waiting.clear()
 
         try:
-            for found in self.engine.run(_Fills(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
-                kept = sorted([*kept, *((key, one) for key, one in found["sample"])])[:SAMPLE_IDS]
-                journal.rows += found["rows"]
-                waiting += found["files"]
+            for result in self.engine.run(_Fills(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
+                kept = sorted([*kept, *map(tuple, result["sample"])])[:SAMPLE_IDS]
+                journal.rows += result["rows"]
+                waiting += result["files"]
                 if callback is not None:
-                    callback(found["rows"])
+                    callback(result["rows"])
                 if time.monotonic() - written > CHECKPOINT_SECONDS:
                     take()
                     journal.write(folder)
                     written = time.monotonic()
         finally:  # also after an interruption, so that vectors already written need not be written again
             take()
-            journal.sample = [one for _, one in kept]
+            journal.sample = [name for _, name in kept]
             journal.write(folder)
 
     def repair(
@@ -149,15 +149,14 @@ class EngineExecutor:
     ) -> tuple[Checksum, dict[str, object]]:
         old, written = Checksum(), 0
         files: list[WrittenFile] = []
-        for found in self.engine.run(_Compares(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
-            old.merge(found["rows"], found["old"])
-            written += found["written"]
-            files += found["files"]
+        for result in self.engine.run(_Compares(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
+            old.merge(result["rows"], result["old"])
+            written += result["written"]
+            files += result["files"]
             if callback is not None:
-                callback(found["rows"])
-        retry(
-            rows, lambda: rows.take(files)
-        )  # files that can no longer be committed count as written, so that another pass follows
+                callback(result["rows"])
+        # Files that can no longer be committed count as written, so that another pass follows.
+        retry(rows, lambda: rows.take(files))
         return old, {"rows": old.rows, "written": written, "removed": 0, "old": str(old)}
 
     def _ranges(self, rows: Partitioned, dim: int) -> list[Fragment]:
@@ -223,10 +222,10 @@ class _Compares:
         def change(block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
             nonlocal written
             old.add(block.ids, block.old)
-            found = None if self.mapper is None else wrong_rows(self.rows, self.mapper, block)
-            if found is not None:
-                written += len(found[1])
-            return found
+            corrected = None if self.mapper is None else wrong_rows(self.rows, self.mapper, block)
+            if corrected is not None:
+                written += len(corrected[1])
+            return corrected
 
         files = self.rows.revise(fragment.start, fragment.start + fragment.rows, self.batch, change)
         return {"rows": old.rows, "written": written, "old": str(old), "files": files}
@@ -256,6 +255,6 @@ class _Sample:
 
     def add(self, block: PairedBlock) -> None:
         keys = self._rng.random(len(block.ids))
-        few = np.argsort(keys)[:SAMPLE_IDS]
-        found = zip(keys[few].tolist(), block.ids.take(few).to_pylist(), strict=True)
-        self.kept = sorted([*self.kept, *found])[:SAMPLE_IDS]
+        smallest = np.argsort(keys)[:SAMPLE_IDS]
+        keyed = zip(keys[smallest].tolist(), block.ids.take(smallest).to_pylist(), strict=True)
+        self.kept = sorted([*self.kept, *keyed])[:SAMPLE_IDS]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from congruence._utils.lock import locked
@@ -60,7 +60,7 @@ class Output:
 
     @property
     def working(self) -> Place:
-        """Folder of the journal and, on a local disk, of the output until it is complete."""
+        """Folder of the journal and, for a local output, of the fragments until the output is complete."""
         return self.place.with_suffix(".partial")
 
     @property
@@ -70,7 +70,7 @@ class Output:
 
     @property
     def quarantine(self) -> Place:
-        """Folder of the rows that were left out, until they are merged into one file."""
+        """Folder of the rows that were left out, until they are collected in one file."""
         return self.working.child("bad")
 
     @property
@@ -86,10 +86,10 @@ class Output:
         ParameterError
             If the output and the source are the same, or one is inside the other.
         OutputExistsError
-            If the output already exists.
+            If the output exists and ``force`` is False, or congruence did not write it.
         """
-        ours, theirs = f"{self.place.shown}/", f"{source.shown}/"
-        if ours.startswith(theirs) or theirs.startswith(ours):
+        output_path, source_path = f"{self.place.shown}/", f"{source.shown}/"
+        if output_path.startswith(source_path) or source_path.startswith(output_path):
             raise ParameterError(
                 f"Got the output {self.place.shown} and the input {source.shown}, which are the same or one inside the other; expected separate paths. Pass another output."
             )
@@ -157,24 +157,23 @@ class Output:
             If a fragment is missing or was changed, or the output cannot be written.
         """
         receipts, sizes = journal.receipts(), self.sizes()
-        gone = [one.path for one in receipts if one.path and sizes.get(one.path) != one.size]
-        if gone or journal.pending():
+        lost = [receipt for receipt in receipts if receipt.path and sizes.get(receipt.path) != receipt.size]
+        if lost or journal.pending():
             raise StorageError(
-                f"Got {len(receipts) - len(gone)} of {len(journal.plan.fragments)} fragments in {self.stage.shown}; expected all of them, but the others were removed or changed "
+                f"Got {len(receipts) - len(lost)} of {len(journal.plan.fragments)} fragments in {self.stage.shown}; expected all of them, but the others were removed or changed "
                 "during the run. Run this again, and make sure that no other program writes there."
             )
         if self.kind == "lance":
             self._commit(receipts, schema)
         else:
-            known = {one.path for one in receipts if one.rows}
-            for path in sizes:
-                if (
-                    path.endswith(".parquet") and path not in known
-                ):  # left by another plan, or by a fragment without usable rows
+            written = [receipt for receipt in receipts if receipt.rows]
+            known = {receipt.path for receipt in written}
+            for path in sizes:  # remove the files of other plans, and of fragments without valid rows
+                if path.endswith(".parquet") and path not in known:
                     self.stage.child(path).remove()
-            files = [{"path": one.path, "rows": one.rows, "size": one.size} for one in receipts if one.rows]
-            facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": journal.rows, "files": files}
-            self.stage.child(MANIFEST).write(json.dumps(facts).encode())
+            files = [{"path": receipt.path, "rows": receipt.rows, "size": receipt.size} for receipt in written]
+            manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": journal.rows, "files": files}
+            self.stage.child(MANIFEST).write(json.dumps(manifest).encode())
         if self.place.local:
             self.stage.drop_temporary()
             if self.place.exists():
@@ -189,9 +188,10 @@ class Output:
         from lance.fragment import FragmentMetadata
 
         uri, options = self.stage.lance
-        fragments = [FragmentMetadata.from_json(json.dumps(one)) for receipt in receipts for one in receipt.lance]
+        written = [metadata for receipt in receipts for metadata in receipt.lance]
+        fragments = [FragmentMetadata.from_json(json.dumps(metadata)) for metadata in written]
         lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(schema, fragments), storage_options=options)
-        known = {f"data/{file['path']}" for receipt in receipts for one in receipt.lance for file in one["files"]}
+        known = {f"data/{file['path']}" for metadata in written for file in metadata["files"]}
         if self.place.local:  # remove the files of attempts that were killed or repeated
             for path in self.stage.files():
                 if path.startswith("data/") and path not in known:
@@ -263,7 +263,7 @@ def _write_lance(output: Output, name: str, layout: TableLayout, batches: Iterat
     from lance.fragment import write_fragments
 
     rows = 0
-    raised: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def counted() -> Iterator[pa.RecordBatch]:
         nonlocal rows
@@ -271,8 +271,8 @@ def _write_lance(output: Output, name: str, layout: TableLayout, batches: Iterat
             for batch in batches:
                 rows += len(batch)
                 yield batch
-        except BaseException as error:  # Arrow's stream would pass on only its text
-            raised.append(error)
+        except BaseException as error:  # Arrow's stream would keep only its message
+            errors.append(error)
             raise
 
     uri, options = output.stage.lance
@@ -287,17 +287,17 @@ def _write_lance(output: Output, name: str, layout: TableLayout, batches: Iterat
             storage_options=options,
         )
     except BaseException:
-        if raised:
-            raise raised[0] from None
+        if errors:
+            raise errors[0] from None
         raise
-    return Receipt(name, rows, lance=[one.to_json() for one in written] if rows else [])
+    return Receipt(name, rows, lance=[metadata.to_json() for metadata in written] if rows else [])
 
 
-def map_digest(arrays: dict[str, Any]) -> str:
+def map_digest(arrays: dict[str, np.ndarray]) -> str:
     """Return the SHA-256 of a map's arrays, which identifies the map in the plan of a job."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for key in sorted(arrays):
         array = arrays[key]
-        found.update(f"{key} {array.dtype} {array.shape}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        digest.update(f"{key} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

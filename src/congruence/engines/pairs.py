@@ -27,7 +27,7 @@ class PairedData:
     ----------
     source, target : DataSet
     partner : dict of str to Fragment
-        The target's fragment for the name of the source's.
+        Fragment of the target by the name of the source's fragment.
     allow_zero_rows : bool
     """
 
@@ -42,44 +42,44 @@ class PairedData:
         return self.source.fragments
 
     def alone(self) -> PairedData:
-        """Return what a worker needs."""
+        """Return the pairs without the lists of fragments, as they are sent to a worker."""
         return replace(self, source=self.source.alone(), target=self.target.alone())
 
     def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the vectors of a fragment and their partners'.
+        """Yield blocks of a fragment's source vectors and of the paired target vectors.
 
         Raises
         ------
         IdError
-            Both sides have ids, and those of a row differ.
+            If both sides have ids, and those of a row differ.
         NotFiniteError, ZeroRowError, ShapeError
-            If arrays have the wrong shape, contain NaN or infinity or have a row of zeros.
+            If a vector has another width, contains NaN or infinity, or is all zeros (unless ``allow_zero_rows``).
         """
-        ours, theirs = self.source.open(fragment), self.target.open(self.partner[fragment.name])
+        source, target = self.source.open(fragment), self.target.open(self.partner[fragment.name])
         rows = max(256, _BLOCK_BYTES // (4 * max(self.source.dim, self.target.dim)))
         names = self.source.path_of(fragment), self.target.path_of(self.partner[fragment.name])
         row = 0
-        # Equal sizes are asked for; a reader may cut a block at a row group, so what is left over waits for its partner.
-        mine, yours = ours.scan(batch=rows), theirs.scan(batch=rows)
-        left: list[tuple[pa.Array | None, np.ndarray] | None] = [None, None]
+        # A block may end early at a row group; the rest of the longer block is then paired with the next block of the other side.
+        readers = source.scan(batch=rows), target.scan(batch=rows)
+        pending: list[tuple[pa.Array | None, np.ndarray] | None] = [None, None]
         while True:
-            for k, reader in enumerate((mine, yours)):
-                if left[k] is None:
-                    left[k] = next(reader, None)
-            if left[0] is None or left[1] is None:
+            for k, reader in enumerate(readers):
+                if pending[k] is None:
+                    pending[k] = next(reader, None)
+            if pending[0] is None or pending[1] is None:
                 return
-            (ids, x), (other, y) = left[0], left[1]
+            (ids, x), (other, y) = pending[0], pending[1]
             n = min(len(x), len(y))
             _check_same_ids(ids, other, n, fragment.start + row, names)
-            for block, name, tokens in ((x[:n], names[0], ids), (y[:n], names[1], other)):
+            for block, name, block_ids in ((x[:n], names[0], ids), (y[:n], names[1], other)):
                 check_rows(
-                    block, name, ids=RowNames(tokens, fragment.start + row), allow_zero_rows=self.allow_zero_rows
+                    block, name, ids=RowNames(block_ids, fragment.start + row), allow_zero_rows=self.allow_zero_rows
                 )
             yield x[:n], y[:n]
             row += n
-            left = [
-                None if len(block) == n else (None if tokens is None else tokens[n:], block[n:])
-                for tokens, block in ((ids, x), (other, y))
+            pending = [
+                None if len(block) == n else (None if block_ids is None else block_ids[n:], block[n:])
+                for block_ids, block in ((ids, x), (other, y))
             ]
 
 
@@ -104,15 +104,16 @@ def open_pairs(
     spaces: tuple[Space, Space] = (Space(), Space()),
     allow_zero_rows: bool = False,
 ) -> PairedData:
-    """Open two columns of one data set, or two data sets with as many rows in each of their files.
+    """Open two columns of one data set, or two data sets whose files have the same numbers of rows.
 
     Parameters
     ----------
     source, target : str
         ``path:column``; see :func:`open_dataset`.
     ids, target_ids : str or False, optional
-        Columns of ids. Where both sides have ids, they are compared row by row.
+        Columns of ids. If both sides have ids, they are compared row by row.
     spaces : (Space, Space), optional
+        Known facts about both spaces; they override those in the files.
     allow_zero_rows : bool, default=False
 
     Returns
@@ -122,19 +123,19 @@ def open_pairs(
     Raises
     ------
     ParameterError
-        The two are cut otherwise, so that rows cannot be paired without sorting them.
+        If the fragments of the two sides differ in number or in rows, so that rows cannot be paired by position.
     FileError, CorruptFileError
-        If a file cannot be read, or a file is damaged.
+        If a file does not exist, cannot be read or is damaged.
     """
     together = split_spec(source)[0] == split_spec(target)[0]
-    most = {} if together else {"fragment_bytes": 2**62}  # whole files, which the two sides have in common
-    first = open_dataset(source, ids=ids, space=spaces[0], **most)
-    second = open_dataset(target, ids=target_ids if target_ids is not None else ids, space=spaces[1], **most)
-    sizes = [[one.rows for one in data.fragments] for data in (first, second)]
+    options = {} if together else {"fragment_bytes": 2**62}  # whole files, since row groups of two data sets may differ
+    first = open_dataset(source, ids=ids, space=spaces[0], **options)
+    second = open_dataset(target, ids=target_ids if target_ids is not None else ids, space=spaces[1], **options)
+    sizes = [[fragment.rows for fragment in data.fragments] for data in (first, second)]
     if sizes[0] != sizes[1]:
         raise ParameterError(
-            f"Got {first.rows} rows in {len(sizes[0])} fragments of {first.place.shown} and {second.rows} in {len(sizes[1])} of {second.place.shown}; expected as "
-            "many in each, in the same order. Join both models' vectors into one table by id, and pass its two columns."
+            f"Got {first.rows} rows in {len(sizes[0])} fragments of {first.place.shown} and {second.rows} in {len(sizes[1])} of {second.place.shown}; expected the same "
+            "numbers of rows in each, in the same order. Join both models' vectors into one table by id, and pass its two columns."
         )
     partner = {a.name: b for a, b in zip(first.fragments, second.fragments, strict=True)}
     return PairedData(first, second, partner, allow_zero_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +21,7 @@ from congruence.errors import FileError, ParameterError, StorageError
 
 __all__ = ["Place", "is_url"]
 
-#: Bytes of an object that wait in memory before they go to a temporary file.
+#: Bytes of an object that are kept in memory before a temporary file is used.
 _SPOOL = 64 * 2**20
 
 #: Bytes copied at a time.
@@ -29,15 +29,15 @@ _PIECE = 8 * 2**20
 
 
 def is_url(path: str) -> bool:
-    """Say whether a path names another machine's storage."""
+    """Return whether a path is a URL."""
     return "://" in path
 
 
 @dataclass(frozen=True)
 class Place:
-    """A file or folder: an absolute local path, or a URL. Plain text, so that it can be sent to workers.
+    """A file or folder: an absolute local path, or a URL. It is plain text, so that it can be sent to workers.
 
-    Credentials come from each worker's own environment, as its cloud's libraries read them.
+    Credentials come from each worker's own environment, where the cloud's libraries look for them.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Place:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Place:
-        """Return the place that a user's path or URL names."""
+        """Return the place of a path or URL."""
         text = os.fspath(path)
         if text.startswith("file://"):
             text = text[len("file://") :]
@@ -58,7 +58,7 @@ class Place:
 
     @property
     def local(self) -> bool:
-        """Whether it is on a file system that can rename."""
+        """Whether the place is a local path, on a file system that can rename."""
         return not is_url(self.uri)
 
     @property
@@ -68,26 +68,26 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The path for messages and records: without credentials and options."""
+        """The path for messages and records, without credentials and options."""
         if self.local:
             return self.uri
         parts = urlsplit(self.uri)
         return urlunsplit((parts.scheme, parts.netloc.rsplit("@", 1)[-1], parts.path, "", ""))
 
     def child(self, name: str) -> Place:
-        """Return a place inside of this one."""
+        """Return a place in this folder."""
         return self._with(lambda path: f"{path.rstrip('/')}/{name}")
 
     def with_suffix(self, suffix: str) -> Place:
-        """Return the place of this name with a suffix."""
+        """Return the place whose name has this suffix added."""
         return self._with(lambda path: path.rstrip("/") + suffix)
 
     @property
     def parent(self) -> Place:
-        """The folder that this place lies in."""
+        """The folder that contains this place."""
         return Place(os.path.dirname(self.uri)) if self.local else self._with(lambda path: path.rpartition("/")[0])
 
-    def _with(self, change: Any) -> Place:
+    def _with(self, change: Callable[[str], str]) -> Place:
         if self.local:
             return Place(change(self.uri))
         parts = urlsplit(self.uri)
@@ -98,13 +98,13 @@ class Place:
     def open(self) -> pa.NativeFile:
         """Open the file for reading at any position. Raises FileError."""
         filesystem, path = _resolve(self.uri)
-        with _refusals(self, "reading"):
+        with _file_errors(self, "reading"):
             return filesystem.open_input_file(path)
 
     def read(self) -> bytes | None:
         """Return the content of a small file; None if there is none. Raises FileError."""
         filesystem, path = _resolve(self.uri)
-        with _refusals(self, "reading"):
+        with _file_errors(self, "reading"):
             try:
                 with filesystem.open_input_stream(path) as file:
                     content: bytes = file.read()
@@ -113,46 +113,47 @@ class Place:
                 return None
 
     def exists(self) -> bool:
-        """Say whether there is a file or folder; an object store has a folder where an object lies below it."""
+        """Return whether there is a file or folder; an object store has a folder if it has an object below that path. Raises FileError."""
         import pyarrow.fs
 
         filesystem, path = _resolve(self.uri)
-        with _refusals(self, "looking at"):
+        with _file_errors(self, "looking at"):
             return bool(filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
 
     def is_folder(self) -> bool:
-        """Say whether there is a folder."""
+        """Return whether there is a folder. Raises FileError."""
         import pyarrow.fs
 
         filesystem, path = _resolve(self.uri)
-        with _refusals(self, "looking at"):
+        with _file_errors(self, "looking at"):
             return bool(filesystem.get_file_info(path).type == pyarrow.fs.FileType.Directory)
 
     def files(self) -> dict[str, int]:
-        """Return the sizes of all files below this folder by their path in it, sorted; none where there is no folder."""
+        """Return the sizes of all files below this folder by relative path, sorted; empty if there is no folder. Raises FileError."""
         import pyarrow.fs
 
         filesystem, path = _resolve(self.uri)
-        with _refusals(self, "listing"):
-            found = filesystem.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True, recursive=True))
-        start = len(path.strip("/")) + 1  # some file systems give paths a slash that they were not asked with
-        return {
-            one.path.lstrip("/")[start:]: int(one.size) for one in sorted(found, key=lambda f: f.path) if one.is_file
-        }
+        with _file_errors(self, "listing"):
+            entries = filesystem.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True, recursive=True))
+        start = (
+            len(path.strip("/")) + 1
+        )  # some file systems return paths with a leading slash that the request did not have
+        files = sorted((entry for entry in entries if entry.is_file), key=lambda entry: entry.path)
+        return {entry.path.lstrip("/")[start:]: int(entry.size) for entry in files}
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """Yield a file whose content appears, complete, when the block ends without an error, and not otherwise.
+        """Yield a file to write to, whose content appears at this place only if the block ends without an error.
 
-        A local file is written under a temporary name and renamed. For an object store it waits on this machine first: what is put there
-        by a block that failed would be a whole object with half of the content.
+        A local file is written under a temporary name and renamed. The content of an object is collected on this machine first, since
+        otherwise a block that fails would leave an object with part of the content.
 
         Raises
         ------
         StorageError
-            If the output cannot be written.
+            If the file cannot be written.
         """
-        with _refusals(self, "writing"):
+        with _file_errors(self, "writing"):
             if self.local:
                 os.makedirs(os.path.dirname(self.uri), exist_ok=True)
                 temporary = os.path.join(os.path.dirname(self.uri), f".{self.name[:60]}.{uuid.uuid4().hex[:12]}.tmp")
@@ -176,7 +177,7 @@ class Place:
                         out.write(piece)
 
     def write(self, content: bytes) -> None:
-        """Write a small file, whole or not at all. Raises StorageError."""
+        """Write a small file, completely or not at all. Raises StorageError."""
         with self.writing() as file:
             file.write(content)
 
@@ -185,7 +186,7 @@ class Place:
         import pyarrow.fs
 
         filesystem, path = _resolve(self.uri)
-        with _refusals(self, "removing"):
+        with _file_errors(self, "removing"):
             kind = filesystem.get_file_info(path).type
             if kind == pyarrow.fs.FileType.Directory:
                 filesystem.delete_dir(path)
@@ -193,8 +194,8 @@ class Place:
                 filesystem.delete_file(path)
 
     def move_to(self, other: Place) -> None:
-        """Rename a local folder to a free name. Raises StorageError."""
-        with _refusals(self, "renaming"):
+        """Rename a local folder to a path that does not exist, or is an empty folder. Raises StorageError."""
+        with _file_errors(self, "renaming"):
             os.makedirs(os.path.dirname(other.uri), exist_ok=True)
             if os.path.isdir(other.uri) and not os.listdir(other.uri):
                 os.rmdir(other.uri)
@@ -213,7 +214,7 @@ class Place:
 
     @property
     def lance(self) -> tuple[str, dict[str, str] | None]:
-        """URI and storage options of a Lance data set here."""
+        """URI and storage options for Lance."""
         if self.local:
             return self.uri, None
         return lance_location(self.uri)
@@ -221,7 +222,7 @@ class Place:
 
 @lru_cache(maxsize=64)
 def _connect(base: str) -> object:
-    """Return the file system of a scheme, host and options, once a process."""
+    """Return the file system of a scheme, host and options, created once per process. Raises ParameterError for an unknown scheme."""
     import pyarrow.fs
 
     try:
@@ -247,15 +248,15 @@ def _resolve(uri: str) -> tuple[Any, str]:
     if parts.scheme == "s3" and "endpoint_override" not in query and (endpoint := aws_endpoint()):
         query["endpoint_override"] = [endpoint]
     if (endpoint := query.get("endpoint_override", [""])[-1]) and "://" in endpoint:
-        scheme, bare = endpoint.split("://", 1)
-        query["endpoint_override"], query["scheme"] = [bare.rstrip("/")], [scheme]
-    # The bucket is part of what is asked for its region: one connection a bucket.
+        scheme, host = endpoint.split("://", 1)
+        query["endpoint_override"], query["scheme"] = [host.rstrip("/")], [scheme]
+    # One connection per bucket, because the region is looked up by bucket.
     base = urlunsplit((parts.scheme, parts.netloc, "", urlencode(query, doseq=True), ""))
     filesystem = _connect(base)
     if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
         return filesystem, parts.path
-    host = parts.netloc.rsplit("@", 1)[-1]
-    return filesystem, f"{host}{parts.path}".rstrip("/")
+    bucket = parts.netloc.rsplit("@", 1)[-1]
+    return filesystem, f"{bucket}{parts.path}".rstrip("/")
 
 
 @lru_cache(maxsize=1)
@@ -266,8 +267,8 @@ def _local() -> object:
 
 
 @contextmanager
-def _refusals(place: Place, doing: str) -> Iterator[None]:
-    """Turn what a file system refuses into errors of ours."""
+def _file_errors(place: Place, doing: str) -> Iterator[None]:
+    """Convert the errors of a file system to FileError or StorageError."""
     kind = FileError if doing in ("reading", "listing", "looking at") else StorageError
     try:
         yield
@@ -279,6 +280,6 @@ def _refusals(place: Place, doing: str) -> Iterator[None]:
         if isinstance(error, OSError) and is_refusal(error):
             raise kind(describe_refusal(error, f"while {doing} {place.shown}")) from error
         raise kind(
-            f"Got a refusal while {doing} {place.shown} ({str(error)[:300]}); expected access. Check the URL, its endpoint_override and the "
+            f"Got an error while {doing} {place.shown} ({str(error)[:300]}); expected access. Check the URL, its endpoint_override and the "
             "credentials in the environment of every machine."
         ) from error

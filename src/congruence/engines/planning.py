@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from congruence.engines.journal import MOST_RECEIPTS, SECONDS
 from congruence.engines.outputs import write_parquet
 from congruence.engines.places import Place
 from congruence.maps import OrthogonalMap
+from congruence.stores.fragments import TableFragment
 from congruence.stores.layout import TableLayout, parquet_options
 from congruence.upgrade.blocks import BlockMap
 
@@ -160,11 +160,11 @@ class DataPlan:
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan as plain data."""
-        facts = asdict(self)
-        facts["rates"]["rows"] = self.rates.rows
-        for one, check in zip(facts["checks"], self.checks, strict=True):
-            one["share"] = check.share
-        return facts
+        plan = asdict(self)
+        plan["rates"]["rows"] = self.rates.rows
+        for plain, check in zip(plan["checks"], self.checks, strict=True):
+            plain["share"] = check.share
+        return plan
 
 
 def measure_rates(
@@ -190,7 +190,7 @@ def measure_rates(
     Raises
     ------
     FileError, StorageError
-        If a file cannot be read, or the output cannot be written.
+        If the folder cannot be read or written.
     """
     from threadpoolctl import threadpool_limits
 
@@ -199,8 +199,8 @@ def measure_rates(
     X = rng.standard_normal((n, dim), dtype=np.float32).astype(dtype)
     function = BlockMap(_some_map(dim, dim_out, rng), Space(dim=dim), dtype, check=False, normalize=False)
     block = function.rows_of_block()
-    with tempfile.TemporaryDirectory() as own, threadpool_limits(1):
-        home = Place.of(where or own).child("congruence-plan")
+    with tempfile.TemporaryDirectory() as temporary, threadpool_limits(1):
+        home = Place.of(where or temporary).child("congruence-plan")
         try:
             _write(home.child("in.parquet"), X)
             data = open_dataset(home.uri)
@@ -252,7 +252,7 @@ def _write(place: Place, X: np.ndarray) -> None:
     write_parquet(place, layout.schema, batches, **parquet_options(layout, kept=False))
 
 
-def _read(source: Any, block: int) -> None:
+def _read(source: TableFragment, block: int) -> None:
     for row, piece in source.tables(block):
         source.block(piece, row)
 
@@ -338,5 +338,5 @@ def plan_rows(
         gets / 1000 * machines.get_price + (puts + lists) / 1000 * machines.put_price,
         rates,
         machines,
-        sorted(checks, key=lambda one: -one.share),
+        sorted(checks, key=lambda check: -check.share),
     )

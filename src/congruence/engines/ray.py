@@ -18,26 +18,27 @@ from congruence.engines.dataset import Fragment
 
 __all__ = ["RayEngine"]
 
-#: Results that are merged at a time.
+#: Number of results merged at a time.
 FAN_IN = 16
 
 
 class RayEngine(Engine):
-    """Runs a task of Ray Data for every fragment.
+    """Runs one task of Ray Data per fragment.
 
-    Fragments go to workers by name: rows never pass the driver or Ray's object store. A task whose worker dies is run again.
+    Workers receive only the description of a fragment: rows never pass through the driver or Ray's object store. A task whose worker dies is
+    run again.
 
     Parameters
     ----------
     address : str, optional
-        Of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; by default what ``RAY_ADDRESS`` says, or else a cluster of
-        this machine that ends with the process. A connection that the process has is used as it is.
+        Address of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; by default that in ``RAY_ADDRESS``, or else a new cluster
+        on this machine, which ends with the process. If the process is already connected to a cluster, that cluster is used.
     workers : int, optional
-        Most tasks at a time; of a cluster that is started here also its cores.
+        Maximum number of concurrent tasks; for a cluster that is started here, also its number of cores.
     gpus : float, default=0
-        Share of a GPU that a task asks for; Ray shows a task no GPU that it did not ask for.
+        Number or share of GPUs that a task requests; Ray hides GPUs that a task has not requested.
     retries : int, default=10
-        How often a fragment is begun again after the death of its worker.
+        Number of times that a fragment is repeated after its worker died.
     """
 
     name = "ray"
@@ -48,9 +49,9 @@ class RayEngine(Engine):
         self.address, self.workers, self.gpus, self.retries = address, workers, gpus, retries
 
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
-        """Yield what the work returns of each fragment; see :meth:`Engine.run`."""
+        """Yield the result for each fragment; see :meth:`Engine.run`."""
         self._connect()
-        call = _sent(Guarded(work))
+        call = _unpickled_late(Guarded(work))
 
         def task(row: dict[str, str]) -> dict[str, str]:
             return {"result": json.dumps(call(json.loads(row["fragment"])))}
@@ -61,22 +62,22 @@ class RayEngine(Engine):
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
         """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
         self._connect()
-        call = _sent(Guarded(measure))
+        call = _unpickled_late(Guarded(measure))
 
         def task(row: dict[str, str]) -> dict[str, Any]:
-            found = call(json.loads(row["fragment"]))
-            return {"value": found.pop("value", b""), "error": json.dumps(found) if found else ""}
+            result = call(json.loads(row["fragment"]))
+            return {"value": result.pop("value", b""), "error": json.dumps(result) if result else ""}
 
         def join(batch: Any) -> dict[str, Any]:
             error = next((text for text in batch["error"] if text), "")
             return {"value": [b"" if error else merge(list(batch["value"]))], "error": [error]}
 
-        found = self._tasks(task, fragments, in_order=True)
-        left = len(fragments)
-        while left > 1:
-            found = found.map_batches(join, batch_size=FAN_IN, **self._options())
-            left = -(-left // FAN_IN)
-        (row,) = found.take_all()
+        results = self._tasks(task, fragments, in_order=True)
+        count = len(fragments)
+        while count > 1:
+            results = results.map_batches(join, batch_size=FAN_IN, **self._options())
+            count = -(-count // FAN_IN)
+        (row,) = results.take_all()
         if row["error"]:
             unwrap(json.loads(row["error"]))
         value: bytes = row["value"]
@@ -92,18 +93,18 @@ class RayEngine(Engine):
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = in_order
-        items = ray.data.from_items([as_item(one) for one in fragments], override_num_blocks=len(fragments))
+        items = ray.data.from_items([as_item(fragment) for fragment in fragments], override_num_blocks=len(fragments))
         return items.map(task, **self._options())
 
     def _options(self) -> dict[str, Any]:
         import ray.data
 
         retries = self.retries
-        # Arguments of Ray's tasks that its data sets have no parameter for; their own default is to try for ever.
+        # Ray Data has no parameter for this argument of tasks; its default is to retry without limit.
         options: dict[str, Any] = {"num_cpus": 1, "ray_remote_args_fn": lambda: {"max_retries": retries}}
         if self.gpus:
             options["num_gpus"] = self.gpus
-            # Ray ends a worker after one task with a GPU, and the next would load the model again.
+            # Without this, Ray ends a worker after one task with a GPU, and the next worker loads the model again.
             options["max_calls"] = 0
         if self.workers is not None:
             options["compute"] = ray.data.TaskPoolStrategy(size=self.workers)
@@ -114,14 +115,14 @@ class RayEngine(Engine):
         if not ray.is_initialized():
             address = self.address or os.environ.get("RAY_ADDRESS") or "local"
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            own = {"include_dashboard": False, "num_cpus": self.workers} if address == "local" else {}
-            with _own_signals():
-                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **own)
+            options = {"include_dashboard": False, "num_cpus": self.workers} if address == "local" else {}
+            with _keep_sigterm():
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep what SIGTERM does in this process: ``ray.init`` overwrites it, and a command that is stopped says what it had written."""
+def _keep_sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which ``ray.init`` replaces: with it, a command that is stopped reports what it has written."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -130,26 +131,25 @@ def _own_signals() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _sent(guarded: Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that workers unpack on its first call, so that those of a command do without scikit-learn as it does itself.
+def _unpickled_late(guarded: Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that is unpickled at its first call, so that the workers of a command avoid scikit-learn, as the command does.
 
-    A worker of Ray serves one driver. Importing scikit-learn takes it as long as mapping some 50,000 rows.
+    A Ray worker serves only one driver. Importing scikit-learn takes a worker as long as mapping about 50,000 rows.
     """
     import ray.cloudpickle
 
-    content, alone = ray.cloudpickle.dumps(guarded), runs_command()
-    kept: list[Any] = []
+    content, for_command = ray.cloudpickle.dumps(guarded), runs_command()
+    unpickled: list[Guarded] = []
 
     def call(fragment: dict[str, Any]) -> dict[str, Any]:
-        if not kept:
+        if not unpickled:
             import ray.cloudpickle
 
-            if alone:
+            if for_command:
                 from congruence._utils.process import start_command
 
                 start_command()
-            kept.append(ray.cloudpickle.loads(content))
-        found: dict[str, Any] = kept[0](fragment)
-        return found
+            unpickled.append(ray.cloudpickle.loads(content))
+        return unpickled[0](fragment)
 
     return call

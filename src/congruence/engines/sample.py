@@ -1,4 +1,4 @@
-"""A sample of a data set's rows, chosen by id: the same items from every data set that has them, in any order."""
+"""A sample of a data set's rows, chosen by a hash of their ids, so that two data sets with the same ids give the same items in any order."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from congruence.errors import InputError
 
 __all__ = ["SAMPLE", "read_sample"]
 
-#: Rows of a sample unless told otherwise: with 768 float32 numbers 61 MB, and a search among all of them takes seconds.
+#: Default number of rows in a sample: 61 MB at 768 float32 numbers per row, and searching all of them takes seconds.
 SAMPLE = 20_000
 
 
 def read_sample(
     data: DataSet, *, engine: Engine, share: float = 1.0, random_state: int = 0, allow_zero_rows: bool = False
 ) -> Embeddings:
-    """Read the rows whose hashed id is among a share of all hashes.
+    """Read a random share of the rows, chosen by a hash of their ids.
 
     Parameters
     ----------
     data : DataSet
     engine : Engine
     share : float, default=1.0
-        Of the rows; about so many are read. With 1 it is all rows, in their order.
+        Approximate share of the rows; 1 reads all rows, in their order.
     random_state : int, default=0
-        Chooses another sample. Data sets with the same ids give the same items.
+        Seed of the hash. Data sets with the same ids give the same items.
     allow_zero_rows : bool, default=False
 
     Returns
     -------
     Embeddings
-        With the data set's ids, or with row numbers where it has none.
+        The ids are those of the data set, or row numbers if it has none.
 
     Raises
     ------
     InputError
-        Rows that cannot be used, with the name of their fragment; or no row was chosen.
+        If a row is invalid (the message names its fragment), or no row was chosen.
     """
-    starts = np.cumsum([0, *(one.rows for one in data.fragments)])[:-1]
-    firsts = {one.name: int(start) for one, start in zip(data.fragments, starts, strict=True)}
-    work = _SampleWork(data.alone(), firsts, share, random_state, allow_zero_rows)
+    starts = np.cumsum([0, *(fragment.rows for fragment in data.fragments)])[:-1]
+    first_rows = {fragment.name: int(start) for fragment, start in zip(data.fragments, starts, strict=True)}
+    work = _SampleWork(data.alone(), first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):
@@ -65,10 +65,10 @@ def read_sample(
 
 @dataclass(frozen=True)
 class _SampleWork:
-    """Reads the chosen rows of one fragment: what is sent to the workers."""
+    """Reads the chosen rows of one fragment; sent to the workers."""
 
     data: DataSet
-    firsts: dict[str, int]
+    first_rows: dict[str, int]
     share: float
     random_state: int
     allow_zero_rows: bool
@@ -81,7 +81,7 @@ class _SampleWork:
         row = 0
         kept: list[pa.RecordBatch] = []
         for ids, block in source.scan():
-            start = self.firsts[fragment.name] + row
+            start = self.first_rows[fragment.name] + row
             names = pa.array(np.arange(start, start + len(block))) if ids is None else ids
             check_rows(
                 block,
@@ -98,30 +98,30 @@ class _SampleWork:
 
 
 def _is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:
-    """Say of each id whether it is in a sample: a hash of its text, so that it is so in every data set.
+    """Return for each id whether it is in the sample, which depends only on the id's text.
 
     Parameters
     ----------
-    ids : pyarrow.Array
+    ids : pyarrow.Array, length n
     share : float
     random_state : int
 
     Returns
     -------
-    ndarray of bool
+    ndarray of bool, shape (n,)
     """
     if share >= 1:
         return np.ones(len(ids), bool)
     most = int(share * 2**64)
     key = random_state.to_bytes(8, "little", signed=True)
     texts = id_texts(ids.to_numpy(zero_copy_only=False)).tolist()
-    found = (hashlib.blake2b(str(one).encode(), digest_size=8, key=key).digest() for one in texts)
-    return np.fromiter((int.from_bytes(one, "little") < most for one in found), bool, len(texts))
+    digests = (hashlib.blake2b(str(text).encode(), digest_size=8, key=key).digest() for text in texts)
+    return np.fromiter((int.from_bytes(digest, "little") < most for digest in digests), bool, len(texts))
 
 
 def _merge_samples(streams: Sequence[bytes]) -> bytes:
-    """Return the rows of several streams one after the other."""
-    return _stream(pa.concat_tables([pyarrow.ipc.open_stream(one).read_all() for one in streams]))
+    """Return the rows of several streams, in order, as one stream."""
+    return _stream(pa.concat_tables([pyarrow.ipc.open_stream(stream).read_all() for stream in streams]))
 
 
 def _stream(table: pa.Table) -> bytes:

@@ -35,18 +35,21 @@ class DataSetReport:
     Attributes
     ----------
     output, engine : str
+        Path of the output, and name of the engine.
     rows, dim : int
-        Size of what was written.
+        Number of rows and width of the output.
     dtype : str
+        Type of the stored vectors.
     fragments, resumed : int
-        Of the data set, and of these what an earlier run had finished.
+        Number of fragments, and number of those that an earlier run had finished.
     bad_rows : int
-        Rows that were left out.
+        Number of rows that were left out.
     bad_rows_file : str or None
+        Path of the file of rows that were left out; None if there are none.
     normalized : bool
-        The mapped rows were scaled to unit norm.
+        Whether the mapped rows were scaled to unit norm.
     seconds : float
-        Of this run.
+        Duration of this run.
     """
 
     output: str
@@ -83,10 +86,10 @@ def transform_dataset(
     bad_rows: str | None = None,
     callback: Callable[[int], object] | None = None,
 ) -> DataSetReport:
-    """Map a data set into another, fragment by fragment; after an interruption the same call resumes.
+    """Map a data set to a new data set, fragment by fragment; after an interruption, the same call resumes.
 
-    Every fragment of the output has the name of the fragment it was read from, and its rows in their order. Blocks are those of
-    :func:`congruence.transform_file`, so that with equal threads of the linear algebra the numbers are the same to the bit.
+    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. Blocks are those of
+    :func:`congruence.transform_file`, so with the same number of BLAS threads the numbers are identical, bit for bit.
 
     Parameters
     ----------
@@ -94,14 +97,14 @@ def transform_dataset(
     data : DataSet
         See :func:`congruence.engines.open_dataset`.
     output : str
-        A folder for Parquet, or a ``.lance`` data set; local, or a URL.
+        Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
     engine : Engine
     modality, normalize, dtype, check, allow_zero_rows, side, column_out
         As for :func:`congruence.transform_file`.
     force : bool, default=False
-        Replace an output that an engine wrote, and forget the journal of another job.
+        Replace an output that an engine wrote, and discard the journal of another job.
     bad_rows : str, optional
-        Parquet file for rows without a usable vector; without it the first one stops the job.
+        Parquet file for rows with invalid vectors; without it, the first such row stops the job.
     callback : callable, optional
         Called with the number of rows of each finished fragment.
 
@@ -112,9 +115,12 @@ def transform_dataset(
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError, ParameterError, OutputExistsError
-        Before anything is written.
-    NotFiniteError, ZeroRowError, ShapeError, IdError, CorruptFileError, StorageError
-        With the name of the fragment; what is finished stays for the next run.
+        If the vectors belong to another space or to the map's target, an option is invalid, or the output exists. Raised before anything is
+        written.
+    NotFiniteError, ZeroRowError, ShapeError, IdError, CorruptFileError
+        If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the next run.
+    StorageError
+        If the output cannot be written.
     """
     started = time.perf_counter()
     out = Output.of(output)
@@ -185,17 +191,17 @@ def transform_dataset(
 
 @dataclass(frozen=True)
 class _TransformWork:
-    """Maps one fragment: what is sent to the workers.
+    """Maps one fragment; sent to the workers.
 
     Attributes
     ----------
     data : DataSet
-        Without its fragments.
+        The data set without its fragments.
     function : BlockMap
     layout : TableLayout
     output : Output
     block : int
-        Rows of a block.
+        Number of rows per block.
     quarantine : bool
         Quarantine bad rows instead of stopping.
     """
@@ -214,7 +220,7 @@ class _TransformWork:
         receipt = write_fragment(
             self.output, fragment.name, self.layout, self._batches(source, fragment, bad_batches), kept=True
         )
-        bad = sum(len(one) for one in bad_batches)
+        bad = sum(map(len, bad_batches))
         if bad_batches:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
             write_parquet(place, bad_batches[0].schema, iter(bad_batches))

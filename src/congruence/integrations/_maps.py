@@ -1,4 +1,4 @@
-"""Resolve what an export is given: a map, or a bridge, which contains one."""
+"""The map of an export, which accepts a map or a bridge."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from congruence.upgrade.bridge import Bridge
 __all__ = ["as_map"]
 
 
-def as_map(given: object, modality: str | None = None, normalize: bool | str = "auto") -> tuple[Map, bool | str]:
+def as_map(mapping: object, modality: str | None = None, normalize: bool | str = "auto") -> tuple[Map, bool | str]:
     """Return the map to export, and whether mapped rows are scaled to unit norm.
 
     Parameters
     ----------
-    given : Map or Bridge
+    mapping : Map or Bridge
     modality : str, optional
-        By default the bridge's, or the map's own.
+        Modality whose means are used; by default that of the bridge or of the map.
     normalize : {"auto", True, False}, default="auto"
-        "auto" is the bridge's.
+        "auto" uses the setting of a bridge.
 
     Returns
     -------
-    Map
-        For the modality.
-    {"auto", True, False}
+    mapping : Map
+        The map for this modality.
+    normalize : {"auto", True, False}
 
     Raises
     ------
     ParameterError
-        Neither a map nor a bridge.
+        If ``mapping`` is neither a map nor a bridge.
     ModalityError
-        The map does not know the modality; or none was said of a bridge whose map knows several.
+        If the map has no means for the modality, or has means for several and none is selected.
     NotFittedMapError
         If the map is not fitted.
     """
-    if isinstance(given, Bridge):
-        return given.for_modality(modality), given.normalize if normalize == "auto" else normalize
-    if not isinstance(given, Map):
+    if isinstance(mapping, Bridge):
+        return mapping.for_modality(modality), mapping.normalize if normalize == "auto" else normalize
+    if not isinstance(mapping, Map):
         raise ParameterError(
-            f"Got {type(given).__name__}; expected a fitted map or a Bridge. Load one with congruence.load, or fit one with congruence.fit."
+            f"Got {type(mapping).__name__}; expected a fitted map or a Bridge. Load one with congruence.load, or fit one with congruence.fit."
         )
-    return given.for_modality(modality), normalize
+    return mapping.for_modality(modality), normalize

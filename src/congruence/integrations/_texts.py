@@ -21,14 +21,14 @@ from congruence.errors import DtypeError, ModalityError, ParameterError, ShapeEr
 from congruence.maps import Map
 from congruence.upgrade.bridge import Bridge
 
-#: What turns texts into vectors: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of texts
-#: to an array, shape (n, dim).
+#: An encoder of texts: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of texts to an array,
+#: shape (n, dim).
 EncoderLike: TypeAlias = "str | Encoder | Callable[[list[str]], object]"
 
-#: What maps them: a saved bridge or map by its path, or one in memory; None leaves the encoder's vectors as they are.
+#: A bridge or map, in memory or as the path of a saved one; None returns the encoder's vectors unchanged.
 BridgeLike: TypeAlias = "str | os.PathLike[str] | Bridge | Map | None"
 
-#: Encoded once when the model is loaded, so that what does not fit together is refused then.
+#: A text that is encoded when the model is loaded, so that an encoder and a bridge that do not match raise an error then.
 SAMPLE = "a text"
 
 
@@ -36,14 +36,15 @@ SAMPLE = "a text"
 class _Loaded:
     """Encoder and bridge in memory, and the widths before and after the bridge."""
 
-    read: Callable[[list[str]], np.ndarray]
+    encode_texts: Callable[[list[str]], np.ndarray]
     model: Encoder | None
     bridge: Bridge | None
     dims: tuple[int, int] = (0, 0)
 
     def encode(self, texts: list[str]) -> np.ndarray:
+        """Encode texts sorted by length, and return the vectors in the order of the texts."""
         order = sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True)
-        rows = self.read([texts[k] for k in order])
+        rows = self.encode_texts([texts[k] for k in order])
         out = np.empty_like(rows)
         out[order] = rows
         return out
@@ -58,34 +59,35 @@ class TextVectors:
     Parameters
     ----------
     encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like; or a callable that takes a list of texts and returns an array, shape
-        (n, dim).
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
     bridge : path-like, Bridge, Map or None
-        From the encoder's space to the index's; None gives the encoder's own vectors.
+        Maps the encoder's vectors to the space of the index. None returns the encoder's own vectors.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
-        Texts that an :class:`~congruence.encoders.Encoder` reads at a time.
+        Number of texts that an :class:`~congruence.encoders.Encoder` processes at a time.
     check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source. Widths are compared in any case.
+        Compare the encoder's name, revision and norm with those of the map's source. Widths are always compared.
     lazy : bool, default=False
-        Load encoder and bridge at the first text, not now.
+        Load the encoder and the bridge at the first text.
 
     Raises
     ------
     ParameterError
-        ``encoder`` is none, or ``batch_size`` is not positive.
+        If ``encoder`` is not an encoder, or ``batch_size`` is not positive.
     ModalityError
-        An encoder of images.
+        If the encoder encodes images.
     SpaceMismatchError, DirectionError
-        The encoder's vectors are not those of the map's source.
-    ShapeError, FileError, MissingExtraError
-        If arrays have the wrong shape; a file cannot be read; or an optional dependency is not installed.
+        If the encoder's vectors do not belong to the map's source space.
+    ShapeError
+        If the callable does not return one vector per text.
+    FileError, MissingExtraError
+        If the model or the bridge cannot be read, or an optional dependency is not installed.
 
     Notes
     -----
-    Texts are sorted by length and encoded a batch at a time, since a batch costs what its longest text costs. One thread encodes at a time:
-    tokenizers cannot be shared, and two threads on one processor are no faster.
+    Texts are sorted by length before they are divided into batches, since the cost of a batch depends on its longest text. Only one thread
+    encodes at a time, since tokenizers are not thread-safe and two threads on one processor are no faster.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class TextVectors:
                 f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', an encoder, or a callable "
                 "from a list of texts to an array. Pass encoder=model.encode for a model of sentence-transformers."
             )
-        self.given = (encoder, bridge)
+        self._encoder, self._bridge = encoder, bridge
         self.modality, self.batch_size = modality, batch_size
         self._check = check
         self._lock = threading.RLock()
@@ -113,15 +115,14 @@ class TextVectors:
             self.load()
 
     def load(self) -> None:
-        """Load encoder and bridge, if not yet loaded, and test them on a sample."""
-        if self._loaded is not None:  # without the lock, which an encoder at work holds
+        """Load the encoder and the bridge, if this has not been done, and test them on a sample."""
+        if self._loaded is not None:  # checked without the lock, which is held while texts are encoded
             return
         with self._lock:
             if self._loaded is not None:
                 return
-            encoder, given = self.given
-            bridge = open_bridge(given)
-            model = load_encoder(encoder, "text") if isinstance(encoder, str) else encoder
+            bridge = open_bridge(self._bridge)
+            model = load_encoder(self._encoder, "text") if isinstance(self._encoder, str) else self._encoder
             if isinstance(model, Encoder):
                 self._check_encoder(model, bridge)
                 loaded = _Loaded(partial(model.encode_all, batch_size=self.batch_size), model, bridge)
@@ -133,7 +134,7 @@ class TextVectors:
     def _check_encoder(self, model: Encoder, bridge: Bridge | None) -> None:
         if model.space.modality not in (None, "text"):
             raise ModalityError(
-                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected one of texts. Pass the model's encoder of texts: "
+                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts. Load the model's text encoder: "
                 "load_encoder(name, 'text')."
             )
         if bridge is not None:
@@ -154,9 +155,9 @@ class TextVectors:
         Raises
         ------
         DtypeError
-            Something else than texts.
+            If an item is not a string.
         ShapeError, NotFiniteError, ZeroRowError
-            Of what the encoder gave.
+            If the encoder returns an array of the wrong shape, or an invalid vector.
         """
         if isinstance(texts, str):
             raise DtypeError("Got a single text; expected a list of texts. Pass [text] for a single one.")
@@ -181,7 +182,7 @@ class TextVectors:
         return rows
 
     def count_tokens(self, texts: list[str]) -> list[int]:
-        """Return the number of tokens the model reads of each text, or of words if its adapter cannot count tokens."""
+        """Return the number of tokens of each text that the model processes, or of words if its adapter cannot count tokens."""
         with self._lock:
             model = self._ready().model
             counts = None if model is None else model.count_tokens(texts)
@@ -209,8 +210,7 @@ class TextVectors:
     @property
     def name(self) -> str:
         """Name of the model in whose space the vectors are, or of the bridge's folder if it is unknown."""
-        bridge = self.given[1]
-        folder = Path(bridge).name if isinstance(bridge, (str, os.PathLike)) else ""
+        folder = Path(self._bridge).name if isinstance(self._bridge, (str, os.PathLike)) else ""
         return self.space.model or folder or "congruence"
 
     @property
@@ -220,30 +220,30 @@ class TextVectors:
         return hashlib.sha256(rounded.tobytes()).hexdigest()[:16]
 
     def unmapped(self) -> TextVectors:
-        """Return the same encoder without the bridge, whose fit to it has been checked."""
+        """Return the same encoder without the bridge; that the two match has been checked."""
         loaded = self._ready()
         other = copy.copy(self)
-        other.given, other._loaded = (self.given[0], None), replace(loaded, bridge=None, dims=(loaded.dims[0],) * 2)
+        other._bridge, other._loaded = None, replace(loaded, bridge=None, dims=(loaded.dims[0],) * 2)
         return other
 
     def config(self) -> dict[str, str] | None:
-        """Return plain data from which this object can be rebuilt; None if it was built from objects, which have no names."""
-        encoder, bridge = self.given
+        """Return the names and paths from which this object can be rebuilt; None if it was built from objects in memory."""
+        encoder, bridge = self._encoder, self._bridge
         if not isinstance(encoder, str) or not isinstance(bridge, (str, os.PathLike, type(None))):
             return None
-        saved = {"encoder": encoder, "modality": self.modality}
-        return saved if bridge is None else {**saved, "bridge": os.fspath(bridge)}
+        config = {"encoder": encoder, "modality": self.modality}
+        return config if bridge is None else {**config, "bridge": os.fspath(bridge)}
 
 
 def open_bridge(bridge: BridgeLike) -> Bridge | None:
-    """Return a bridge from the given argument. Raises FileError, and the errors of :class:`congruence.Bridge`."""
+    """Return the bridge of an argument, loaded if it is a path. Raises FileError, and the errors of :class:`congruence.Bridge`."""
     if bridge is None or isinstance(bridge, Bridge):
         return bridge
     return Bridge(bridge) if isinstance(bridge, Map) else Bridge.load(Path(bridge))
 
 
 def _checked(encode: Callable[[list[str]], object]) -> Callable[[list[str]], np.ndarray]:
-    """Return a callable whose result is known to be one row a text."""
+    """Return the callable with a check that it returns one row per text."""
 
     def rows_of(texts: list[str]) -> np.ndarray:
         rows = np.asarray(encode(texts), dtype=np.float32)

@@ -18,25 +18,25 @@ from chromadb.utils.embedding_functions import register_embedding_function  # no
 
 __all__ = ["CongruenceEmbeddingFunction"]
 
-#: Entries of a saved configuration, all of them texts.
+#: Entries of a saved configuration; all are strings.
 KEYS = ("encoder", "bridge", "modality")
 
 
 class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
-    """Chroma's ``EmbeddingFunction``: texts through an encoder and a bridge.
+    """Chroma embedding function that maps texts through an encoder and a bridge.
 
     Parameters
     ----------
     encoder : str, Encoder or callable
         ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
     bridge : path-like, Bridge, Map or None
-        From the encoder's space to that of the vectors in the collection. None gives the encoder's own vectors.
+        Maps the encoder's vectors to the space of the vectors in the collection. None returns the encoder's own vectors.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
-        Texts that an encoder reads at a time.
+        Number of texts that the encoder processes at a time.
     check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
 
     Raises
     ------
@@ -47,9 +47,9 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     Notes
     -----
-    A collection remembers the function by ``name()`` and, where encoder and bridge were given by name and path, by these; a process that
-    opens it has to import this module first. Nothing else is read from the configuration, and loading runs no code from it. Chroma refuses
-    to open a collection with another function than the one it remembers: query such a one by ``query_embeddings``.
+    A collection stores the name of the function and, if they were passed as strings or paths, the encoder and the bridge. A process that
+    opens the collection must import this module first. Nothing else is read from the configuration, and no code in it is run. Chroma refuses
+    to open a collection with a function other than the stored one; such a collection can be queried by ``query_embeddings``.
 
     References
     ----------
@@ -86,45 +86,48 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
         return "congruence"
 
     def default_space(self) -> str:
-        """Return the distance for a new collection: mapped vectors are compared by angle."""
+        """Return the distance of a new collection: the cosine distance."""
         return "cosine"
 
     def get_config(self) -> dict[str, object]:
-        """Return names and paths that build the function again; ``NotImplemented``, which Chroma does not save, where it has none."""
-        saved: dict[str, Any] | None = self._vectors.config()
-        return NotImplemented if saved is None else saved
+        """Return the names and paths from which the function can be rebuilt; without them ``NotImplemented``, which Chroma does not save."""
+        config: dict[str, Any] | None = self._vectors.config()
+        return NotImplemented if config is None else config
 
     @staticmethod
     def validate_config(config: Mapping[str, object]) -> None:
-        """Refuse a configuration that does not belong to this function.
+        """Check that a configuration belongs to this function.
 
         Raises
         ------
         ParameterError
-            If a parameter has an invalid value.
+            If an entry is unknown or is not a string, or there is no encoder.
         """
-        odd = sorted(set(config) - set(KEYS))
-        if odd or "encoder" not in config or not all(isinstance(value, str) for value in config.values()):
+        if (
+            set(config) - set(KEYS)
+            or "encoder" not in config
+            or not all(isinstance(value, str) for value in config.values())
+        ):
             raise ParameterError(
-                f"Got a saved embedding function with {', '.join(sorted(map(str, config))) or 'nothing'}; expected texts under encoder, and "
-                "under bridge and modality if need be. Make the function anew: CongruenceEmbeddingFunction(encoder=…, bridge=…)."
+                f"Got a saved embedding function with {', '.join(sorted(map(str, config))) or 'nothing'}; expected strings for encoder and, "
+                "optionally, bridge and modality. Create the function again: CongruenceEmbeddingFunction(encoder=…, bridge=…)."
             )
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> CongruenceEmbeddingFunction:
-        """Build the function that a collection stores; its model is loaded with the first text.
+        """Build the function from the configuration in a collection; its model is loaded at the first text.
 
         Raises
         ------
         ParameterError
-            If a parameter has an invalid value.
+            If the configuration is invalid; see :meth:`validate_config`.
         """
         CongruenceEmbeddingFunction.validate_config(config)
-        made = CongruenceEmbeddingFunction.__new__(CongruenceEmbeddingFunction)
-        made._vectors = TextVectors(
+        function = CongruenceEmbeddingFunction.__new__(CongruenceEmbeddingFunction)
+        function._vectors = TextVectors(
             config["encoder"], config.get("bridge"), modality=config.get("modality", "text"), lazy=True
         )
-        return made
+        return function
 
 
-register_embedding_function(CongruenceEmbeddingFunction)  # no decorator: that of chromadb 1.0.0 gives None
+register_embedding_function(CongruenceEmbeddingFunction)  # not as a decorator, which returns None in chromadb 1.0.0

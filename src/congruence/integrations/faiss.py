@@ -65,7 +65,6 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     # FAISS maps column vectors: A has shape (d_out, d_in), row-major.
     faiss.copy_array_to_vector(np.ascontiguousarray(matrix.T, dtype=np.float32).ravel(), transform.A)
     faiss.copy_array_to_vector(np.ascontiguousarray(mapping.offset, dtype=np.float32), transform.b)
-
     transform.set_is_orthonormal()
     transform.is_trained = True
     return transform
@@ -116,9 +115,9 @@ def to_faiss_index(
     width = mapping.d_out
     index = faiss.IndexFlatIP(width) if index is None else index
     if index.d != width:
-        way = " Or use the inverse map, whose output has this width." if index.d == mapping.n_features_in_ else ""
+        hint = " Or use the inverse map, whose output has this width." if index.d == mapping.n_features_in_ else ""
         raise ShapeError(
-            f"Got an index of width {index.d}; expected {width}, the map's output. Use the target's index.{way}"
+            f"Got an index of width {index.d}; expected {width}, the map's output. Use the target's index.{hint}"
         )
     out = faiss.IndexPreTransform(index)
     if mapping.gives_unit_rows(normalize):
@@ -149,8 +148,8 @@ def export_faiss(
         If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization in front, for
         ``faiss.read_index`` (see :func:`to_faiss_index`). Otherwise only the affine map, for ``faiss.read_VectorTransform``.
     index : path-like or faiss.Index, optional
-        An index of any kind of the target model's vectors, to put the map in front of; it is copied unchanged into the new file. By default
-        an empty ``IndexFlatIP``. A file is memory-mapped, not read (FAISS 1.11 and later).
+        An index of the target model's vectors, of any kind, which the map is put in front of; it is copied unchanged into the new file. By
+        default an empty ``IndexFlatIP``. A file is memory-mapped, not read (FAISS 1.11 and later).
     modality : str, optional
         Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
@@ -171,7 +170,7 @@ def export_faiss(
     FileError, CorruptFileError
         If the file of the index does not exist, or FAISS cannot read it.
     ModalityError, MissingExtraError, OutputExistsError, StorageError
-        If the modality does not fit; an optional dependency is not installed; the output already exists; or the output cannot be written.
+        If the modality does not fit; an optional dependency is not installed; the output exists and ``force`` is False; or it cannot be written.
 
     Warns
     -----

@@ -28,8 +28,8 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     encoder : str
         ``"sentence-transformers:<name or path>"`` and the like.
     bridge : str, optional
-        Folder of a saved bridge or map, from the encoder's space to that of the vectors in the table. Without one, the encoder's
-        vectors are used.
+        Folder of a saved bridge or map, which maps the encoder's vectors to the space of the vectors in the table. By default, the encoder's
+        own vectors are returned.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32

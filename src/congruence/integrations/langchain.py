@@ -13,20 +13,20 @@ __all__ = ["CongruenceEmbeddings"]
 
 
 class CongruenceEmbeddings(Embeddings):
-    """LangChain's ``Embeddings``: texts through an encoder and a bridge.
+    """LangChain embeddings that map texts through an encoder and a bridge.
 
     Parameters
     ----------
     encoder : str, Encoder or callable
         ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
     bridge : path-like, Bridge, Map or None
-        From the encoder's space to that of the vectors in the store. None gives the encoder's own vectors.
+        Maps the encoder's vectors to the space of the vectors in the store. None returns the encoder's own vectors.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
-        Texts that an encoder reads at a time.
+        Number of texts that the encoder processes at a time.
     check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
 
     Raises
     ------
@@ -37,8 +37,8 @@ class CongruenceEmbeddings(Embeddings):
 
     Notes
     -----
-    Documents that are added through this class are mapped as queries are. The asynchronous methods of the base class run these in a
-    thread.
+    Documents that are added through this class are mapped in the same way as queries. The asynchronous methods of the base class run these
+    methods in a thread.
 
     References
     ----------

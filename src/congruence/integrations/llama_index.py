@@ -17,22 +17,22 @@ __all__ = ["CongruenceEmbedding"]
 
 
 class CongruenceEmbedding(BaseEmbedding):
-    """LlamaIndex's ``BaseEmbedding``: texts through an encoder and a bridge.
+    """LlamaIndex embedding that maps texts through an encoder and a bridge.
 
     Parameters
     ----------
     encoder : str, Encoder or callable
         ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
     bridge : path-like, Bridge, Map or None
-        From the encoder's space to that of the vectors in the index. None gives the encoder's own vectors.
+        Maps the encoder's vectors to the space of the vectors in the index. None returns the encoder's own vectors.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     embed_batch_size : int, default=32
-        Texts that LlamaIndex passes, and an encoder reads, at a time.
+        Number of texts that LlamaIndex passes, and the encoder processes, at a time.
     check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
     **settings
-        Of the base class: ``callback_manager``, ``num_workers``, …
+        Parameters of the base class: ``callback_manager``, ``num_workers``, …
 
     Raises
     ------
@@ -43,8 +43,8 @@ class CongruenceEmbedding(BaseEmbedding):
 
     Notes
     -----
-    ``fingerprint`` tells what a sample text becomes. It stands among the fields because pipelines keep what they computed under these: two
-    bridges with one name would otherwise be given each other's vectors.
+    The field ``fingerprint`` is a digest of the vector of a sample text. Pipelines cache results by an embedding's fields, so without it two
+    bridges with the same name would get each other's vectors.
 
     References
     ----------
@@ -53,8 +53,8 @@ class CongruenceEmbedding(BaseEmbedding):
 
     encoder: str | None = Field(default=None, description="Name of the encoder, if it was given by name.")
     bridge: str | None = Field(default=None, description="Path of the bridge, if it was given by path.")
-    modality: str = Field(default="text", description="Whose means the bridge uses.")
-    fingerprint: str = Field(default="", description="What a sample text becomes.")
+    modality: str = Field(default="text", description="Modality whose means the bridge uses.")
+    fingerprint: str = Field(default="", description="Digest of the vector of a sample text.")
     _vectors: TextVectors = PrivateAttr()
 
     def __init__(
@@ -68,9 +68,9 @@ class CongruenceEmbedding(BaseEmbedding):
         **settings: object,
     ) -> None:
         vectors = TextVectors(encoder, bridge, modality=modality, batch_size=embed_batch_size, check=check)
-        found = {"model_name": vectors.name, "fingerprint": vectors.fingerprint}
+        identity = {"model_name": vectors.name, "fingerprint": vectors.fingerprint}
         super().__init__(
-            **{**settings, **found},  # what to_dict gave may be among them
+            **{**settings, **identity},  # the output of to_dict, which LlamaIndex passes as settings, contains them too
             embed_batch_size=embed_batch_size,
             encoder=encoder if isinstance(encoder, str) else None,
             bridge=os.fspath(bridge) if isinstance(bridge, (str, os.PathLike)) else None,

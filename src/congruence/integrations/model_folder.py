@@ -63,13 +63,13 @@ def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
             if number is None or isinstance(error, OSError):
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
-        facts = {
+        marker = {
             "format": FORMAT,
             "format_version": 1,
             "congruence_version": __version__,
             "entries": sorted(entry.name for entry in folder.iterdir()),
         }
-        (folder / MARKER).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (folder / MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
 
 
 def _why_no_export(folder: Path) -> str | None:

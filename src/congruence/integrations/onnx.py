@@ -37,7 +37,7 @@ def to_onnx(
     Parameters
     ----------
     mapping : Map or Bridge
-        Fitted, of any kind.
+        A fitted map of any kind.
     modality : str, optional
         Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
@@ -48,16 +48,16 @@ def to_onnx(
     Returns
     -------
     onnx.ModelProto
-        One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows", d_out): the numbers of
-        :meth:`~congruence.maps.Map.apply` to rounding. ``metadata_props`` say which map it is: ``congruence_version``, ``kind``, ``side``,
+        One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows", d_out), equal to the
+        result of :meth:`~congruence.maps.Map.apply` up to rounding. ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``,
         ``modality``, ``unit_rows``, and both spaces as JSON.
 
     Raises
     ------
     MissingExtraError
-        Without the ``onnx-export`` extra.
+        If the ``onnx-export`` extra is not installed.
     ModalityError, ParameterError, NotFittedMapError
-        As of :meth:`~congruence.maps.Map.as_layers`.
+        See :meth:`~congruence.maps.Map.as_layers`.
 
     Warns
     -----
@@ -87,8 +87,8 @@ def to_onnx(
         producer_version=__version__,
     )
     source, target = mapping.source_space_, mapping.target_space_
-    named = modality or (target if side == "target" else source).modality
-    facts = {
+    modality = modality or (target if side == "target" else source).modality
+    properties = {
         "congruence_version": __version__,
         "kind": mapping.kind,
         "side": side,
@@ -96,7 +96,7 @@ def to_onnx(
         "source_space": json.dumps(source.to_dict(), sort_keys=True),
         "target_space": json.dumps(target.to_dict(), sort_keys=True),
     }
-    onnx.helper.set_model_props(model, facts if named is None else {**facts, "modality": named})
+    onnx.helper.set_model_props(model, properties if modality is None else {**properties, "modality": modality})
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -110,14 +110,14 @@ def export_onnx(
     side: str = "source",
     force: bool = False,
 ) -> Path:
-    """Write the map as an ONNX file; other parameters as for :func:`to_onnx`.
+    """Write the map as an ONNX file.
 
     Parameters
     ----------
     mapping : Map or Bridge
     path : path-like
     modality, normalize, side
-        As of :func:`to_onnx`.
+        As for :func:`to_onnx`.
     force : bool, default=False
         Replace an existing file.
 
@@ -128,9 +128,9 @@ def export_onnx(
     Raises
     ------
     OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+        If the output exists and ``force`` is False, or it cannot be written.
     MissingExtraError, ModalityError, ParameterError, NotFittedMapError
-        As of :func:`to_onnx`.
+        See :func:`to_onnx`.
     """
     content = to_onnx(mapping, modality=modality, normalize=normalize, side=side).SerializeToString(deterministic=True)
     with atomic_path(path, force=force) as temporary:
@@ -139,7 +139,7 @@ def export_onnx(
 
 
 class _Writer:
-    """The nodes and constants of a graph, as layers are written into it."""
+    """Collects the nodes and constants of a graph while layers are added."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -159,7 +159,7 @@ class _Writer:
         return name
 
     def layers(self, layers: Sequence[Layer], x: str) -> str:
-        """Add layers one after another, and return the name of what comes out."""
+        """Add layers one after another, and return the name of the last output."""
         for layer in layers:
             x = _OPERATORS[layer["kind"]](self, layer, x)
         return x
@@ -177,7 +177,7 @@ def _normalize(w: _Writer, layer: Layer, x: str) -> str:
 
 
 def _gelu(w: _Writer, layer: Layer, x: str) -> str:
-    # Gelu is an operator since opset 20 only.
+    # The operator Gelu exists only since opset 20.
     erf = w.node("Erf", [w.node("Mul", [x, w.constant(math.sqrt(0.5))])])
     return w.node("Mul", [w.node("Mul", [x, w.constant(0.5)]), w.node("Add", [erf, w.constant(1.0)])])
 
@@ -206,7 +206,7 @@ def _sum(w: _Writer, layer: Layer, x: str) -> str:
     return w.node("Sum", [w.layers(branch, x) for branch in layer["branches"]])
 
 
-#: How every kind of layer is written. ``tests/integrations/test_onnx_export.py`` compares the keys with the table of layers.
+#: Function that adds each kind of layer. ``tests/integrations/test_onnx_export.py`` compares the keys with the table of layers.
 _OPERATORS: dict[str, Callable[[_Writer, Layer, str], str]] = {
     "normalize": _normalize,
     "center": lambda w, layer, x: w.node("Sub", [x, w.constant(layer["mean"])]),

@@ -40,15 +40,15 @@ ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
 class MapModule(Module):
     """A map of any kind as a sentence-transformers module: maps the sentence embedding and leaves everything else unchanged.
 
-    Its weights are fixed. sentence-transformers 6 loads modules of other packages with ``trust_remote_code=True`` only, from local folders too;
-    most maps need no such module (:func:`to_modules`).
+    Its weights are fixed. sentence-transformers 6 loads modules of other packages only with ``trust_remote_code=True``, even from local folders;
+    most maps do not need such a module (:func:`to_modules`).
 
     Parameters
     ----------
     mapping : Map or Bridge
-        Fitted on what the model before it returns.
+        Fitted on the vectors of the model that the module is appended to.
     modality : str, optional
-        Whose means to use; by default the bridge's, or "text".
+        Modality whose means are used; by default that of the bridge, or "text".
     normalize : {"auto", True, False}, default="auto"
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
@@ -57,10 +57,10 @@ class MapModule(Module):
     Raises
     ------
     ModalityError, ParameterError, NotFittedMapError
-        As of :meth:`~congruence.maps.Map.as_layers`.
+        See :meth:`~congruence.maps.Map.as_layers`.
     """
 
-    config_keys = ["modality", "normalize", "side"]  # noqa: RUF012  # as the library declares it
+    config_keys = ["modality", "normalize", "side"]  # noqa: RUF012  # as in the base class
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class MapModule(Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> Self:
-        """Load what :meth:`save` wrote, from a folder or the Hugging Face hub; the map's digests are checked, and no code in it is run."""
+        """Load a saved module from a folder or the Hugging Face hub; the map's digests are checked, and no code in it is run."""
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
         folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub)
@@ -107,7 +107,7 @@ def to_modules(
     normalize: bool | str = "auto",
     side: str = "source",
 ) -> list[nn.Module]:
-    """Return the map as standard sentence-transformers modules, which load anywhere, without congruence and without trusted code.
+    """Return the map as standard sentence-transformers modules, which can be loaded without congruence and without ``trust_remote_code``.
 
     Parameters
     ----------
@@ -118,20 +118,21 @@ def to_modules(
     Returns
     -------
     list of torch.nn.Module
-        ``Dense``, ``LayerNorm`` and ``Normalize``: the numbers of :class:`MapModule` to rounding. Their weights can be trained, as those of all
-        of the library's modules.
+        ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as :class:`MapModule` up to rounding. Their weights can be trained.
 
     Raises
     ------
     ParameterError
-        The map has layers that the library has no module for (``swiglu``, ``residual``, some ``layernorm``); or as of :class:`MapModule`.
+        If sentence-transformers has no module for a layer of the map (``swiglu``, ``residual``, some ``layernorm``), or as for :class:`MapModule`.
     ModalityError, NotFittedMapError
         If the modality does not fit, or the map is not fitted.
     """
     mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
     torch = require("torch", extra="sentence-transformers")
     width = mapping.d_target if side == "target" else mapping.n_features_in_
-    with torch.random.fork_rng(devices=[]):  # new modules draw weights, from the caller's generator otherwise
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # new modules draw initial weights, which must not change the caller's generator
         return _modules(_widen_sums(mapping.as_layers(None, normalize, side=side)), width)
 
 
@@ -148,7 +149,7 @@ def map_model(
     Parameters
     ----------
     model : sentence_transformers.SentenceTransformer
-        The map's source model. Its modules are shared with the new one, and not changed.
+        The map's source model. Its modules are shared with the new model, and not changed.
     mapping : Map or Bridge
     modality, normalize, side
         As for :class:`MapModule`.
@@ -156,15 +157,15 @@ def map_model(
     Returns
     -------
     sentence_transformers.SentenceTransformer
-        With the prompts of ``model``. It ends with modules of the library where these can express the map (:func:`to_modules`), and with a
-        :class:`MapModule` otherwise. Vectors are scaled to unit norm before the map if the map was fitted on unit rows.
+        A new model with the prompts of ``model``. It ends with standard modules if these can express the map (:func:`to_modules`), otherwise
+        with a :class:`MapModule`. Vectors are scaled to unit norm before the map if the map was fitted on unit rows.
 
     Raises
     ------
     ShapeError
-        The model's vectors have another width than the map starts from.
+        If the width of the model's vectors differs from that of the map's input.
     ParameterError
-        The model truncates its vectors; or as of :class:`MapModule`.
+        If the model truncates its vectors, or as for :class:`MapModule`.
     ModalityError, NotFittedMapError
         If the modality does not fit, or the map is not fitted.
     """
@@ -172,14 +173,11 @@ def map_model(
     mapping, normalize = as_map(mapping, modality, normalize)
     if model.truncate_dim is not None:
         raise ParameterError(
-            f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected one without. Load it without "
-            "truncate_dim, and fit the map on whole vectors."
+            f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected a model without it. Load the model without "
+            "truncate_dim, and fit the map on complete vectors."
         )
-    width = (
-        model.get_sentence_embedding_dimension()
-        if not hasattr(model, "get_embedding_dimension")
-        else model.get_embedding_dimension()
-    )
+    current = hasattr(model, "get_embedding_dimension")  # sentence-transformers 6 or later
+    width = model.get_embedding_dimension() if current else model.get_sentence_embedding_dimension()
     expected, space = (
         (mapping.d_target, mapping.target_space_)
         if side == "target"
@@ -187,18 +185,18 @@ def map_model(
     )
     if width != expected:
         raise ShapeError(
-            f"Got a model of {width}-d vectors; expected {expected}-d, the width this map starts from ({space}). Use the map's source model, or the inverse map."
+            f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space}). Use the map's source model, or the inverse map."
         )
     arguments: dict[str, Any] = {"modality": modality, "normalize": normalize, "side": side}
     try:
-        end = to_modules(mapping, **arguments)
+        appended = to_modules(mapping, **arguments)
     except _NoModuleError:
-        end = [MapModule(mapping, **arguments)]
+        appended = [MapModule(mapping, **arguments)]
     modules = list(model)
     if space.normalized and not isinstance(modules[-1], Normalize):
-        end = [Normalize(), *end]
+        appended = [Normalize(), *appended]
     return library.SentenceTransformer(
-        modules=[*modules, *end],
+        modules=[*modules, *appended],
         device=str(model.device),
         prompts=dict(model.prompts),
         default_prompt_name=model.default_prompt_name,
@@ -222,9 +220,9 @@ def export_sentence_transformers(
     ----------
     mapping : Map or Bridge
     model : SentenceTransformer, or its name or folder
-        Loaded without trusting code of its folder.
+        A model is loaded without running code from its folder.
     path : path-like
-        The folder to create.
+        Path of the new folder.
     modality, normalize, side
         As for :class:`MapModule`.
     force : bool, default=False
@@ -237,11 +235,11 @@ def export_sentence_transformers(
     Raises
     ------
     FileError
-        The model cannot be loaded.
+        If the model cannot be loaded.
     ShapeError, ModalityError, ParameterError, NotFittedMapError
-        As of :func:`map_model`.
+        See :func:`map_model`.
     OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+        If the output exists and ``force`` is False, or it cannot be written.
     """
     modality = _modality(mapping, modality)
     mapping, normalize = as_map(mapping, modality, normalize)
@@ -253,22 +251,22 @@ def export_sentence_transformers(
                 name,
                 device="cpu",
                 trust_remote_code=False,
-                local_files_only=Path(name).is_dir(),  # otherwise the hub is asked about a folder's name
+                local_files_only=Path(name).is_dir(),  # otherwise the hub is queried for the folder's name
             )
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise FileError(
-                f"Got a failure while loading {name} ({short(str(error), 300)}); expected a model of sentence-transformers. Pass model=… as its "
+                f"Got an error while loading {name} ({short(str(error), 300)}); expected a model of sentence-transformers. Pass model=… as its "
                 "folder, or its name on the hub."
             ) from error
-    whole = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
+    mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
     with model_folder(path, force=force) as folder:
-        whole.save_pretrained(str(folder), create_model_card=False)
-        (folder / "README.md").write_text(_card(name, mapping, needs_trust(whole)), encoding="utf-8")
+        mapped.save_pretrained(str(folder), create_model_card=False)
+        (folder / "README.md").write_text(_card(name, mapping, needs_trust(mapped)), encoding="utf-8")
     return Path(path)
 
 
-def _modality(given: Map | Bridge, modality: str | None) -> str:
-    return modality or getattr(given, "modality", None) or "text"
+def _modality(mapping: Map | Bridge, modality: str | None) -> str:
+    return modality or getattr(mapping, "modality", None) or "text"
 
 
 def needs_trust(model: SentenceTransformer) -> bool:
@@ -278,7 +276,7 @@ def needs_trust(model: SentenceTransformer) -> bool:
 
 def _card(name: str, mapping: Map, trust: bool) -> str:
     source, target = (as_markdown(str(space)) for space in (mapping.source_space_, mapping.target_space_))
-    more = ", trust_remote_code=True" if trust else ""
+    trust_argument = ", trust_remote_code=True" if trust else ""
     return "\n".join(
         [
             "---",
@@ -292,10 +290,10 @@ def _card(name: str, mapping: Map, trust: bool) -> str:
             "```python",
             "from sentence_transformers import SentenceTransformer",
             "",
-            f'model = SentenceTransformer("path/to/this/folder"{more})',
+            f'model = SentenceTransformer("path/to/this/folder"{trust_argument})',
             'vectors = model.encode(["a text"])',
             "```",
-            *(["", "Loading imports `congruence`, which has to be installed."] if trust else []),
+            *(["", "Loading requires that `congruence` is installed."] if trust else []),
             "",
         ]
     )
@@ -305,25 +303,25 @@ def _card(name: str, mapping: Map, trust: bool) -> str:
 
 
 class _NoModuleError(ParameterError):
-    """The library has no module for a layer."""
+    """sentence-transformers has no module for a layer."""
 
 
 def _widen_sums(layers: Iterable[Layer]) -> list[Layer]:
-    """Write a sum of a product and a perceptron as one wider perceptron: gelu(t) − gelu(−t) = t passes a product through its hidden layer."""
+    """Rewrite the sum of a linear layer and a perceptron as one wider perceptron, using gelu(t) − gelu(−t) = t."""
     out: list[Layer] = []
     for layer in layers:
         kinds = [[inner["kind"] for inner in branch] for branch in layer.get("branches", [])]
         if kinds != [["linear"], ["linear", "gelu", "linear"]]:
             out.append(layer)
             continue
-        (line,), (first, _, last) = layer["branches"]
-        unit = np.eye(line["weight"].shape[1])
-        weight = np.hstack([first["weight"], line["weight"], -line["weight"]])
-        bias = np.concatenate([first["bias"], line["bias"], -line["bias"]])
+        (linear,), (first, _, last) = layer["branches"]
+        identity = np.eye(linear["weight"].shape[1])
+        weight = np.hstack([first["weight"], linear["weight"], -linear["weight"]])
+        bias = np.concatenate([first["bias"], linear["bias"], -linear["bias"]])
         out += [
             {"kind": "linear", "weight": weight, "bias": bias},
             {"kind": "gelu"},
-            {"kind": "linear", "weight": np.vstack([last["weight"], unit, -unit]), "bias": last["bias"]},
+            {"kind": "linear", "weight": np.vstack([last["weight"], identity, -identity]), "bias": last["bias"]},
         ]
     return out
 
@@ -332,16 +330,19 @@ def _modules(layers: list[Layer], width: int) -> list[nn.Module]:
     out: list[nn.Module] = []
     for k, layer in enumerate(layers):
         kind = layer["kind"]
-        after = layers[k + 1]["kind"] if k + 1 < len(layers) else ""
+        next_kind = layers[k + 1]["kind"] if k + 1 < len(layers) else ""
         if kind == "normalize":
             out.append(Normalize())
         elif kind == "linear":
-            out.append(_dense(layer["weight"], layer.get("bias"), ACTIVATIONS.get(after)))
+            out.append(_dense(layer["weight"], layer.get("bias"), ACTIVATIONS.get(next_kind)))
             width = layer["weight"].shape[1]
         elif kind == "center":
-            out.append(_dense(np.eye(width), -layer["mean"], ACTIVATIONS.get(after)))
+            out.append(_dense(np.eye(width), -layer["mean"], ACTIVATIONS.get(next_kind)))
         elif kind in ACTIVATIONS:
-            if k == 0 or layers[k - 1]["kind"] not in ("linear", "center"):  # otherwise it is in the module before
+            if k == 0 or layers[k - 1]["kind"] not in (
+                "linear",
+                "center",
+            ):  # otherwise it is part of the previous module
                 out.append(_dense(np.eye(width), None, ACTIVATIONS[kind]))
         elif kind == "layernorm" and layer["eps"] == 1e-5:
             out.append(_layer_norm(layer, width))
@@ -355,14 +356,13 @@ def _modules(layers: list[Layer], width: int) -> list[nn.Module]:
 
 def _dense(weight: np.ndarray, bias: np.ndarray | None, activation: str | None) -> nn.Module:
     torch = require("torch", extra="sentence-transformers")
-    module = Dense(
+    return Dense(
         *weight.shape,
         bias=bias is not None,
         activation_function=getattr(torch.nn, activation or "Identity")(),
         init_weight=torch.tensor(np.ascontiguousarray(weight.T), dtype=torch.float32),
         init_bias=None if bias is None else torch.tensor(bias, dtype=torch.float32),
     )
-    return module
 
 
 def _layer_norm(layer: Layer, width: int) -> nn.Module:

@@ -34,7 +34,7 @@ class Encoded:
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _Request:
     texts: list[str]
     result: Future[Encoded] = field(default_factory=Future)
 
@@ -63,7 +63,7 @@ class Batcher:
         callback: Callable[[int, float], object] | None = None,
     ) -> None:
         self._encode, self._max, self._window, self._callback = encode, max_batch, window, callback
-        self._line: deque[_Waiting] = deque()
+        self._queue: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._open = True
@@ -72,7 +72,7 @@ class Batcher:
     def waiting(self) -> int:
         """Number of texts that are not being encoded yet."""
         with self._changed:
-            return sum(len(request.texts) for request in self._line)
+            return sum(len(request.texts) for request in self._queue)
 
     @property
     def open(self) -> bool:
@@ -96,14 +96,14 @@ class Batcher:
         StoppedError
             If the batcher was closed.
         """
-        request = _Waiting(texts)
+        request = _Request(texts)
         with self._changed:
             if not self._open:
                 raise StoppedError
             if self._thread is None:  # not in __init__: a server may fork after it was constructed
                 self._thread = threading.Thread(target=self._work, name="congruence-encoder", daemon=True)
                 self._thread.start()
-            self._line.append(request)
+            self._queue.append(request)
             self._changed.notify()
         return request.result
 
@@ -125,27 +125,27 @@ class Batcher:
         while batch := self._next():
             self._run(batch)
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self) -> list[_Request]:
         """Wait for the next batch of requests and return it; it is empty once the batcher is closed and the queue is done."""
         with self._changed:
             while True:
-                while not self._line and self._open:
+                while not self._queue and self._open:
                     self._changed.wait()
                 deadline = time.monotonic() + self._window
-                while self._open and sum(len(r.texts) for r in self._line) < self._max:
-                    if (left := deadline - time.monotonic()) <= 0 or not self._changed.wait(left):
+                while self._open and sum(len(r.texts) for r in self._queue) < self._max:
+                    if (remaining := deadline - time.monotonic()) <= 0 or not self._changed.wait(remaining):
                         break
-                batch: list[_Waiting] = []
+                batch: list[_Request] = []
                 size = 0
-                while self._line and (not batch or size + len(self._line[0].texts) <= self._max):
-                    request = self._line.popleft()
+                while self._queue and (not batch or size + len(self._queue[0].texts) <= self._max):
+                    request = self._queue.popleft()
                     if request.result.set_running_or_notify_cancel():
                         batch.append(request)
                         size += len(request.texts)
-                if batch or (not self._open and not self._line):
+                if batch or (not self._open and not self._queue):
                     return batch
 
-    def _run(self, batch: list[_Waiting]) -> None:
+    def _run(self, batch: list[_Request]) -> None:
         texts = [text for request in batch for text in request.texts]
         began = time.monotonic()
         try:

@@ -54,7 +54,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        name = uuid.uuid4().hex
+        request_id = uuid.uuid4().hex
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         began, status = time.monotonic(), 0
 
@@ -62,7 +62,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-request-id", name.encode()), (b"cache-control", b"no-store")]
+                extra = [(b"x-request-id", request_id.encode()), (b"cache-control", b"no-store")]
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
             await send(message)
 
@@ -71,25 +71,25 @@ class Guard:
             if refused is None:
                 await self.app(scope, receive, sending)
             else:
-                await _say(sending, *refused)
+                await _respond(sending, *refused)
         except Exception as error:
             # An error message may quote a text, so it goes neither to the client nor to the log.
             frames = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("request %s failed: %s\n%s", name, type(error).__name__, frames)
+            _log.error("request %s failed: %s\n%s", request_id, type(error).__name__, frames)
             if not status:
-                message = f"Got an internal error; expected vectors. Look for request {name} in the server's log."
-                await _say(sending, 500, error_body(message, 500, code="internal_error"))
+                message = f"Got an internal error; expected vectors. Look for request {request_id} in the server's log."
+                await _respond(sending, 500, error_body(message, 500, code="internal_error"))
         finally:
-            known = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
-            self._metrics.answered(known, status, time.monotonic() - began)
+            label = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
+            self._metrics.answered(label, status, time.monotonic() - began)
 
     def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, object], list[tuple[bytes, bytes]]] | None:
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
-            message = "Got a request for an unknown host name; expected one of this machine's. Send it to localhost, or start the server with a key."
+            message = "Got a request for an unknown host name; expected a name of this machine. Send it to localhost, or start the server with a key."
             return 421, error_body(message, 421, code="wrong_host"), []
-        given = headers.get(b"authorization", b"")
-        if self._key is not None and not hmac.compare_digest(given, self._key):
-            message = "Got a missing or wrong key; expected the server's. Send it as Authorization: Bearer …."
+        authorization = headers.get(b"authorization", b"")
+        if self._key is not None and not hmac.compare_digest(authorization, self._key):
+            message = "Got a missing or wrong key; expected the server's key. Send it as Authorization: Bearer …."
             return 401, error_body(message, 401, code="invalid_api_key"), [(b"www-authenticate", b"Bearer")]
         return None
 
@@ -102,10 +102,10 @@ def _host(value: bytes) -> bytes:
     return value.partition(b":")[0]
 
 
-async def _say(
+async def _respond(
     send: Send, status: int, body: Mapping[str, object], headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
-    whole = json.dumps(body).encode()
-    fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(whole)).encode())]
+    content = json.dumps(body).encode()
+    fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
-    await send({"type": "http.response.body", "body": whole})
+    await send({"type": "http.response.body", "body": content})

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings protocol: parse and validate requests, and write answers and errors."""
+"""OpenAI's embeddings protocol: parse and validate requests, and write responses and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS = {
 
 
 class RequestError(ParameterError):
-    """A request is refused. The message never repeats what was sent.
+    """A request is refused. The message never contains what was sent.
 
     Parameters
     ----------
@@ -107,34 +107,36 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
         If the body is not JSON of the expected form, or asks for something the server does not support or allow.
     """
     try:
-        said = json.loads(body)
+        content = json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError(
             "Got a body that is not JSON; expected an object with model and input. Send JSON in UTF-8.",
             code="invalid_json",
         ) from None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise RequestError(
-            f'Got {_kind(said)} as the body; expected an object with model and input. Send {{"model": …, "input": …}}.'
+            f'Got {_kind(content)} as the body; expected an object with model and input. Send {{"model": …, "input": …}}.'
         )
-    _check_model(said, names)
-    if (form := said.get("encoding_format", "float")) not in ("float", "base64"):
+    _check_model(content, names)
+    if (encoding := content.get("encoding_format", "float")) not in ("float", "base64"):
         raise RequestError(
             "Got an unknown encoding_format; expected 'float' or 'base64'. Send one of these, or omit encoding_format.",
             param="encoding_format",
         )
-    if said.get("dimensions") is not None and (type(said["dimensions"]) is not int or said["dimensions"] != dim):
+    if content.get("dimensions") is not None and (
+        type(content["dimensions"]) is not int or content["dimensions"] != dim
+    ):
         raise RequestError(
             f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated. Omit dimensions.",
             param="dimensions",
         )
-    return EmbeddingRequest(_texts(said, limits), form == "base64")
+    return EmbeddingRequest(_texts(content, limits), encoding == "base64")
 
 
-def _check_model(said: Mapping[str, object], names: Sequence[str]) -> None:
-    if not isinstance(said.get("model"), str):
-        raise RequestError(f"Got no model; expected the name of one. Send {names[0]!r} as model.", param="model")
-    if said["model"] not in names:
+def _check_model(content: Mapping[str, object], names: Sequence[str]) -> None:
+    if not isinstance(content.get("model"), str):
+        raise RequestError(f"Got no model; expected the name of a model. Send {names[0]!r} as model.", param="model")
+    if content["model"] not in names:
         raise RequestError(
             f"Got a model that is not served; expected {' or '.join(map(repr, names))}. Send one of these as model, or start the server with "
             "the name your client sends (congruence serve --model-name).",
@@ -144,12 +146,12 @@ def _check_model(said: Mapping[str, object], names: Sequence[str]) -> None:
         )
 
 
-def _texts(said: Mapping[str, object], limits: Limits) -> list[str]:
-    given = said.get("input")
-    items = [given] if isinstance(given, str) else given
+def _texts(content: Mapping[str, object], limits: Limits) -> list[str]:
+    texts = content.get("input")
+    items = [texts] if isinstance(texts, str) else texts
     if not isinstance(items, list) or not items:
         raise RequestError(
-            f"Got {_kind(given)} as input; expected a text or a list of texts. Send at least one text.", param="input"
+            f"Got {_kind(texts)} as input; expected a text or a list of texts. Send at least one text.", param="input"
         )
     if len(items) > limits.max_batch and not _is_token(items[0]):
         raise RequestError(
@@ -218,11 +220,11 @@ def answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> 
     bytes
     """
     rows = np.ascontiguousarray(vectors, dtype="<f4")
-    shown: list[object] = [base64.b64encode(row).decode("ascii") for row in rows] if as_base64 else rows.tolist()
-    data = [{"object": "embedding", "index": k, "embedding": row} for k, row in enumerate(shown)]
+    encoded: list[object] = [base64.b64encode(row).decode("ascii") for row in rows] if as_base64 else rows.tolist()
+    data = [{"object": "embedding", "index": k, "embedding": row} for k, row in enumerate(encoded)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    whole = {"object": "list", "data": data, "model": model, "usage": usage}
-    return json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
+    response = {"object": "list", "data": data, "model": model, "usage": usage}
+    return json.dumps(response, separators=(",", ":"), allow_nan=False).encode()
 
 
 def error_body(message: str, status: int, *, code: str | None = None, param: str | None = None) -> dict[str, object]:

@@ -18,7 +18,7 @@ from congruence.integrations.server.protocol import Limits, RequestError, answer
 
 __all__ = ["Service", "add_routes"]
 
-#: Answers with more numbers than this are serialized in another thread, so that other requests do not have to wait.
+#: Responses with more numbers than this are serialized in another thread, so that other requests do not have to wait.
 MANY = 50_000
 
 #: Schema of a request's body, for the application's OpenAPI document.
@@ -53,7 +53,7 @@ class Service:
     ----------
     vectors : TextVectors
     names : sequence of str
-        Names of the model that clients may send; answers name the first.
+        Names of the model that clients may send; responses contain the first.
     limits : Limits
     window : float
         Seconds for which the :class:`Batcher` waits for more texts.
@@ -76,7 +76,7 @@ class Service:
         """Encode the texts of a request and return their vectors."""
         if self._active >= self.limits.max_waiting:
             raise RequestError(
-                f"Got more than {self.limits.max_waiting} requests at a time; expected at most that many. Send it again in a second.",
+                f"Got more than {self.limits.max_waiting} concurrent requests; expected at most that many. Send it again in a second.",
                 status=503,
                 code="overloaded",
                 retry_after=1,
@@ -86,15 +86,15 @@ class Service:
         try:
             deadline = asyncio.get_running_loop().time() + self.limits.timeout
             body = await self._read(request, deadline)
-            asked = read_request(body, limits=self.limits, names=self.names, dim=self.vectors.dim)
-            encoded = await self._wait(request, asked.texts, deadline)
+            parsed = read_request(body, limits=self.limits, names=self.names, dim=self.vectors.dim)
+            encoded = await self._wait(request, parsed.texts, deadline)
             self.metrics.used(encoded.tokens)
-            write = partial(answer, encoded.vectors, encoded.tokens, model=self.names[0], as_base64=asked.base64)
-            whole = await asyncio.to_thread(write) if encoded.vectors.size > MANY else write()
+            write = partial(answer, encoded.vectors, encoded.tokens, model=self.names[0], as_base64=parsed.base64)
+            content = await asyncio.to_thread(write) if encoded.vectors.size > MANY else write()
         finally:
             self._active -= 1
             self.metrics.active(self._active)
-        return Response(whole, media_type="application/json")
+        return Response(content, media_type="application/json")
 
     async def models(self) -> dict[str, object]:
         """List the names of the model."""
@@ -104,7 +104,7 @@ class Service:
         """Describe the model by one of its names."""
         if name not in self.names:
             raise RequestError(
-                f"Got a model that is not served; expected {' or '.join(map(repr, self.names))}. Ask for one of these.",
+                f"Got a model that is not served; expected {' or '.join(map(repr, self.names))}. Request one of these.",
                 status=404,
                 code="model_not_found",
                 param="model",
@@ -129,7 +129,7 @@ class Service:
         """Return the body of a request; stop reading at the size limit or the deadline. Raises RequestError."""
         most = self.limits.max_body
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A page in a browser may send some other types to any address without a preflight request.
+        # A web page may send requests with some other types to any address without a preflight request.
         if kind != "application/json":
             raise RequestError(
                 "Got an unsupported content type; expected JSON. Send Content-Type: application/json.", status=415
@@ -138,10 +138,10 @@ class Service:
             raise RequestError(
                 "Got a compressed body; expected a plain one. Send it without Content-Encoding.", status=415
             )
-        said = request.headers.get("content-length", "")
+        length = request.headers.get("content-length", "")
         body = bytearray()
         try:
-            if said.isdecimal() and int(said[:19]) > most:
+            if length.isdecimal() and int(length[:19]) > most:
                 raise _TooLargeError
             async with asyncio.timeout_at(deadline):
                 async for chunk in request.stream():
@@ -161,7 +161,7 @@ class Service:
                 code="timeout",
             ) from None
         except ClientDisconnect:
-            raise _gone() from None
+            raise _closed() from None
         return bytes(body)
 
     async def _wait(self, request: Request, texts: list[str], deadline: float) -> Encoded:
@@ -175,19 +175,19 @@ class Service:
                 code="stopping",
                 retry_after=1,
             ) from None
-        left = asyncio.ensure_future(_left(request))
+        disconnected = asyncio.ensure_future(_disconnect(request))
         try:
             remaining = deadline - asyncio.get_running_loop().time()
-            done, _ = await asyncio.wait((result, left), timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((result, disconnected), timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if result in done:
                 return result.result()
         finally:
-            left.cancel()
+            disconnected.cancel()
             result.cancel()
-        if left in done:
-            raise _gone()
+        if disconnected in done:
+            raise _closed()
         raise RequestError(
-            f"Got no vectors in {self.limits.timeout:g} s; expected them sooner. Send fewer texts, or fewer requests at a time.",
+            f"Got no vectors in {self.limits.timeout:g} s; expected them sooner. Send fewer texts, or fewer concurrent requests.",
             status=504,
             code="timeout",
         )
@@ -197,13 +197,13 @@ class _TooLargeError(Exception):
     """The body of a request exceeds the size limit."""
 
 
-async def _left(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     """Return once the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _gone() -> RequestError:
+def _closed() -> RequestError:
     return RequestError("Got a closed connection; expected it to stay open. Wait for the answer.", status=499)
 
 
@@ -221,7 +221,7 @@ def _no_route(_: Request, error: Exception) -> Response:
     message = {
         404: "Got an unknown path; expected /v1/embeddings, /v1/models, /healthz or /metrics. Set the client's base_url to …/v1.",
         405: "Got an unsupported method; expected POST for /v1/embeddings and GET for the rest. Send the request with that method.",
-    }.get(error.status_code, "Got an invalid request; expected one that the API defines. Look at /openapi.json.")
+    }.get(error.status_code, "Got an invalid request; expected one that the API defines. See /openapi.json.")
     return JSONResponse(error_body(message, error.status_code), error.status_code, headers=error.headers)
 
 

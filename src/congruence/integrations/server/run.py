@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOPBACK", "check_host", "is_loopback", "listen", "read_key", "serve"]
 
-#: Names under which a server without a key answers.
+#: Host names to which a server without a key responds.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-#: Characters of a key that can be guessed.
-SHORT = 16
+#: Minimum number of characters of a key; a shorter one could be guessed.
+SHORTEST_KEY = 16
 
-#: Connections at a time; uvicorn refuses more before anything of them is read.
+#: Maximum number of concurrent connections; uvicorn refuses further ones before it reads from them.
 CONNECTIONS = 1024
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine alone."""
+    """Return whether an address can be reached only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -42,16 +42,16 @@ def is_loopback(host: str) -> bool:
 
 
 def check_host(host: str, api_key: str | None) -> None:
-    """Refuse an address that other machines reach, without a key.
+    """Check that a server that other machines can reach has a key.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If there is no key, and the address is not a loopback address.
     """
     if api_key is None and not is_loopback(host):
         raise ParameterError(
-            f"Got host={host!r} without a key, where everyone on the network could use the model; expected a key or an address of this "
+            f"Got host={host!r} without a key, so that everyone on the network could use the model; expected a key or an address of this "
             "machine. Pass api_key_env=… or api_key_file=…, or host='127.0.0.1'."
         )
 
@@ -62,9 +62,9 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
     Parameters
     ----------
     env : str, optional
-        Name of a variable.
+        Name of an environment variable.
     file : path-like, optional
-        A file that holds the key and nothing else.
+        Path of a file that contains only the key.
 
     Returns
     -------
@@ -73,18 +73,18 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
     Raises
     ------
     ParameterError
-        Both are named, the variable is not set, or the key is shorter than 16 characters or not of printable ASCII.
+        If both are named, the variable is not set, or the key is shorter than 16 characters, contains spaces or is not printable ASCII.
     FileError
-        The file cannot be read.
+        If the file cannot be read.
     """
     if env is None and file is None:
         return None
     if env is not None and file is not None:
-        raise ParameterError("Got api_key_env=… and api_key_file=…; expected one of them. Leave out one.")
+        raise ParameterError("Got api_key_env=… and api_key_file=…; expected at most one of them. Leave out one.")
     if env is not None:
         if env not in os.environ:
             raise ParameterError(
-                f"Got api_key_env={env!r}, which is not set; expected a variable that holds the key. Export it first."
+                f"Got api_key_env={env!r}, which is not set; expected a variable that contains the key. Export it first."
             )
         key, where = os.environ[env].strip(), f"the variable {env}"
     else:
@@ -92,70 +92,70 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
             key, where = Path(str(file)).read_text(encoding="utf-8").strip(), f"the file {file}"
         except (OSError, ValueError) as error:
             raise FileError(
-                f"Got no key from {file} ({type(error).__name__}); expected a text file that holds it. Check the path and the permissions."
+                f"Got no key from {file} ({type(error).__name__}); expected a text file that contains the key. Check the path and the permissions."
             ) from None
-    if len(key) < SHORT or not (key.isascii() and key.isprintable()) or " " in key:
+    if len(key) < SHORTEST_KEY or not (key.isascii() and key.isprintable()) or " " in key:
         raise ParameterError(
-            f"Got a key of {len(key)} characters in {where}; expected at least {SHORT}, of printable ASCII without spaces. Make one with: "
+            f"Got a key of {len(key)} characters in {where}; expected at least {SHORTEST_KEY}, of printable ASCII without spaces. Create one with: "
             "python -c 'import secrets; print(secrets.token_urlsafe())'."
         )
     return key
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take an address, so that a server that loads a model first does not find it taken afterwards.
+    """Open a listening socket, so that the address is reserved while the server loads its model.
 
     Parameters
     ----------
     host : str
     port : int
-        0 takes a free one.
+        0 selects a free port.
 
     Returns
     -------
     socket.socket
-        Connections wait until the server runs.
+        Connections are queued until the server runs.
 
     Raises
     ------
     ParameterError
-        If a parameter has an invalid value.
+        If the port is out of range, or the address is in use or not one of this machine.
     """
     if not 0 <= port <= 65535:
         raise ParameterError(f"Got port={port}; expected 0 to 65535. Pass port=8000, or 0 for a free one.")
     name = host.strip("[]")
     try:
         family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        taken = socket.socket(family)
+        listening = socket.socket(family)
         try:
-            if os.name == "posix":  # elsewhere it would share the address with another server
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind((name, port))
-            taken.listen(CONNECTIONS)  # two that only bind would share the address
+            if os.name == "posix":  # on Windows, this option would let two servers use the same address
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((name, port))
+            listening.listen(CONNECTIONS)  # two sockets that are only bound could share the address
         except BaseException:
-            taken.close()
+            listening.close()
             raise
     except OSError as error:
         raise ParameterError(
             f"Got host={host!r} and port={port}, which cannot be taken ({error.strerror}); expected a free address of this machine. "
             "Pass another port=…, or port=0 for a free one."
         ) from None
-    return taken
+    return listening
 
 
 def serve(
     app: FastAPI, taken: socket.socket, *, timeout: float = 30.0, on_ready: Callable[[], object] | None = None
 ) -> None:
-    """Run an application until SIGTERM or SIGINT, which let the requests in flight end first.
+    """Run an application until SIGTERM or SIGINT, and let the requests in progress finish.
 
     Parameters
     ----------
     app : fastapi.FastAPI
-        Of :func:`create_app`.
+        As returned by :func:`create_app`.
     taken : socket.socket
-        Of :func:`listen`; closed at the end.
+        Listening socket, as returned by :func:`listen`; closed at the end.
     timeout : float, default=30
-        Seconds that requests in flight have after a signal. A second SIGINT does not wait for them.
+        Seconds that requests in progress may take after a signal. After a second SIGINT they are not waited for.
     on_ready : callable, optional
         Called when connections are accepted.
 
@@ -175,7 +175,7 @@ def serve(
     config = uvicorn.Config(
         app,
         log_level="warning",
-        access_log=False,  # it would hold what stands behind a ? in an address
+        access_log=False,  # the access log would contain the query strings of requests
         server_header=False,
         proxy_headers=False,
         limit_concurrency=CONNECTIONS,
@@ -188,7 +188,7 @@ def serve(
 
 @contextmanager
 def _stopping(server: uvicorn.Server) -> Iterator[None]:
-    """Let signals stop the server before uvicorn listens to them; those it raises again after it obeyed them change nothing."""
+    """Let signals stop the server even before uvicorn handles them; the signals that uvicorn raises again when it has stopped have no effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
