@@ -26,7 +26,6 @@ PROTECTIONS = ("none", "rotation", "noise=1", "pca=64", "pca=16", "int8", "binar
 #: Protections tried on the other three stores, where a rotation and eight bits have as little effect.
 FEWER = ("none", "noise=1", "pca=16", "binary")
 
-
 STORES = ("LVIS names", "LVIS images", "Caltech prompts", "Caltech photos")
 
 #: Stores that are smaller than the list of candidates.

@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -44,15 +43,11 @@ import numpy as np
 
 from machine_output import add_json, write_json
 from migrate_copies import KINDS, Product, rows
+from process_memory import current_mb, peak_mb
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # ---- one way, in a separate process ----------------------------------------------------------------------------------------
-
-
-def status(name: str) -> float:
-    """Return a line of the process's status in MB; ru_maxrss would not do, since a child inherits its parent's value."""
-    return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
 class Clock:
@@ -67,12 +62,12 @@ class Clock:
 
     def __call__(self, name: str, step: Callable[[], Any]) -> Any:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-        rest, seconds, cpu = status("VmRSS"), time.perf_counter(), self._processor()
+        rest, seconds, cpu = current_mb(), time.perf_counter(), self._processor()
         found = step()
         self.parts[name] = {
             "seconds": time.perf_counter() - seconds,
             "cpu": self._processor() - cpu,
-            "mb": status("VmHWM") - rest,
+            "mb": peak_mb() - rest,
         }
         return found
 
@@ -143,7 +138,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         database.build_index()  # there is no index; this puts staged files in place
 
     clock("fill", fill)
-    found = clock("comparing", lambda: passes.repair(database, mapper, "float32", info.dim, retry))
+    found = clock("comparing", lambda: passes.repair(database, mapper, info.dim, retry))
     if found["written"] or found["rows"] != info.rows:
         raise SystemExit(f"the comparing pass found {found}")
     database.close()

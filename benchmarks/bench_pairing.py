@@ -20,6 +20,9 @@ TEXT = ("text_openai_vitb32", "text_eva02_b16")
 IMAGE = "image_openai_vitb32_avg5"
 PARTS = ("real", "noisy", "weak", "power", "kinds", "ranking", "shuffled", "unseen", "time")
 KINDS = ("text-text", "image-text", "image-text, two models", "COCO image-text")
+TEXT_TEXT = KINDS[0]
+#: Numbers of pairs, and of wrong pairs among them.
+CASES = ((30, 3), (50, 5), (100, 5), (100, 10), (300, 15))
 
 
 def main() -> None:
@@ -72,10 +75,6 @@ def main() -> None:
     if "time" in chosen:
         found["time"] = _time()
     write_json(options, found)
-
-
-TEXT_TEXT = KINDS[0]
-CASES = ((30, 3), (50, 5), (100, 5), (100, 10), (300, 15))
 
 
 def _size(rng):

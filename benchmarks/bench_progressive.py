@@ -8,7 +8,7 @@ scores on one scale (calibration.py), with 40 % random rows. *Rotation*: refitte
 together, without what the old model says of texts. ``--part coverage``: how often the meter's 95 % intervals hold the true value, at every
 stage of many runs, real and simulated, and the forecast's the true quality or a lower one; and how often a target is reached where batches stop. ``--part settings``: weights of the fit, and scores by origin.
 
-Chosen after looking: SHARPNESS and the order "entropy" on the emoji sample and splits 0 to 2 of Caltech-101; splits 3 and 4 were not parsed at.
+Chosen after looking: SHARPNESS and the order "entropy" on the emoji sample and splits 0 to 2 of Caltech-101; splits 3 and 4 were not looked at.
 """
 
 from __future__ import annotations
@@ -271,17 +271,23 @@ def settings(case: Case, share: float, seed: int) -> dict[str, Any]:
     return out
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse_options(description: str, parts: tuple[str, ...]) -> argparse.Namespace:
+    """Return the command-line options that the benchmarks of progressive re-embedding share; create the cache folder, and silence warnings."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the data sets")
-    parser.add_argument("--part", choices=("caltech", "emoji", "lvis", "coverage", "settings"), required=True)
+    parser.add_argument("--part", choices=parts, required=True)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
     add_json(parser)
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
-    if given.cache:
-        given.cache.mkdir(parents=True, exist_ok=True)
+    if options.cache:
+        options.cache.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+def main() -> None:
+    given = parse_options(__doc__, ("caltech", "emoji", "lvis", "coverage", "settings"))
     begun = time.process_time()
     runs: Any = []
     if given.part == "coverage":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from congruence.databases import open_database
 from congruence.stores import open_source
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.progressive import Progressive
+from process_memory import peak_mb
 
 WIDTH, TEXTS, BATCHES = 64, 100, 3
 
@@ -56,13 +56,6 @@ def encode(old: np.ndarray, turn: np.ndarray) -> np.ndarray:
     return old @ turn + 0.3 * np.abs(old) + 0.1 * noise
 
 
-def peak() -> float:
-    """Return the peak memory of this process in MB; getrusage cannot be used, since its value starts at that of the parent."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
-
-
 def migrated(path: Path) -> None:
     """Migrate a LanceDB table of the rows and switch it."""
     import lancedb
@@ -92,10 +85,10 @@ def reembedded(path: Path) -> dict[str, float]:
     rows = np.load(path, mmap_mode="r")
     with Migration(open_database(path.parent / "lance" / "items.lance"), journal=path.parent / "journal") as migration:
         next(migration.database.scan(batch=16))
-        before, started, size = peak(), time.process_time(), len(rows) // 1000
+        before, started, size = peak_mb(), time.process_time(), len(rows) // 1000
         given = {"texts": texts, "new_texts": texts @ turn, "size": size, "budget": BATCHES * size}
         reembed(migration, lambda ids: encode(rows[[int(one) for one in ids]], turn), **given)
-        return {"megabytes": peak() - before, "seconds": time.process_time() - started}
+        return {"megabytes": peak_mb() - before, "seconds": time.process_time() - started}
 
 
 def follow(path: Path, way: str) -> dict[str, float]:
@@ -103,7 +96,7 @@ def follow(path: Path, way: str) -> dict[str, float]:
     turn, texts, first = models()
     source = open_source(path)
     next(source.scan(0, 16))
-    before = peak()
+    before = peak_mb()
     given = {"texts": texts, "new_texts": texts @ turn} if WAYS[way] else {}
     plan = Progressive(first, source if way.startswith("stream") else np.load(path), **given)
     started, seconds = time.process_time(), []
@@ -113,7 +106,7 @@ def follow(path: Path, way: str) -> dict[str, float]:
             plan.save(Path(folder) / "plan", force=True)
             seconds.append(time.process_time() - started)
             started = time.process_time()
-    return {"megabytes": peak() - before, "seconds": float(np.median(seconds))}
+    return {"megabytes": peak_mb() - before, "seconds": float(np.median(seconds))}
 
 
 def main() -> None:

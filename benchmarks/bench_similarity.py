@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,13 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from machine_output import add_json, write_json
+from process_memory import peak_mb
 
 GOALS = {"time": 3.0, "memory": 10.0}
-
-
-def peak_mb() -> float:
-    # ru_maxrss cannot be used: a child process inherits its parent's value.
-    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
 def report(measure, rest: float) -> None:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench_klot import EPSILON, EPSILON_TEACHER, explicit, log_plan, peak_mb
+from bench_klot import EPSILON, EPSILON_TEACHER, explicit, log_plan
 from machine_output import add_json, write_json
+from process_memory import peak_mb
 
 PARTS = {
     "draw": "drawing rows",
@@ -159,7 +160,7 @@ def plain(options, clock):
     U, V = ArrayRows(U), ArrayRows(V)
     signs = 2 * torch.eye(options.pairs) - 1
 
-    def carry(rows, side):
+    def project(rows, side):
         weight, offset = heads[side]
         return F.normalize((F.normalize(rows) - means[side]) @ weight + offset)
 
@@ -171,7 +172,7 @@ def plain(options, clock):
                     torch.from_numpy(r.batch(step, options.unpaired, 104_729 * (i + 1))) for i, r in enumerate((U, V))
                 )
             with clock.part("heads"):
-                x, y, A, B = carry(X, 0), carry(Y, 1), carry(u, 0), carry(v, 1)
+                x, y, A, B = project(X, 0), project(Y, 1), project(u, 0), project(v, 1)
             with clock.part("teach"):
                 TA, TB = F.normalize(teacher[0](u)), F.normalize(teacher[1](v))
             with clock.part("pairs"):

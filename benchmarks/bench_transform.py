@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from machine_output import add_json, write_json
+from process_memory import peak_mb
 
 
 def plain(folder: Path, suffix: str) -> None:
@@ -53,10 +53,7 @@ def ours(folder: Path, suffix: str) -> None:
 
 
 def report(seconds: float) -> None:
-    # ru_maxrss cannot be used: a child process inherits its parent's value.
-    status = Path("/proc/self/status").read_text()
-    peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
-    print(json.dumps({"seconds": seconds, "peak_mb": peak}))
+    print(json.dumps({"seconds": seconds, "peak_mb": peak_mb()}))
 
 
 def run(what: str, folder: Path, suffix: str) -> dict:

@@ -41,21 +41,21 @@ def main() -> None:
         a = 1 / (K @ b)
         return a, a @ K
 
-    def written(X, Y, b):
+    def plain(X, Y, b):
         K = torch.exp(torch.clamp(X @ Y.T, min=FLOOR))
         a = 1 / (K @ b)
         return a, a @ K
 
     with torch.no_grad():
         print(f"ours {1e3 * median(ours, options.repeat):.0f} ms")
-        print(f"the same written plainly {1e3 * median(written, options.repeat, X, Y, b):.0f} ms")
+        print(f"the same written plainly {1e3 * median(plain, options.repeat, X, Y, b):.0f} ms")
         for mode in ("default", "max-autotune-no-cudagraphs"):
-            compiled = torch.compile(written, mode=mode, dynamic=False)
+            compiled = torch.compile(plain, mode=mode, dynamic=False)
             start = time.perf_counter()
-            found = compiled(X, Y, b)
+            result = compiled(X, Y, b)
             seconds = time.perf_counter() - start
-            for one, other in zip(found, ours(), strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+            for actual, expected in zip(result, ours(), strict=True):
+                torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
             took = 1e3 * median(compiled, options.repeat, X, Y, b)
             print(f"torch.compile, {mode}: {took:.0f} ms, after {seconds:.0f} s of compiling")
 

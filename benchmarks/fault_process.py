@@ -119,8 +119,8 @@ def migrate(kind: Kind, task: Task, report: Path) -> None:
             if migration.journal.state in ("verified", "switched") and task.until != "verified":
                 migration.switch()
             if migration.journal.state == "switched" and task.until == "rolled back":
-                report = migration.rollback()
-                if not report["identical"]:
+                restored = migration.rollback()
+                if not restored["identical"]:
                     raise SystemExit("the old vectors changed")
     except CongruenceError as error:
         report.write_text(json.dumps([type(error).__name__, str(error)]))

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to this file")
 
 
 def write_json(options: argparse.Namespace, results: Any) -> None:
@@ -30,9 +30,9 @@ def write_json(options: argparse.Namespace, results: Any) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

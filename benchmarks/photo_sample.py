@@ -28,7 +28,6 @@ PHOTOS = 1500
 PAIRS = (100, 500, 1000)
 SHARES = (0.0, 0.04, 0.08, 0.1, 0.12, 0.16)
 
-
 Side = dict[str, Embeddings]
 
 

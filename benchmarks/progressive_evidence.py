@@ -11,24 +11,21 @@ Data, models and splits are those of bench_progressive.py. Nothing in the librar
 
 from __future__ import annotations
 
-import argparse
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench_progressive import Case, caltech, emoji, first_map, lvis, simulated
+from bench_progressive import Case, caltech, emoji, first_map, lvis, parse_options, simulated
 from congruence import fit
 from congruence.embeddings import normalize_rows
 from congruence.maps import Map, OrthogonalMap
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Progressive, View, fit_origin_scale
 from congruence.upgrade.progressive.texts import Scale, read_facts, unit
-from machine_output import add_json, write_json
+from machine_output import write_json
 
 PAIRS = 100
 #: Shares of the store by part; "pairs" starts with its 100 pairs, 3 % of the photos.
@@ -221,16 +218,7 @@ def quality(case: Case, plan: Progressive, metric: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder of the data sets")
-    parser.add_argument("--part", choices=("pairs", "unseen", "halves", "verdicts"), required=True)
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
-    add_json(parser)
-    given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    if given.cache:
-        given.cache.mkdir(parents=True, exist_ok=True)
+    given = parse_options(__doc__, ("pairs", "unseen", "halves", "verdicts"))
     begun = time.process_time()
     runs: Any = []
     for seed in range(given.splits):

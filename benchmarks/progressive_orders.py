@@ -10,20 +10,17 @@ Nothing in the library was chosen using these tables, but mixtures and duplicate
 
 from __future__ import annotations
 
-import argparse
 import time
-import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench_progressive import Case, caltech, emoji, first_map, follow
+from bench_progressive import Case, caltech, emoji, first_map, follow, parse_options
 from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
 from congruence.synthetic import UpgradeProblem, upgrade_problem
 from congruence.upgrade.progressive import Mixture
-from machine_output import add_json, write_json
+from machine_output import write_json
 
 STORED, TEXTS, QUERIES, ANCHORS, CLASSES, WIDTH, SPREAD = 1200, 400, 200, 100, 20, 48, 0.4
 
@@ -146,16 +143,7 @@ def duplicates(case: Case, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder of the data sets")
-    parser.add_argument("--part", choices=("kinds", "mixtures", "duplicates"), required=True)
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--cache", type=Path, help="folder in which trained vectors of Caltech-101 are kept")
-    add_json(parser)
-    given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    if given.cache:
-        given.cache.mkdir(parents=True, exist_ok=True)
+    given = parse_options(__doc__, ("kinds", "mixtures", "duplicates"))
     begun = time.process_time()
     runs: list[Any] = []
     for seed in range(given.splits):

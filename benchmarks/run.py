@@ -24,6 +24,12 @@ JOBS = [
     ["bench_jam.py"],
 ]
 
-for job in JOBS:
-    print(f"\n$ python benchmarks/{' '.join(job)}", flush=True)
-    subprocess.run([sys.executable, HERE / job[0], *job[1:]], check=True)
+
+def main() -> None:
+    for job in JOBS:
+        print(f"\n$ python benchmarks/{' '.join(job)}", flush=True)
+        subprocess.run([sys.executable, HERE / job[0], *job[1:]], check=True)
+
+
+if __name__ == "__main__":
+    main()

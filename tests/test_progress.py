@@ -34,7 +34,7 @@ def test_a_terminal_shows_label_count_and_note_as_they_are(monkeypatch, capsys):
         assert bar is not None
         bar.advance(1)
         bar.show(3, "loss [0.5]")
-        bar._shown.refresh()
+        bar._progress.refresh()
     shown = sys.stderr.getvalue()
     assert "{x} [red]data[/red]" in shown  # no markup, no format
     assert "\x1b[2J" not in shown

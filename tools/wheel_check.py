@@ -1,6 +1,6 @@
-"""Build the wheel and the source distribution, look into both, and run the installed wheel as a newcomer would: ``make wheel-check``.
+"""Build the wheel and the source distribution, check the content of both, and run the installed wheel: ``make wheel-check``.
 
-Everything that imports or runs the library does so in a new environment and an empty folder, where the repository cannot be found.
+The library is imported and run only in a new environment and an empty folder, from which the repository cannot be imported.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "congruence"
 
-#: What a source distribution is good for: building, testing, reading, running the examples and benchmarks.
+#: Folders that a source distribution must contain.
 SOURCES = ("src", "tests", "docs", "examples", "benchmarks", "tools")
 
-#: Largest wheel that is published, in MiB; the samples are most of it.
+#: Maximum size of the wheel in MiB; the samples are most of it.
 LARGEST = 14
 
 
 def main() -> int:
-    """Check all; return the exit code."""
+    """Run all checks, and return the exit code."""
     dist = ROOT / "dist"
     for old in dist.glob("congruence-*"):
         old.unlink()
@@ -46,9 +46,9 @@ def main() -> int:
             "validate-pyproject",
         )
         run(python, "-m", "validate_pyproject", ROOT / "pyproject.toml")
-        run(python, "-m", "build", "--outdir", dist, ROOT)  # the wheel is built of the source distribution
+        run(python, "-m", "build", "--outdir", dist, ROOT)  # builds the wheel from the source distribution
         (wheel,), (archive,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
-        problems = [*look_into_wheel(wheel), *look_into_archive(archive)]
+        problems = [*check_wheel(wheel), *check_archive(archive)]
         if problems:
             print("\n".join(problems), file=sys.stderr)
             return 1
@@ -64,56 +64,58 @@ def main() -> int:
             ROOT / "constraints.txt",
             f"{wheel}[lancedb]",
         )
-        use(python, Path(folder) / "empty")
+        run_demo(python, Path(folder) / "empty")
     print(f"{wheel.name} and {archive.name} are complete, and the demo ran with Python {sys.version.split()[0]}")
     return 0
 
 
 def make_environment(place: Path) -> Path:
-    """Make an environment; return its interpreter."""
+    """Create a virtual environment, and return the path of its interpreter."""
     venv.create(place, with_pip=True)
     return place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def run(*command: object, **options: object) -> str:
-    """Run a command; return what it printed. What it says on stderr is shown."""
+    """Run a command, and return its standard output; standard error is shown."""
     done = subprocess.run(
         list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, encoding="utf-8", **options
     )
     return done.stdout
 
 
-def look_into_wheel(wheel: Path) -> list[str]:
-    """Return what a wheel lacks, or has too much."""
+def check_wheel(wheel: Path) -> list[str]:
+    """Return the problems of a wheel: missing and unexpected files, its size, its license and its metadata."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         metadata = message_from_bytes(
             archive.read(next(name for name in names if name.endswith(".dist-info/METADATA")))
         )
-    kept = subprocess.run(
+    tracked = subprocess.run(
         ["git", "ls-files", "src/congruence"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\n")
-    expected = {name.removeprefix("src/") for name in kept if name}
-    found = [f"the wheel lacks {name}" for name in sorted(expected - names)]
-    found += [f"the wheel has {name}" for name in sorted(names - expected) if ".dist-info/" not in name]
+    expected = {name.removeprefix("src/") for name in tracked if name}
+    problems = [f"the wheel lacks {name}" for name in sorted(expected - names)]
+    problems += [f"the wheel has {name}" for name in sorted(names - expected) if ".dist-info/" not in name]
     if wheel.stat().st_size > LARGEST * 2**20:
-        found.append(f"the wheel has {wheel.stat().st_size / 2**20:.1f} MiB, more than {LARGEST}")
+        problems.append(f"the wheel has {wheel.stat().st_size / 2**20:.1f} MiB, more than {LARGEST}")
     if not any(name.endswith("licenses/LICENSE") for name in names):
-        found.append("the wheel lacks the license")
+        problems.append("the wheel lacks the license")
     version = re.search(r'__version__ = "(.*)"', (PACKAGE / "_version.py").read_text())[1]
     if metadata["Version"] != version or not metadata["Description-Content-Type"].startswith("text/markdown"):
-        found.append(f"the wheel says version {metadata['Version']}, {metadata['Description-Content-Type']}")
-    return found
+        problems.append(f"the wheel states version {metadata['Version']}, {metadata['Description-Content-Type']}")
+    return problems
 
 
-def look_into_archive(path: Path) -> list[str]:
-    """Return what a source distribution lacks, of the files that git keeps."""
+def check_archive(path: Path) -> list[str]:
+    """Return the files tracked by git that are missing in a source distribution."""
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    kept = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
+        "\n"
+    )
     return [
         f"the source distribution lacks {name}"
-        for name in kept
+        for name in tracked
         if (
             name.split("/")[0] in SOURCES
             or name.endswith((".md", ".toml", ".txt", ".cff", ".yml", "Makefile", "Dockerfile"))
@@ -123,8 +125,8 @@ def look_into_archive(path: Path) -> list[str]:
     ]
 
 
-def use(python: Path, folder: Path) -> None:
-    """Do with the installed library what a newcomer does first."""
+def run_demo(python: Path, folder: Path) -> None:
+    """Run the first commands that a new user runs, with the installed library."""
     folder.mkdir()
     program = python.parent / ("congruence.exe" if os.name == "nt" else "congruence")
     for arguments in (["--version"], ["info", "--no-devices"], ["demo"]):

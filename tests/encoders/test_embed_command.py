@@ -115,7 +115,7 @@ def test_a_model_of_the_hub_goes_by_its_commit(here, bert, tmp_path, monkeypatch
     )
     absent = here("embed", "hf:acme/other", "t.txt", "-o", "p.npz")
     assert absent.code == 2
-    assert absent.err.startswith("error: Got a failure while loading 'hf:acme/other'")
+    assert absent.err.startswith("error: Got an error while loading 'hf:acme/other'")
     assert absent.err.count("\n") == 1
 
 

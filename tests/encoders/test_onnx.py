@@ -203,7 +203,7 @@ def test_refusals(eyes, ears, tmp_path, monkeypatch):
         load_encoder(f"onnx:{ears}")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
-    with pytest.raises(FileError, match="failure while loading"):
+    with pytest.raises(FileError, match="error while loading"):
         load_encoder(f"onnx:{broken}", description={"modality": "image"})
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[onnx\]"):

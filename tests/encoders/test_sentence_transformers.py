@@ -59,7 +59,7 @@ def test_refusals(tiny, tmp_path, monkeypatch):
     with pytest.raises(FileError, match="no folder"):
         load_encoder(f"sentence-transformers:{tmp_path / 'nowhere'}")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileError, match="failure while loading"):
+    with pytest.raises(FileError, match="error while loading"):
         load_encoder(f"sentence-transformers:{tmp_path / 'empty'}")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[sentence-transformers\]"):

@@ -258,7 +258,7 @@ def test_a_form_that_does_not_fit_is_not_kept(server, tmp_path):
 
 def test_a_full_disk_is_no_matter_of_the_network(server, tmp_path, monkeypatch):
     (tmp_path / "f.part").mkdir()
-    with pytest.raises(StorageError, match="refusal from the disk"):
+    with pytest.raises(StorageError, match="error from the disk"):
         download._write(io.BytesIO(BODY), tmp_path / "f.part", 0, len(BODY), "u", None)
     with pytest.raises(StorageError):
         install(resource(server, path="x/f", creates="y"), Path("/proc/nowhere"))

@@ -328,7 +328,7 @@ def test_binary_files_that_are_cut_or_mislabelled(tmp_path):
             part("stl10", home)
     for odd in (labels[:1], b""):
         (home / "test_y.bin").write_bytes(odd)
-        with pytest.raises(CorruptFileError, match="27648 bytes an image"):
+        with pytest.raises(CorruptFileError, match="27648 bytes per image"):
             part("stl10", home)
     (home / "test_y.bin").unlink()
     with pytest.raises(FileError, match=r"no test_y\.bin"):

@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_refused_when_it_is_built(bridge, tmp_path):
         TextVectors(lambda texts: np.ones(16), bridge)
     pictures = Toy()
     pictures.space = type(pictures.space)("toy:new", "1", "image", 16, True)
-    with pytest.raises(ModalityError, match="expected one of texts"):
+    with pytest.raises(ModalityError, match="expected an encoder of texts"):
         TextVectors(pictures, bridge)
     with pytest.raises(ParameterError, match=r"Pass encoder=model\.encode"):
         TextVectors(3, bridge)

@@ -135,7 +135,7 @@ def test_a_model_may_be_named_by_its_folder(tmp_path):
     got = library.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(got, unit_map().apply(Embeddings(VECTORS)).vectors, atol=1e-6)
     assert "encoder" in (path / "README.md").read_text()
-    with pytest.raises(FileError, match="failure while loading"):
+    with pytest.raises(FileError, match="error while loading"):
         export_sentence_transformers(unit_map(), tmp_path / "mapped" / "1_Normalize", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 

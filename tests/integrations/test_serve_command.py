@@ -152,7 +152,7 @@ def test_keys_come_from_the_environment_or_a_file(secret, monkeypatch):
     monkeypatch.setenv("MY_KEY", f" {KEY}\n")
     assert read_key("MY_KEY") == read_key(None, secret) == KEY
     assert read_key() is None
-    with pytest.raises(ParameterError, match="expected one of them"):
+    with pytest.raises(ParameterError, match="expected at most one of them"):
         read_key("MY_KEY", secret)
     for bad in ("", "ключ" * 8, "two words of a key", "tab\tin the middle of it"):
         secret.write_text(bad)

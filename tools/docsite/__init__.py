@@ -1,1 +1,1 @@
-"""The documentation site: what is collected, made of the code, built by Zensical, and checked."""
+"""The documentation site: collect the pages, generate those of the API and the commands, build with Zensical, and check the result."""

@@ -1,4 +1,4 @@
-"""Pages of the API: one a public package or module of ``congruence``, with every name that its modules make public."""
+"""Pages of the API: one for each public package or module of ``congruence``, with all public names of its modules."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ WITHOUT_PAGE = {"congruence.cli": "its functions are the commands, which have a 
 
 @dataclass
 class Module:
-    """A public module: its names, and where those that it takes from others are defined.
+    """A public module and its public names.
 
     Attributes
     ----------
     name : str
     own : list of str
-        Public names that are defined in it.
+        Public names that the module defines.
     taken : dict of str to str
-        Public names that it imports, with the module they are imported from.
+        Public names that the module imports, with the module they are imported from.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Module:
 
 @cache
 def public_modules() -> dict[str, Module]:
-    """Return every module of which no part of the name begins with an underscore, read without importing it."""
-    found = {}
+    """Return the modules whose names have no part that begins with an underscore, by name; they are parsed, not imported."""
+    modules = {}
     for path in sorted(SOURCES.rglob("*.py")):
         parts = path.relative_to(SOURCES).with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         name = ".".join(("congruence", *parts))
         hidden = any(part.startswith("_") for part in parts)
-        if not hidden and not any(name == one or name.startswith(f"{one}.") for one in WITHOUT_PAGE):
-            found[name] = _read(name, path)
-    return found
+        if not hidden and not any(name == other or name.startswith(f"{other}.") for other in WITHOUT_PAGE):
+            modules[name] = _read(name, path)
+    return modules
 
 
 def _read(name: str, path: Path) -> Module:
@@ -55,18 +55,20 @@ def _read(name: str, path: Path) -> Module:
             imported |= {alias.asname or alias.name: node.module or "" for alias in node.names}
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             public = _names(name, node.value)
-    for one in (name for name in public if not name.startswith("__")):
-        if (path.parent / one).is_dir() or (path.stem == "__init__" and (path.parent / f"{one}.py").is_file()):
-            continue  # a module of this package, with a section of its own
-        if one in imported:
-            module.taken[one] = imported[one]
+    for exported in (exported for exported in public if not exported.startswith("__")):
+        if (path.parent / exported).is_dir() or (
+            path.stem == "__init__" and (path.parent / f"{exported}.py").is_file()
+        ):
+            continue  # a module of this package, which has its own section
+        if exported in imported:
+            module.taken[exported] = imported[exported]
         else:
-            module.own.append(one)
+            module.own.append(exported)
     return module
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those for type checkers and in ``try`` among them."""
+    """Yield the statements of a module, including those inside ``if`` and ``try``."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try):
@@ -76,14 +78,14 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 def _names(name: str, node: ast.expr) -> list[str]:
     try:
         return list(ast.literal_eval(node))
-    except ValueError:  # the package itself makes its list of a table
+    except ValueError:  # the list is computed, as in congruence/__init__.py
         from importlib import import_module
 
         return list(import_module(name).__all__)
 
 
 def pages() -> dict[str, str]:
-    """Return every page of the API as Markdown, by its place under ``docs``; docstrings as they stand."""
+    """Return every page of the API as Markdown, by its path under ``docs``; docstrings are not converted."""
     modules = public_modules()
     groups = defaultdict(list)
     for name in modules:
@@ -91,7 +93,7 @@ def pages() -> dict[str, str]:
     top = groups.pop("congruence")
     written = {"api/index.md": _index(modules, groups)}
     for name, members in groups.items():
-        written[f"api/{name.split('.')[1]}.md"] = _page(name, [modules[one] for one in members])
+        written[f"api/{name.split('.')[1]}.md"] = _page(name, [modules[member] for member in members])
     assert top == ["congruence"]
     return written
 
@@ -100,8 +102,8 @@ def _index(modules: dict[str, Module], groups: dict[str, list[str]]) -> str:
     lines = [
         "# API",
         "",
-        "Everything below is imported when it is first used: `import congruence` costs next to nothing. Names and modules that begin with an underscore are "
-        "no part of it.",
+        "Everything below is imported when it is first used, so `import congruence` is fast. Names and modules that begin with an underscore are not part of "
+        "the API.",
         "",
         "## congruence",
         "",
@@ -109,7 +111,7 @@ def _index(modules: dict[str, Module], groups: dict[str, list[str]]) -> str:
         "",
         "## Modules",
         "",
-        "| module | its idea |",
+        "| module | content |",
         "| --- | --- |",
     ]
     for name in sorted(groups):
@@ -118,7 +120,7 @@ def _index(modules: dict[str, Module], groups: dict[str, list[str]]) -> str:
 
 
 def _page(name: str, modules: list[Module]) -> str:
-    """Write a package: what it offers itself, and then its modules with what each defines."""
+    """Return the page of a package: its own names, and then its modules with the names that each defines."""
     lines = [f"# {name}", "", _docstring(name), ""]
     for module in modules:
         if not (module.own or module.taken):
@@ -127,23 +129,22 @@ def _page(name: str, modules: list[Module]) -> str:
             lines += [f"## {module.name} {{: #{module.name} }}", "", _docstring(module.name), ""]
         if module.taken:
             lines += [*_table(module, public_modules()), ""]
-        for one in module.own:
+        for own in module.own:
             level = 2 if module.name == name else 3
-            lines += [f"::: {module.name}.{one}", "    options:", f"      heading_level: {level}", ""]
+            lines += [f"::: {module.name}.{own}", "    options:", f"      heading_level: {level}", ""]
     return "\n".join(lines)
 
 
 def _table(module: Module, modules: dict[str, Module]) -> list[str]:
-    """List names that a package takes from its modules, each with a link to where it is described."""
+    """Return a table of the names that a package imports from its modules, each with a link to its description."""
     lines = ["| name | described in |", "| --- | --- |"]
-    for name, home in sorted(module.taken.items(), key=lambda item: item[0].lower()):
-        while home in modules and name in modules[home].taken:
-            home = modules[home].taken[name]
+    homes = {name: _home(name, origin, modules) for name, origin in module.taken.items()}
+    for name, home in sorted(homes.items(), key=lambda item: item[0].lower()):
         if home in modules:
             lines.append(f"| [`{name}`][{home}.{name}] | `{home}` |")
         else:
             lines.append(f"| [`{name}`](#{module.name}.{name}) | below |")
-    hidden = [name for name, home in module.taken.items() if _home(name, home, modules) not in modules]
+    hidden = [name for name, home in homes.items() if home not in modules]
     lines += [""]
     for name in hidden:
         lines += [f"::: {module.name}.{name}", "    options:", "      heading_level: 3", ""]
@@ -151,6 +152,7 @@ def _table(module: Module, modules: dict[str, Module]) -> list[str]:
 
 
 def _home(name: str, home: str, modules: dict[str, Module]) -> str:
+    """Return the module that defines a name, following the imports of public modules."""
     while home in modules and name in modules[home].taken:
         home = modules[home].taken[name]
     return home

@@ -1,6 +1,6 @@
-"""Build the documentation site: collect the pages, have Zensical build them, and check what came out.
+"""Build the documentation site: collect the pages, build them with Zensical, and check the result.
 
-``python -m docsite.build``, in the folder ``tools``, does all; ``--quick`` leaves out what runs the library (reports of the gallery, notebooks are copied as code).
+Run ``python -m docsite.build`` in the folder ``tools``. With ``--quick``, the gallery is left out and notebooks are not run.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from docsite import api, check, commands, links, roles, search
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What the theme has a page fetch that is opened as a file.
+#: Script that the theme loads on pages that are opened as files.
 FETCHED_WORKER = "https://unpkg.com/iframe-worker/shim"
 
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
 
 
 def main(arguments: list[str]) -> int:
-    """Build the site; return the exit code."""
+    """Build the site, and return the exit code."""
     quick = "--quick" in arguments
     shutil.rmtree(PAGES, ignore_errors=True)
     collect(PAGES, run=not quick)
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 def own_worker(site: Path) -> None:
-    """Have pages that are opened as files take the search's worker from here: the theme would fetch one from another host."""
+    """Replace the worker script of the search, which the theme would load from another host, by one on the site."""
     shutil.copyfile(Path(__file__).with_name("worker.js"), site / "assets" / "worker.js")
     for path in site.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
@@ -52,9 +52,9 @@ def collect(folder: Path, *, run: bool) -> None:
     Parameters
     ----------
     folder : Path
-        That does not exist.
+        Must not exist.
     run : bool
-        Run notebooks and the commands of the gallery; else both are left out of the pages.
+        Run the notebooks and the commands of the gallery; otherwise notebooks are written without outputs, and the gallery is left out.
     """
     for path in sorted((ROOT / "docs").rglob("*")):
         place = path.relative_to(ROOT / "docs")

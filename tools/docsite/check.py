@@ -1,4 +1,4 @@
-"""What must hold of the finished site: every public name is described, links lead somewhere, and nothing is fetched from elsewhere."""
+"""Checks of the finished site: every public name is described, no link is broken, and nothing is fetched from other servers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-#: Attributes by which a page makes a browser fetch something; a link that a reader follows is none.
+#: Attributes whose files a browser fetches with the page, unlike links that a reader follows.
 _FETCHED = {("script", "src"), ("img", "src"), ("link", "href"), ("iframe", "src"), ("source", "src")}
 
-
-#: What docstrings are marked up with and Markdown leaves as it is: roles, directives and marks of literal blocks.
+#: Markup of reStructuredText that Markdown does not convert: roles, directives and marks of literal blocks.
 _MARKS = re.compile(r":(?:func|meth|class|data|attr|mod|exc|obj):[`<]|<p>\s*\.\. \w+::|<p>\s*::|<code>::")
 
 
@@ -28,26 +27,26 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take what a tag says."""
-        given = {name: value or "" for name, value in attrs}
-        self.anchors |= {given[name] for name in ("id", "name") if name in given}
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
-        for name, value in given.items():
-            canonical = tag == "link" and given.get("rel") in ("canonical", "prev", "next")
+        """Record the anchors, links and fetched files of a tag."""
+        attributes = {name: value or "" for name, value in attrs}
+        self.anchors |= {attributes[name] for name in ("id", "name") if name in attributes}
+        if tag == "a" and "href" in attributes:
+            self.links.append(attributes["href"])
+        for name, value in attributes.items():
+            canonical = tag == "link" and attributes.get("rel") in ("canonical", "prev", "next")
             if (tag, name) in _FETCHED and not canonical:
                 self.fetched.append(value)
 
 
 def problems(site: Path, modules: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a finished site, a sentence each.
+    """Return the problems of a finished site, one sentence each.
 
     Parameters
     ----------
     site : Path
-        The folder that MkDocs wrote.
+        Folder of the site.
     modules : dict
-        As of ``api.public_modules``.
+        As returned by ``api.public_modules``.
 
     Returns
     -------
@@ -57,7 +56,7 @@ def problems(site: Path, modules: dict[str, Any]) -> list[str]:
 
 
 def _marks(site: Path) -> list[str]:
-    """Return pages of the API that show marks of reStructuredText."""
+    """Return the pages of the API that show markup of reStructuredText."""
     found = []
     for path in sorted(site.glob("api/*.html")):
         if mark := _MARKS.search(path.read_text(encoding="utf-8")):
@@ -66,7 +65,7 @@ def _marks(site: Path) -> list[str]:
 
 
 def _missing_names(site: Path, modules: dict[str, Any]) -> list[str]:
-    """Return public names that no page describes, by the inventory that mkdocstrings writes for other projects."""
+    """Return the public names that are missing in the inventory that mkdocstrings writes for other projects."""
     data = (site / "objects.inv").read_bytes()
     lines = zlib.decompress(data.split(b"\n", 4)[4]).decode().splitlines()
     known = {line.split(" ", 1)[0] for line in lines}
@@ -79,12 +78,12 @@ def _missing_names(site: Path, modules: dict[str, Any]) -> list[str]:
 
 
 def _broken(site: Path) -> list[str]:
-    """Return links that lead to no file or anchor of the site, and what is fetched from elsewhere."""
+    """Return broken links, and files that are fetched from other servers."""
     found = []
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         where = path.relative_to(site)
-        found += [f"{where} fetches {one}" for one in page.fetched if urlsplit(one).netloc]
+        found += [f"{where} fetches {url}" for url in page.fetched if urlsplit(url).netloc]
         if path.name == "404.html":  # its links are those of a server's root
             continue
         for link in {*page.links, *page.fetched}:

@@ -1,4 +1,4 @@
-"""The page of the command line, made of the program that typer builds of the code."""
+"""The page of the command line, generated from the program that typer builds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["page", "section"]
 
 _INTRODUCTION = """# Commands
 
-Made of the code: what `congruence COMMAND --help` says. Reports go to standard output (`--json` for programs), progress to standard error. Exit codes: 0 fine; 1 a
-verdict says no; 2 bad input, or a machine that refuses, in one sentence; 70 a bug; 74 standard output cannot be written; 128 and the number of a signal
-([reliability](reliability.md)). Shells complete commands and options ([install](install.md#completion)).
+This page is generated from the code and has the text of `congruence COMMAND --help`. Reports go to standard output (`--json` for programs), progress to standard
+error. Exit codes: 0: success; 1: a check or verdict is negative; 2: bad input, or an error of the operating system, with a one-sentence message; 70: a bug; 74:
+standard output cannot be written; 128 plus the number of a signal ([reliability](reliability.md)). Shells complete commands and options ([install](install.md#completion)).
 """
 
 
@@ -31,42 +31,42 @@ def page() -> str:
 
 
 def _commands(group: Any, before: str = "") -> list[tuple[str, Any]]:
-    """Return the commands in the order of the help, those of groups under their full name."""
-    found = []
+    """Return the names and commands in the order of the help; commands in groups have their full names."""
+    commands = []
     for name, command in group.commands.items():
         if getattr(command, "commands", None):
-            found += _commands(command, f"{before}{name} ")
+            commands += _commands(command, f"{before}{name} ")
         elif not command.hidden:
-            found.append((f"{before}{name}", command))
-    return found
+            commands.append((f"{before}{name}", command))
+    return commands
 
 
 def section(name: str, command: Any) -> str:
-    """Return the section of one command: usage, what it does, arguments and options.
+    """Return the section of one command: usage, description, arguments and options.
 
     Parameters
     ----------
     name : str
-        As it is typed after ``congruence``.
-    command : typer's command
+        Name of the command, as typed after ``congruence``.
+    command : typer.core.TyperCommand
 
     Returns
     -------
     str
     """
-    shown = [one for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
-    arguments = [one for one in shown if one.param_type_name == "argument"]
-    options = [one for one in shown if one.param_type_name == "option"]
+    shown = [param for param in command.params if not getattr(param, "hidden", False) and param.name != "help"]
+    arguments = [param for param in shown if param.param_type_name == "argument"]
+    options = [param for param in shown if param.param_type_name == "option"]
     usage = " ".join(["congruence", name, *map(_usage, arguments), *(["[OPTIONS]"] if options else [])])
     lines = [f"## congruence {name} {{: #congruence-{name.replace(' ', '-')} }}", "", "```text", usage, "```", ""]
     lines += [*_escape(command.help or "").strip().splitlines(), ""]
     if arguments:
         lines += ["| argument | |", "| --- | --- |"]
-        lines += [f"| `{_name(one)}` | {_cell(one.help or '')} |" for one in arguments]
+        lines += [f"| `{_name(argument)}` | {_cell(argument.help or '')} |" for argument in arguments]
         lines += [""]
     if options:
         lines += ["| option | | default |", "| --- | --- | --- |"]
-        lines += [f"| {_flags(one)} | {_cell(one.help or '')} | {_default(one)} |" for one in options]
+        lines += [f"| {_flags(option)} | {_cell(option.help or '')} | {_default(option)} |" for option in options]
         lines += [""]
     return "\n".join(lines)
 
@@ -85,9 +85,9 @@ def _usage(argument: Any) -> str:
 
 
 def _flags(option: Any) -> str:
-    """Return an option's flags, longest first, and the kind of its value."""
-    on = sorted(option.opts, key=len, reverse=True)
-    text = ", ".join(f"`{flag}`" for flag in on)
+    """Return an option's flags, longest first, and the type of its value."""
+    flags = sorted(option.opts, key=len, reverse=True)
+    text = ", ".join(f"`{flag}`" for flag in flags)
     if option.secondary_opts:
         text += " / " + ", ".join(f"`{flag}`" for flag in option.secondary_opts)
     kind = "" if option.is_flag else f" {option.metavar or _kind(option)}"
@@ -95,7 +95,7 @@ def _flags(option: Any) -> str:
 
 
 def _kind(option: Any) -> str:
-    """Return the kind of an option's value as the help shows it."""
+    """Return the type of an option's value as the help shows it."""
     kind = option.type_descriptor.annotation
     return {"str": "TEXT", "int": "INTEGER", "float": "FLOAT"}.get(kind.__name__, kind.__name__.upper())
 

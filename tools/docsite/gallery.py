@@ -1,4 +1,4 @@
-"""Reports of the gallery, made of the samples that the package ships while the site is built; none is kept in the repository."""
+"""Reports of the gallery, which are generated from the bundled samples while the site is built, and not kept in the repository."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-#: The page, and the command that makes it, in a folder where the earlier ones have run.
+#: Pages, and the commands that write them; all commands run in one folder, in this order.
 REPORTS = {
     "demo.html": "demo",
     "map.html": "report old-to-new emoji -o map.html",
@@ -18,17 +18,16 @@ REPORTS = {
     "figure.svg": "reproduce fig11 -o fig11 --quick",
 }
 
-#: Where a command leaves its picture, if not under the name here.
+#: Path of a command's output, if it differs from the name of the page.
 PLACES = {"figure.svg": "fig11/figure.svg"}
 
 
 def make(folder: Path) -> None:
-    """Run the commands, and keep the pages and pictures.
+    """Run the commands, and write their pages and figures to a folder.
 
     Parameters
     ----------
     folder : Path
-        Where they are written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
@@ -37,14 +36,13 @@ def make(folder: Path) -> None:
         for page, line in REPORTS.items():
             program = [sys.executable, "-c", "from congruence.cli import main; main()", *line.split()]
             subprocess.run(program, cwd=place, check=True, stdout=subprocess.DEVNULL)
-            made = (place / PLACES.get(page, page)).read_text(encoding="utf-8")
-            (folder / page).write_text(
-                made.replace(f"{place}/", ""), encoding="utf-8"
-            )  # a migration names its table by the whole path
+            text = (place / PLACES.get(page, page)).read_text(encoding="utf-8")
+            # The report of a migration contains the absolute path of its table.
+            (folder / page).write_text(text.replace(f"{place}/", ""), encoding="utf-8")
 
 
 def prepare(folder: Path) -> None:
-    """Write what the commands are about: a map of the sample, the journal of a migration, and two models with layers."""
+    """Write the input of the commands: a map of the sample, the journal of a migration, and two models with layers."""
     import lancedb
     import numpy as np
     import pyarrow as pa
@@ -64,7 +62,7 @@ def prepare(folder: Path) -> None:
     vectors = pa.FixedSizeListArray.from_arrays(rows.ravel(), rows.shape[1])
     table = pa.table({"id": old["image"].ids.tolist(), "vector": vectors})
     lancedb.connect(folder / "shop").create_table("pictures", table)
-    with contextlib.chdir(folder):  # the page names the table as it was named here
+    with contextlib.chdir(folder):  # the report shows the relative path of the table
         database = open_database("shop/pictures.lance")
         with Migration(database, mapping, journal="journal") as migration:
             migration.run()

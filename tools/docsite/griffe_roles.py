@@ -1,4 +1,4 @@
-"""The extension of Griffe by which mkdocstrings reads docstrings as the site writes them."""
+"""Extension of Griffe that converts docstrings to Markdown for mkdocstrings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from docsite.roles import in_markdown
 
 
 class Roles(griffe.Extension):
-    """Rewrites every docstring that mkdocstrings reads."""
+    """Converts every docstring that mkdocstrings reads."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Rewrite that of an object; Griffe calls this for each."""
+        """Convert the docstring of an object; called by Griffe for each object."""
         if obj.docstring is not None:
             obj.docstring.value = in_markdown(obj.docstring.value)

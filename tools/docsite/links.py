@@ -1,11 +1,11 @@
-"""Links of the pages to files outside of ``docs``: to their copy on the site, or, where the site has none, to a path one can look up."""
+"""Links from pages to files outside ``docs``, which lead to the site's copy of the file or, if there is none, become its path as text."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 
-#: Files of the repository that the site shows, as pages of other names.
+#: Files outside ``docs`` that are pages of the site, and the names of these pages.
 COPIES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -14,7 +14,7 @@ COPIES = {
     "benchmarks/README.md": "benchmarks.md",
 }
 
-#: A fenced block, a link (whose text may hold code), or code: the first that begins is meant.
+#: A fenced block, a link (whose text may contain code), or inline code, whichever begins first.
 _PARTS = re.compile(
     r"(?P<fence>^```.*?^```)|(?<!!)\[(?P<text>[^\]]*)\]\((?P<path>[^)\s#:]+)?(?P<anchor>#[^)\s]*)?\)|(?P<code>`[^`\n]+`)",
     re.M | re.S,
@@ -28,28 +28,29 @@ def rewrite(markdown: str, page: str) -> str:
     ----------
     markdown : str
     page : str
-        Where it stands in the repository: ``docs/python.md``, ``CHANGELOG.md``.
+        Path of the page in the repository: ``docs/python.md``, ``CHANGELOG.md``.
 
     Returns
     -------
     str
-        Links relative to the page's place on the site. Code is left as it is.
+        The page with links relative to its path on the site. Code is not changed.
     """
     home = posixpath.dirname(page)
     here = posixpath.dirname(COPIES.get(page) or posixpath.relpath(page, "docs"))
 
-    def link(found: re.Match[str]) -> str:
-        path, anchor = found["path"], found["anchor"] or ""
-        if not path:  # code, an address, or a place on this page
-            return found[0]
-        there = posixpath.normpath(posixpath.join(home, path))
-        if there in COPIES:
-            return f"[{found['text']}]({posixpath.relpath(COPIES[there], here or '.')}{'' if there == 'README.md' else anchor})"
-        if there.startswith("docs/notebooks/"):
-            there = there.removesuffix(".py") + ".md"
-        if there.startswith("docs/"):
-            return f"[{found['text']}]({posixpath.relpath(there[5:], here or '.')}{anchor})"
-        text = found["text"]
-        return f"{text} (`{there}` in the repository)" if there not in text else f"`{there}`"
+    def link(match: re.Match[str]) -> str:
+        text, path, anchor = match["text"], match["path"], match["anchor"] or ""
+        if not path:  # code, a URL, or an anchor on this page
+            return match[0]
+        target = posixpath.normpath(posixpath.join(home, path))
+        if target in COPIES:
+            return (
+                f"[{text}]({posixpath.relpath(COPIES[target], here or '.')}{'' if target == 'README.md' else anchor})"
+            )
+        if target.startswith("docs/notebooks/"):
+            target = target.removesuffix(".py") + ".md"
+        if target.startswith("docs/"):
+            return f"[{text}]({posixpath.relpath(target[5:], here or '.')}{anchor})"
+        return f"{text} (`{target}` in the repository)" if target not in text else f"`{target}`"
 
     return _PARTS.sub(link, markdown)

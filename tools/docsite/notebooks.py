@@ -1,4 +1,4 @@
-"""Notebooks (``docs/notebooks/*.py``, percent format) as pages with what their cells printed and drew, and as ``.ipynb`` to download."""
+"""Notebooks (``docs/notebooks/*.py``, percent format) as pages with the outputs of their cells, and as ``.ipynb`` to download."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 
 def write(source: Path, folder: Path, *, run: bool) -> None:
-    """Write ``NAME.md``, its pictures in ``NAME_files`` and ``NAME.ipynb`` without outputs.
+    """Write ``NAME.md``, its figures in ``NAME_files``, and ``NAME.ipynb`` without outputs.
 
     Parameters
     ----------
     source : Path
-        In jupytext's percent format.
+        File in jupytext's percent format.
     folder : Path
     run : bool
-        Run the cells; an error in one fails the build.
+        Run the cells; an error in a cell stops the build.
     """
     import jupytext
     import nbformat
@@ -30,11 +30,11 @@ def write(source: Path, folder: Path, *, run: bool) -> None:
 
         NotebookClient(book, timeout=600, kernel_name="python3").execute()
     name = f"{source.stem}_files"
-    text, made = MarkdownExporter().from_notebook_node(book, {"output_files_dir": name})
-    for place, data in made["outputs"].items():
-        path = folder / place
+    text, resources = MarkdownExporter().from_notebook_node(book, {"output_files_dir": name})
+    for file, data in resources["outputs"].items():
+        path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     title, rest = text.lstrip().split("\n", 1)
-    note = f"*A notebook: [{source.stem}.ipynb]({source.stem}.ipynb), or `docs/notebooks/{source.name}` in the repository. What it shows was made with this page.*"
+    note = f"*A notebook: [{source.stem}.ipynb]({source.stem}.ipynb), or `docs/notebooks/{source.name}` in the repository. Its outputs were computed when this page was built.*"
     (folder / f"{source.stem}.md").write_text(f"{title}\n\n{note}\n{rest}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Draw the pictures of ``docs/explanation/theorem.md`` into ``docs/assets``: ``python tools/docsite/pictures.py``. They are kept in the repository, where the page is read too."""
+"""Draw the figures of ``docs/explanation/theorem.md`` into ``docs/assets``: ``python tools/docsite/pictures.py``. They are kept in the repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASSETS = Path(__file__).resolve().parents[2] / "docs" / "assets"
 
 
 def main(folder: Path = ASSETS) -> None:
-    """Draw all."""
+    """Draw all figures."""
     rng = np.random.default_rng(3)
     for name, draw in (("angles", _angles), ("sphere", _sphere), ("means", _means)):
         figure = draw(rng)
@@ -36,7 +36,7 @@ def _circle(points: np.ndarray) -> np.ndarray:
 
 
 def _angles(rng: np.random.Generator) -> Figure:
-    """Draw two models of the same items, and their tables of scores."""
+    """Draw the vectors of two models for the same items, and their inner products."""
     first = _circle(rng.normal(size=(40, 2)) + np.array([1.1, 0.4]))
     second = _circle(first @ _turn(2.0) + 0.04 * rng.normal(size=first.shape))
     figure, axes = plt.subplots(1, 4, figsize=(9, 2.5), layout="constrained")
@@ -55,7 +55,7 @@ def _angles(rng: np.random.Generator) -> Figure:
 
 
 def _sphere(rng: np.random.Generator) -> Figure:
-    """Draw unit vectors under a stretching map, and under a rotation."""
+    """Draw unit vectors, their images under a linear map, and their images under a rotation."""
     around = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(around), np.sin(around)], 1)
     points = _circle(rng.normal(size=(14, 2)))
@@ -75,7 +75,7 @@ def _sphere(rng: np.random.Generator) -> Figure:
 
 
 def _means(rng: np.random.Generator) -> Figure:
-    """Draw images and texts of both models, and the rotation about each one's mean."""
+    """Draw images and texts of both models, with their means and the rotation about each mean."""
     images, texts = rng.normal(size=(2, 40, 2)) * (0.5, 0.2)
     figure, axes = plt.subplots(1, 2, figsize=(8, 2.8), layout="constrained", sharex=True, sharey=True)
     places = {"old model": ((-1.2, 0.6), (1.2, -0.6), 0.0), "new model": ((-0.4, -1.0), (0.8, 1.1), 1.1)}

@@ -1,4 +1,4 @@
-"""What docstrings say in reStructuredText, as the site's Markdown: names with a role become links to where the API describes them."""
+"""Conversion of docstrings from reStructuredText to Markdown: names with a role become links to their description in the API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LITERAL = re.compile(r"^::\n\n", re.MULTILINE)
 
 
 def in_markdown(text: str) -> str:
-    """Return a docstring with links in place of roles, and without the marks before literal blocks, which their indent shows.
+    """Return a docstring with links in place of roles, and without the marks before literal blocks, since Markdown needs only their indentation.
 
     Parameters
     ----------
@@ -29,17 +29,17 @@ def in_markdown(text: str) -> str:
     return _LITERAL.sub("", ROLE.sub(_link, text))
 
 
-def _link(found: re.Match[str]) -> str:
-    name = found["name"]
-    shown = found["text"] or (name.rpartition(".")[2] if found["short"] else name.removeprefix("congruence."))
-    place = described(name)
-    return f"[`{shown}`][{place}]" if place else f"`{shown}`"
+def _link(match: re.Match[str]) -> str:
+    name = match["name"]
+    text = match["text"] or (name.rpartition(".")[2] if match["short"] else name.removeprefix("congruence."))
+    anchor = described(name)
+    return f"[`{text}`][{anchor}]" if anchor else f"`{text}`"
 
 
 def described(name: str) -> str | None:
-    """Return the anchor of the API at which a name is described: its own or, of an attribute or method, its class's; None if there is none.
+    """Return the anchor of a name's description in the API, for an attribute or method that of its class; None if there is none.
 
-    A name without its module is found if one module alone describes such a name.
+    A name without its module is found if only one module describes such a name.
     """
     known, short = _anchors()
     modules = api.public_modules()
@@ -53,21 +53,21 @@ def described(name: str) -> str | None:
             return described(f"{modules[module].taken[last]}.{last}")
         if parts[0] != "congruence" and len(short[start]) == 1:
             return short[start][0]
-    # A package offers what its modules describe.
+    # A name of a package may be described in one of its modules.
     *home, last = parts
-    inside = [one for one in short[last] if home and one.startswith(".".join(home) + ".")]
-    if len(inside) == 1:
-        return inside[0]
+    candidates = [anchor for anchor in short[last] if home and anchor.startswith(".".join(home) + ".")]
+    if len(candidates) == 1:
+        return candidates[0]
     return described(".".join(home)) if len(home) > 1 and home[0] == "congruence" and home[-1][:1].isupper() else None
 
 
 @cache
 def _anchors() -> tuple[frozenset[str], defaultdict[str, list[str]]]:
-    """Return the anchors of the API's pages, and by the last part of their names."""
+    """Return the anchors of the API's pages, and the described names by their last part."""
     pages = api.pages().values()
-    offered = [one for page in pages for one in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
-    sections = [one for page in pages for one in re.findall(r"\{: #(\S+) \}$", page, re.MULTILINE)]
+    names = [name for page in pages for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)]
+    sections = [anchor for page in pages for anchor in re.findall(r"\{: #(\S+) \}$", page, re.MULTILINE)]
     short: defaultdict[str, list[str]] = defaultdict(list)
-    for one in offered:
-        short[one.rpartition(".")[2]].append(one)
-    return frozenset([*offered, *sections]), short
+    for name in names:
+        short[name.rpartition(".")[2]].append(name)
+    return frozenset([*names, *sections]), short

@@ -1,4 +1,4 @@
-"""Search the finished site in a real browser, from files and without a network, as a reader of a downloaded copy does."""
+"""Check of the finished site's search in a real browser, on pages opened as files and without a network."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import tempfile
 import time
 from pathlib import Path
 
-#: What is typed; the documentation speaks of it on several pages.
-ASKED = "partial isometry"
+#: The query; several pages contain these words.
+QUERY = "partial isometry"
 
-#: How the worker says that it found something.
-_FOUND = re.compile(r'"total":[1-9]')
+#: Text in an answer of the worker that has results.
+_HAS_RESULTS = re.compile(r'"total":[1-9]')
 
-#: Keeps what the search's worker answers: the dialog itself lives in shadow trees of the theme's own making.
+#: Script that records the answers of the search's worker, since the dialog itself is in closed shadow trees.
 _LISTEN = """
 window.answers = "";
 const tell = Worker.prototype.tell;
@@ -24,7 +24,7 @@ Worker.prototype.tell = function (name, event) { window.answers += JSON.stringif
 
 
 def problems(site: Path) -> list[str]:
-    """Return what is wrong with the search, a sentence each; nothing where there is no Chromium, which is said.
+    """Return the problems of the search, one sentence each; without Chromium the search is not tried, and a note is printed.
 
     Parameters
     ----------
@@ -48,13 +48,13 @@ def problems(site: Path) -> list[str]:
             tab.evaluate(_LISTEN)
             tab.evaluate("document.querySelector('.md-search__button').click(); 1")
             end, shown = time.monotonic() + 45, ""
-            tab.picture()  # the field takes the focus with the next frame, and nobody looks
+            tab.picture()  # forces a frame, with which the search field takes the focus
             time.sleep(2)
             tab.evaluate("window.answers = ''")
-            tab.ask("Input.insertText", text=ASKED)
-            while not _FOUND.search(shown) and time.monotonic() < end:
+            tab.ask("Input.insertText", text=QUERY)
+            while not _HAS_RESULTS.search(shown) and time.monotonic() < end:
                 time.sleep(0.5)
                 shown = tab.evaluate("window.answers")
         finally:
             browser.close()
-    return [] if _FOUND.search(shown) else [f"a search for {ASKED!r} from a file is answered by {shown[-300:]!r}"]
+    return [] if _HAS_RESULTS.search(shown) else [f"a search for {QUERY!r} from a file is answered by {shown[-300:]!r}"]

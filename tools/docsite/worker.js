@@ -1,4 +1,4 @@
-// Browsers start no worker of a page that was opened as a file. There the search runs in a hidden frame instead, with a worker's interface.
+// Browsers do not start workers for pages that are opened as files. For these, the search runs in a hidden frame with the interface of a worker.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {

@@ -318,6 +318,6 @@ def loading(options: Options) -> Iterator[None]:
     except Exception as error:  # each library has its own exceptions, and some raise plain ValueError or RuntimeError
         reason = " ".join(str(error).split())[:300]
         raise FileError(
-            f"Got a failure while loading {options.name!r} ({type(error).__name__}: {reason}); expected a model that the "
+            f"Got an error while loading {options.name!r} ({type(error).__name__}: {reason}); expected a model that the "
             "library can load, with weights in safetensors. Check the name, the connection and the files."
         ) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -18,6 +18,9 @@ from congruence.engines.places import Place, is_url
 from congruence.errors import FileError, ParameterError
 from congruence.stores import Columns, natural, parse_spec
 from congruence.stores.fragments import LanceFragment, ParquetFragment, TableFragment
+
+if TYPE_CHECKING:
+    import lance
 
 __all__ = [
     "FRAGMENT_BYTES",
@@ -322,7 +325,7 @@ def _open_lance(place: Place, key: str | None, ids: str | bool | None) -> DataSe
     )
 
 
-def open_version(place: Place, version: int | None) -> Any:
+def open_version(place: Place, version: int | None) -> lance.LanceDataset:
     """Open a version of a Lance data set, once per process; or the latest version, if None, as it is now. Raises FileError."""
     uri, options = place.lance
     settings = tuple(sorted((options or {}).items()))
@@ -332,7 +335,7 @@ def open_version(place: Place, version: int | None) -> Any:
     return _open_uri(uri, settings, None)
 
 
-def _open_uri(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> Any:
+def _open_uri(uri: str, options: tuple[tuple[str, str], ...], version: int | None) -> lance.LanceDataset:
     lance = require("lance", extra="lance")
     try:
         return lance.dataset(uri, version, storage_options=dict(options) or None)
