@@ -7,6 +7,7 @@ import random
 import resource
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
 import numpy as np
 import pyarrow as pa
@@ -210,3 +211,12 @@ def test_some_of_the_damage_that_the_benchmark_does(damaged):
         for path, content in files.items():
             path.write_bytes(content)
     assert outcomes == {"refused", "read", "read, then refused"} or outcomes == {"refused", "read, then refused"}
+
+
+def test_the_steps_at_which_the_benchmark_kills_exist():
+    import fault_databases
+
+    names = [name for kind in fault_databases.KINDS.values() for name in kind.inner if name.startswith("congruence.")]
+    assert len(names) >= 4
+    for name in names:
+        assert callable(resolve_name(name)), name
