@@ -56,9 +56,9 @@ class Space:
         """Build a space from the output of :meth:`to_dict`; keys added by later versions are ignored. Raises TypeError."""
         known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
         kinds = {"dim": int, "normalized": bool}
-        odd = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]
-        if odd:
-            raise TypeError(f"{odd[0]} of type {type(known[odd[0]]).__name__}")
+        wrong = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]
+        if wrong:
+            raise TypeError(f"{wrong[0]} of type {type(known[wrong[0]]).__name__}")
         return cls(**known)
 
     def __str__(self) -> str:

@@ -234,12 +234,12 @@ class Embeddings:
         IdError
             If an id is not present.
         """
-        wanted = which  # a list of strings must not become a NumPy string array, which would turn "a\0" into "a"
+        values = which  # a list of strings must not become a NumPy string array, which would turn "a\0" into "a"
         if not isinstance(which, (list, tuple)):
             array = np.asarray(which)
-            wanted = array.tolist() if array.dtype.kind in "OTUS" else ()
-        if any(isinstance(name, (str, bytes)) for name in wanted):
-            names = to_ids(wanted)
+            values = array.tolist() if array.dtype.kind in "OTUS" else ()
+        if any(isinstance(value, (str, bytes)) for value in values):
+            names = to_ids(values)
             array = id_rows(self.ids, names)
             missing = names[array < 0]
             if len(missing):

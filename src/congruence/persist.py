@@ -77,19 +77,19 @@ def write_folder(
 
     # safetensors.numpy writes the buffer of a transposed view in memory order, which silently scrambles the array.
     weights = safetensors.numpy.save({key: np.ascontiguousarray(value) for key, value in arrays.items()})
-    whole = {
+    content = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "congruence_version": __version__,
         **{str(key): _plain(value) for key, value in config.items()},
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
-    whole["numbers_sha256"] = numbers_digest(whole)
+    content["numbers_sha256"] = numbers_digest(content)
     path = Path(path)
     with atomic_path(path, force=force, directory=True, foreign=_why_no_map) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / CONFIG).write_text(
-            json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+            json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
         )
         (folder / CARD).write_text(card, encoding="utf-8")
     return path

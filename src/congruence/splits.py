@@ -124,8 +124,8 @@ class Split:
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
         threshold = int(above[0]) if len(above) else int(hashes.max()) + 1
-        odd = np.sort(hashes[heldout != (hashes < np.uint64(threshold))])
-        return cls(random_state, threshold, tuple(odd.tolist()))
+        exceptions = np.sort(hashes[heldout != (hashes < np.uint64(threshold))])
+        return cls(random_state, threshold, tuple(exceptions.tolist()))
 
     def held_out(self, ids: np.ndarray) -> np.ndarray:
         """Return a mask of the ids that are held out.
@@ -156,8 +156,8 @@ class Split:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Split:
         """Build the rule from the output of :meth:`to_dict`."""
-        odd = np.frombuffer(base64.b64decode(data.get("exceptions", "")), "<u8")
-        return cls(int(data["seed"]), int(data["threshold"]), tuple(odd.tolist()))
+        exceptions = np.frombuffer(base64.b64decode(data.get("exceptions", "")), "<u8")
+        return cls(int(data["seed"]), int(data["threshold"]), tuple(exceptions.tolist()))
 
 
 def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
@@ -297,8 +297,8 @@ def unpaired_pools(
     Examples
     --------
     >>> from congruence.splits import unpaired_pools
-    >>> mine, theirs = unpaired_pools(range(90), range(90), overlap=0.5)
-    >>> len(mine), len(theirs), len(set(mine) & set(theirs))
+    >>> source_rows, target_rows = unpaired_pools(range(90), range(90), overlap=0.5)
+    >>> len(source_rows), len(target_rows), len(set(source_rows) & set(target_rows))
     (60, 60, 30)
     """
     if not (np.isfinite(overlap) and 0 <= overlap <= 1):
@@ -327,12 +327,12 @@ def unpaired_pools(
     common = int(np.round(overlap * most))
     rng = np.random.default_rng(random_state)
     shuffled = rng.permutation(both)
-    shared, rest = shuffled[:common], shuffled[common:]
+    shared, unused = shuffled[:common], shuffled[common:]
     pools = []
     for side, own in zip(sides, alone, strict=True):
         free = max(0, most - common - len(own))
-        other = np.concatenate([rng.permutation(own)[: most - common], rest[:free]])
-        rest = rest[free:]
+        other = np.concatenate([rng.permutation(own)[: most - common], unused[:free]])
+        unused = unused[free:]
         pools.append(rng.permutation(np.flatnonzero(np.isin(side, np.concatenate([shared, other])))))
     return pools[0], pools[1]
 
@@ -342,10 +342,10 @@ def _equal_rows(array: np.ndarray) -> np.ndarray:
     n, width = array.shape
     kind = as_dtype("float32" if array.dtype in (np.float16, np.float32) else "float64")
     words = width * kind.itemsize // 4
-    odd = np.random.default_rng(0).integers(0, 2**63, words, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    multipliers = np.random.default_rng(0).integers(0, 2**63, words, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     hashes = np.empty(n, np.uint64)
     for part in blocks(n, 12 * words):
-        hashes[part] = _bytes(array[part], kind).view(np.uint32).astype(np.uint64) @ odd
+        hashes[part] = _bytes(array[part], kind).view(np.uint32).astype(np.uint64) @ multipliers
     _, first, codes, counts = np.unique(hashes, return_index=True, return_inverse=True, return_counts=True)
     labels = first[codes.reshape(-1)]
     again = np.flatnonzero(counts[codes.reshape(-1)] > 1)

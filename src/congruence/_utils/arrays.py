@@ -197,10 +197,10 @@ def normalize_rows(X: Array) -> Array:
         with np.errstate(over="ignore", under="ignore"):
             norms = np.sqrt(np.add.reduce(block * block, axis=1, keepdims=True))
         if not 1e-140 < norms.min(initial=1) <= norms.max(initial=1) < 1e140:  # also if a norm is NaN
-            odd = ~((norms > 1e-140) & (norms < 1e140))[:, 0]  # the squares overflowed or underflowed
-            tops = np.abs(block[odd]).max(axis=1, keepdims=True)
-            block[odd] /= np.where(tops > 0, tops, 1)
-            norms[odd] = np.linalg.norm(block[odd], axis=1, keepdims=True)
+            extreme = ~((norms > 1e-140) & (norms < 1e140))[:, 0]  # the squares overflowed or underflowed
+            tops = np.abs(block[extreme]).max(axis=1, keepdims=True)
+            block[extreme] /= np.where(tops > 0, tops, 1)
+            norms[extreme] = np.linalg.norm(block[extreme], axis=1, keepdims=True)
             norms = np.where(norms > 0, norms, 1)
         block /= norms
         out[part] = block

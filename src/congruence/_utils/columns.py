@@ -146,8 +146,10 @@ def _stack(rows: list[Any], name: str) -> np.ndarray:
 def _ragged(widths: np.ndarray, name: str) -> ShapeError:
     values, counts = np.unique(widths, return_counts=True)
     usual = int(values[np.argmax(counts)])
-    odd = np.flatnonzero(widths != usual)
-    shown = ", ".join(f"row {k}: {widths[k]}" for k in odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+    rows = np.flatnonzero(widths != usual)
+    shown = ", ".join(f"row {k}: {widths[k]}" for k in rows[:5]) + (
+        f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    )
     return ShapeError(
         f"Got rows of different widths in {name} ({usual} in most; {shown}); expected one width. "
         "Pass the vectors of one model, without padding or truncation."

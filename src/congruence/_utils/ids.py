@@ -147,9 +147,9 @@ def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
         return False
     if ids.dtype != object and ids.dtype == others.dtype:
         return bool((ids == others).all())
-    ours, theirs = id_texts(ids), id_texts(others)
+    texts, other_texts = id_texts(ids), id_texts(others)
     # In blocks, since different orders of the same items mostly differ early.
-    return all(ours[part].tolist() == theirs[part].tolist() for part in blocks(len(ids), 4096))
+    return all(texts[part].tolist() == other_texts[part].tolist() for part in blocks(len(ids), 4096))
 
 
 def _compute() -> ModuleType:

@@ -101,14 +101,14 @@ def _explain(
 ) -> ParameterError:
     """Return the first error with this library's message."""
     error = errors[0]
-    key, *rest = error["loc"]
+    key, *subpath = error["loc"]
     place = where.at(*error["loc"])
-    inside = f" in {place}" if place else ""
+    location = f" in {place}" if place else ""
     group = f" in {where.group}" if where.group else ""
     if error["type"] in ("extra_forbidden", "invalid_key"):
         known = ", ".join(model.model_fields) or "none"
         return ParameterError(
-            f"Got {_short(str(key))}{group}{inside}; expected one of {known}. Rename or remove this key."
+            f"Got {_short(str(key))}{group}{location}; expected one of {known}. Rename or remove this key."
         )
     if error["type"] == "missing":
         absent = ", ".join(str(other["loc"][0]) for other in errors if other["type"] == "missing")
@@ -121,18 +121,18 @@ def _explain(
                 f"Got {key}={value}; expected {field.description}. Pass {key}={example!r}, for example."
             )
         return ParameterError(
-            f"Got {key} {value}{inside}; expected {field.description}. Write {key}: {example}, for example."
+            f"Got {key} {value}{location}; expected {field.description}. Write {key}: {example}, for example."
         )
     value = _short(error["input"])
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
-        got = f"{key} {value}{inside}" if place else f"{key}={value}"
+        got = f"{key} {value}{location}" if place else f"{key}={value}"
         return ParameterError(f"Got {got}; expected one of {choices}. Choose one of these.")
     if error["type"] == "greater_than_equal":
-        got = f"{value} in {key}" if rest else f"{key} {value}"
-        return ParameterError(f"Got {got}{inside}; expected at least {error['ctx']['ge']}. Write a larger number.")
+        got = f"{value} in {key}" if subpath else f"{key} {value}"
+        return ParameterError(f"Got {got}{location}; expected at least {error['ctx']['ge']}. Write a larger number.")
     words = _WORDS.get(error["type"], error["msg"])
-    return ParameterError(f"Got {key}: {value}{inside}; expected {words}. Write such a value.")
+    return ParameterError(f"Got {key}: {value}{location}; expected {words}. Write such a value.")
 
 
 def _short(value: object) -> str:

@@ -103,10 +103,9 @@ def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, a
             block = block.astype(np.float32)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             squared = np.einsum("ij,ij->i", block, block)
-        odd = np.flatnonzero(~np.isfinite(squared))
-        if odd.size:  # the square of a huge but finite row overflows: check these rows exactly
-            odd = odd[~np.isfinite(block[odd]).all(axis=1)]
-            bad.append(odd + part.start)
+        suspects = np.flatnonzero(~np.isfinite(squared))
+        if suspects.size:  # the square of a huge but finite row overflows: check these rows exactly
+            bad.append(suspects[~np.isfinite(block[suspects]).all(axis=1)] + part.start)
         if not allow_zero_rows:
             null = np.flatnonzero(squared == 0)
             if null.size:  # tiny values underflow when squared
@@ -321,9 +320,9 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
     for part in blocks(A.shape[0], 8 * A.shape[1]):
         good = xp.isfinite(A[part, :])
         if not bool(good.all()):
-            odd = np.flatnonzero(~to_numpy(good).all(axis=1)) + part.start
+            overflowed = np.flatnonzero(~to_numpy(good).all(axis=1)) + part.start
             raise NotFiniteError(
-                f"Got {len(odd)} rows of {name} that overflow {X.dtype} when they are mapped (rows {name_rows(odd)}); expected "
+                f"Got {len(overflowed)} rows of {name} that overflow {X.dtype} when they are mapped (rows {name_rows(overflowed)}); expected "
                 f"finite results. Divide {name} by its largest number, or pass it as float64."
             )
     return Z

@@ -73,10 +73,10 @@ class ImageDataset(ABC):
             raise InputError(
                 f"Got {n} ids and {self.labels.size} labels in {name}; expected one label per image. Pass as many labels as ids."
             )
-        odd = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
-        if odd.size:
+        invalid = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
+        if invalid.size:
             raise InputError(
-                f"Got label {self.labels[odd[0]]} in {name} (ids {name_rows(odd, self.ids)}); expected 0 to "
+                f"Got label {self.labels[invalid[0]]} in {name} (ids {name_rows(invalid, self.ids)}); expected 0 to "
                 f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes. Correct this label, or add its class."
             )
         if len(np.unique(self.ids)) < n:

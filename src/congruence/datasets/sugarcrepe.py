@@ -101,12 +101,12 @@ class SugarCrepe:
         if not isinstance(train, (int, float)) or not 0 < train < 1:
             raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1. Pass train=0.8, for example.")
         images = self.images
-        rest = len(images) - round(train * len(images))
-        if not 0 < rest < len(images):
+        n_rest = len(images) - round(train * len(images))
+        if not 0 < n_rest < len(images):
             raise ParameterError(
                 f"Got train={train!r} of {len(images)} images; expected some in both parts. Pass train=… closer to 0.5."
             )
-        rule = Split.choose(images, rest, random_state)
+        rule = Split.choose(images, n_rest, random_state)
         held_out = np.isin(self.filenames, images[rule.held_out(images)])
         return self.take(~held_out), self.take(held_out)
 

@@ -79,8 +79,10 @@ def encode_batch(run: Run, batch: list[Fetched]) -> dict[int, np.ndarray]:
     names = {
         row: digest or f"row {row}" for row, digest, _ in batch
     }  # equal items have equal names, if they have digests
-    wanted = {names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)}
-    fresh, failed = _encode(run, dict(zip(wanted, run.pool.map(_decoded, wanted.values()), strict=True)))
+    to_encode = {
+        names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)
+    }
+    fresh, failed = _encode(run, dict(zip(to_encode, run.pool.map(_decoded, to_encode.values()), strict=True)))
     run.encoded += len(fresh)
     if run.cache is not None and fresh:
         run.cache.put(fresh)

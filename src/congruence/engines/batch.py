@@ -185,11 +185,11 @@ class MapBatch:
         -------
         pyarrow.Array
         """
-        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if not len(whole):
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if not len(array):
             return pa.array([], self.schema.field(self._layout.at).type)
         kind = self._source.columns[0].schema.field(self._source.columns[0].vector).type
-        block = self._source.vectors(whole.cast(kind) if whole.type != kind else whole)
+        block = self._source.vectors(array.cast(kind) if array.type != kind else array)
         self._function.check_block(block, "batch", RowNames(None, 0), first=True)
         mapped = store_as(self._function(block), self._function.dtype, "batch")
         return list_array(mapped, self.schema.field(self._layout.at).type)

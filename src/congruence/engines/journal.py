@@ -229,8 +229,8 @@ class Journal:
     def _unseal(self, content: bytes, name: str) -> dict[str, object] | None:
         """Return the content of a sealed file, or None if the file is damaged. Raises VersionError."""
         try:
-            whole = json.loads(content)
-            facts, seal, version = whole["facts"], whole["seal"], whole["format_version"]
+            sealed = json.loads(content)
+            facts, seal, version = sealed["facts"], sealed["seal"], sealed["format_version"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
         if isinstance(version, int) and version > FORMAT_VERSION:
@@ -259,5 +259,5 @@ def _digest(facts: object) -> str:
 
 
 def _seal(facts: Mapping[str, object]) -> bytes:
-    whole = {"format": FORMAT, "format_version": FORMAT_VERSION, "seal": _digest(facts), "facts": facts}
-    return json.dumps(whole).encode()
+    sealed = {"format": FORMAT, "format_version": FORMAT_VERSION, "seal": _digest(facts), "facts": facts}
+    return json.dumps(sealed).encode()

@@ -185,9 +185,9 @@ def export_faiss(
                 f"Got {path} as the output, which is also the index to read; expected another path, since the index must not be replaced. Choose another name."
             )
         index = _read_index(index)
-    whole = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
+    as_index = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
     exported: faiss.VectorTransform | faiss.IndexPreTransform
-    if whole:
+    if as_index:
         exported = to_faiss_index(mapping, index, normalize=normalize)
     else:
         exported = to_faiss(mapping)
@@ -207,7 +207,7 @@ def export_faiss(
     faiss = require("faiss", extra="faiss")
     with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
         # For a full disk, FAISS raises a RuntimeError without an errno; Python's write raises an OSError.
-        (faiss.write_index if whole else faiss.write_VectorTransform)(exported, faiss.PyCallbackIOWriter(file.write))
+        (faiss.write_index if as_index else faiss.write_VectorTransform)(exported, faiss.PyCallbackIOWriter(file.write))
     return Path(path)
 
 
