@@ -151,7 +151,7 @@ BAD = {
     "ragged tensors": ([torch.ones(2), torch.ones(3), torch.ones(2)], ShapeError, "row 1: 3"),
     "ragged column": (pd.Series([[1.0, 2.0], [3.0]]), ShapeError, "different widths"),
     "ragged arrow": (pa.array([[1.0, 2.0], [3.0, 4.0], [5.0]]), ShapeError, "row 2: 1"),
-    "nested unevenly": ([[1.0, 2.0], [[3.0], [4.0]]], ShapeError, "nesting"),
+    "nested unevenly": ([[1.0, 2.0], [[3.0], [4.0]]], ShapeError, "nested to different depths"),
     "objects": (np.array([[{}, {}]] * 3), DtypeError, "object array for source"),
     "strings": (["cat", "dog"], DtypeError, "text or bytes"),
     "column of strings": (pd.Series(["cat", "dog"]), DtypeError, "text"),

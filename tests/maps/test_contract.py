@@ -208,7 +208,7 @@ def test_newer_and_foreign_folders_are_refused(fitted, tmp_path):
     with pytest.raises(VersionError, match="Upgrade congruence"):
         congruence.load(path.parent)
     path.write_text(json.dumps({**config, "format": "other"}))
-    with pytest.raises(CorruptFileError, match="not of a congruence map"):
+    with pytest.raises(CorruptFileError, match="does not describe a congruence map"):
         congruence.load(path.parent)
     path.write_text("[" * 100_000)
     with pytest.raises(CorruptFileError):
