@@ -26,7 +26,7 @@ def parts_of_a_step(jam, X, Y, N, steps):
     """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step, which clips by that norm."""
     from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
-    from congruence.train.loop import Schedule, _clip_gradient
+    from congruence.train.loop import Schedule, clip_gradient
     from congruence.train.optim import make_optimizer
 
     task = AutoencoderObjective(jam, read_captions(X, Y, N), None, Schedule(optimizer="adamw", device=jam.device))
@@ -40,7 +40,7 @@ def parts_of_a_step(jam, X, Y, N, steps):
         marks.append(time.perf_counter())
         loss.backward()
         marks.append(time.perf_counter())
-        _clip_gradient(parameters, 1.0, optimizer)
+        clip_gradient(parameters, 1.0, optimizer)
         marks.append(time.perf_counter())
         optimizer.step()
         marks.append(time.perf_counter())

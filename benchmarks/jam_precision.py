@@ -47,7 +47,7 @@ def step_costs(widths: list[int], items: int, rounds: int, steps: int) -> dict[s
     from congruence.train import JAM
     from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
-    from congruence.train.loop import Schedule, _clip_gradient
+    from congruence.train.loop import Schedule, clip_gradient
     from congruence.train.optim import make_optimizer
 
     X, Y, N = made(items, widths)
@@ -67,7 +67,7 @@ def step_costs(widths: list[int], items: int, rounds: int, steps: int) -> dict[s
             for step in range(at, at + steps):
                 optimizer.zero_grad(set_to_none=True)
                 task.training_step(task.batch(step))["loss"].backward()
-                _clip_gradient(parameters, 1.0, optimizer)
+                clip_gradient(parameters, 1.0, optimizer)
                 optimizer.step()
             if turn:
                 clock[precision].append((time.perf_counter() - started[0]) / steps)

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
-__all__ = ["Objective", "Schedule", "autocast", "processor_has_bfloat16", "run", "torch_device", "used_precision"]
+__all__ = [
+    "Objective",
+    "Schedule",
+    "autocast",
+    "clip_gradient",
+    "processor_has_bfloat16",
+    "run",
+    "torch_device",
+    "used_precision",
+]
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 SCHEDULES = ("cosine", "constant")
@@ -189,7 +198,7 @@ def run(
                 terms = objective.training_step(objective.batch(step))
                 terms["loss"].backward()
                 values = {name: float(value.detach()) for name, value in terms.items()}
-                norm = _clip_gradient(parameters, schedule.clip, optimizer)
+                norm = clip_gradient(parameters, schedule.clip, optimizer)
                 if not (all(map(math.isfinite, values.values())) and math.isfinite(norm)):
                     raise _not_finite(step, values, norm, saved)
                 optimizer.step()
@@ -256,7 +265,7 @@ def _validations_since_best(history: History) -> int:
     return sum(step > history.best_step for step, _ in history.validation)
 
 
-def _clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
+def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
     """Clip the norm of the gradient at ``clip``, directly or through the optimizer, and return the norm before clipping."""
     import torch
 
