@@ -44,14 +44,14 @@ def replace_obj(c: Caption) -> Alternatives:
             if other.family not in c.nouns and _fits(phrase, other)
         ]
         yield [
-            (Edit(phrase.head, phrase.stop, other.plural if phrase.number == "many" else other.singular),)
+            (Edit(phrase.head, phrase.stop, other.plural if phrase.number == "plural" else other.singular),)
             for other in others
         ]
 
 
 def _fits(phrase: Phrase, other: Term) -> bool:
     """Return whether a noun can replace that of a phrase, given the phrase's number and determiner."""
-    if phrase.number == "many":
+    if phrase.number == "plural":
         return other.count
     if phrase.determiner in SINGULAR:
         return other.count
@@ -72,7 +72,7 @@ def replace_att(c: Caption) -> Alternatives:
             for term in adjective.terms:
                 if not among(phrase, c.lexicon.fitting[term.section]):
                     continue
-                if term.section == "number" and (phrase.number != "many" or c.words & _COUNTED):
+                if term.section == "number" and (phrase.number != "plural" or c.words & _COUNTED):
                     continue
                 changes += [
                     (Edit(adjective.start, adjective.stop, other.singular),)
@@ -114,7 +114,7 @@ def _prepositions(c: Caption) -> Alternatives:
         phrase, stop = words[place : place + length], place + length
         after, before = begins.get(stop), ends.get(place)
         place = stop
-        if after is None or not (after.determiner or after.number == "many" or after.kind == "place"):
+        if after is None or not (after.determiner or after.number == "plural" or after.kind == "place"):
             continue
         start = stop - length
         if phrase[0] in _MOVING:
@@ -146,7 +146,7 @@ def _verbs(c: Caption) -> Alternatives:
                 stop = place + len(form)
                 if words[place:stop] != form or (k == 0 and not _plural_subject(c, place)):
                     continue
-                if k == 1 and not _single_subject(c, place):
+                if k == 1 and not _singular_subject(c, place):
                     continue
                 if form[0].startswith("hold") and c.words & {"hand", "hands"}:
                     continue  # "dropping" would contradict the hand that the caption mentions
@@ -158,17 +158,17 @@ def _verbs(c: Caption) -> Alternatives:
         yield changes
 
 
-def _single_subject(c: Caption, place: int) -> bool:
+def _singular_subject(c: Caption, place: int) -> bool:
     """Return whether a verb at ``place`` may be in the third person singular."""
     return c.before(place) in ("and", "that", "who") or any(
-        p.stop == place and p.closed and p.number == "one" for p in c.phrases
+        p.stop == place and p.closed and p.number == "singular" for p in c.phrases
     )
 
 
 def _plural_subject(c: Caption, place: int) -> bool:
     """Return whether a verb at ``place`` may be in the base form: after a plural or "to"."""
     return c.before(place) == "to" or any(
-        p.stop == place and p.number == "many" and p.term.singular != p.term.plural for p in c.phrases
+        p.stop == place and p.number == "plural" and p.term.singular != p.term.plural for p in c.phrases
     )
 
 

@@ -132,7 +132,7 @@ def _exchangeable(c: Caption, first: Phrase, a: tuple[Term, ...], second: Phrase
             if one.section != two.section or one.family == two.family:
                 continue
             if one.section == "number":
-                return first.number == second.number == "many" and first.term.family != second.term.family
+                return first.number == second.number == "plural" and first.term.family != second.term.family
             return first.term.family != second.term.family and all(
                 among(p, c.lexicon.fitting[one.section]) for p in (first, second)
             )
@@ -141,11 +141,20 @@ def _exchangeable(c: Caption, first: Phrase, a: tuple[Term, ...], second: Phrase
 
 def _counted(c: Caption, first: Phrase, second: Phrase) -> Alternatives:
     """Exchange "two" of one phrase and "a" of the other, if no verb would have to change its form."""
-    one, many = (first, second) if first.number == "one" else (second, first)
-    if not (one.number == "one" and many.number == "many" and one.determiner in ("a", "an") and not many.determiner):
+    singular, plural = (first, second) if first.number == "singular" else (second, first)
+    if not (
+        singular.number == "singular"
+        and plural.number == "plural"
+        and singular.determiner in ("a", "an")
+        and not plural.determiner
+    ):
         return
-    count = many.adjectives[0] if many.adjectives else None
-    if count is None or not any(t.section == "number" for t in count.terms) or one.term.family == many.term.family:
+    count = plural.adjectives[0] if plural.adjectives else None
+    if (
+        count is None
+        or not any(t.section == "number" for t in count.terms)
+        or singular.term.family == plural.term.family
+    ):
         return
     words = c.sentence.lower
     if set(words) & (
@@ -157,7 +166,7 @@ def _counted(c: Caption, first: Phrase, second: Phrase) -> Alternatives:
         return
     if governor not in _BESIDE | {"with", "and"} and not governor.endswith("ing"):
         return
-    for phrase in (one, many):
+    for phrase in (singular, plural):
         if not (phrase.animate or phrase.kind in _SOLID):
             return
         after = c.after(phrase.stop)
@@ -166,12 +175,12 @@ def _counted(c: Caption, first: Phrase, second: Phrase) -> Alternatives:
         if phrase.term.singular == phrase.term.plural or not phrase.term.count or not phrase.clean:
             return
     number = c.sentence.moved(count.start, count.stop)
-    following = (*c.sentence.words[count.stop : many.head], *many.term.singular)
+    following = (*c.sentence.words[count.stop : plural.head], *plural.term.singular)
     yield [
         (
-            Edit(one.start, one.start + 1, number),
-            Edit(one.head, one.stop, one.term.plural),
+            Edit(singular.start, singular.start + 1, number),
+            Edit(singular.head, singular.stop, singular.term.plural),
             Edit(count.start, count.stop, (article(following[0]),)),
-            Edit(many.head, many.stop, many.term.singular),
+            Edit(plural.head, plural.stop, plural.term.singular),
         )
     ]

@@ -68,8 +68,8 @@ class Phrase:
         The last noun.
     kind : str
         Class of the last noun: person, animal, thing and so on.
-    number : {"one", "many", ""}
-        Empty if singular and plural have the same form and the determiner does not decide.
+    number : {"singular", "plural", ""}
+        Grammatical number; empty if both have the same form and the determiner does not decide.
     closed : bool
         Whether the phrase certainly ends here: the noun does not modify another one. False if determiner and number disagree.
     clean : bool
@@ -163,19 +163,19 @@ def _phrase(sentence: Sentence, noun: int, head: int, stop: int, term: Term, kno
     form = words[head:stop]
     counted = any(t.section == "number" for a in adjectives for t in a.terms)
     if term.singular != term.plural:
-        number = "one" if form == term.singular else "many"
+        number = "singular" if form == term.singular else "plural"
     elif determiner in SINGULAR:
-        number = "one"
+        number = "singular"
     elif counted or determiner in ("these", "those", "some") or not determiner:
-        number = "many"
+        number = "plural"
     else:
         number = ""
     clean = bool(determiner or counted) or not sentence.joined(start) or words[start - 1] in CLOSERS
     clean = clean or words[start - 1].endswith("ing")
     if sentence.joined(start) and words[start - 1] in _DEGREES:
         clean = False  # "a very large": the phrase begins before the adverb
-    agrees = not ((determiner in SINGULAR or determiner in ("this", "that")) and number == "many") and not (
-        (counted or determiner in ("these", "those")) and number == "one"
+    agrees = not ((determiner in SINGULAR or determiner in ("this", "that")) and number == "plural") and not (
+        (counted or determiner in ("these", "those")) and number == "singular"
     )
     return Phrase(
         start,
