@@ -160,6 +160,7 @@ def test_flags_are_named_by_commands_only_and_exist():
         ("drift", "Drop them, or pass allow_zero_rows=True where they are read.", "Drop them."),
         ("drift", "Drop them, or pass ridge=1.0 or more. Look.", "Drop them. Look."),
         ("train", "Add rows, or pass alpha=0.5 here.", "Add rows, or pass --set alpha=0.5 here."),
+        ("demo", "expected a new one. Pass force=True to replace it.", "expected a new one. Pass another path."),
     ],
 )
 def test_a_message_names_flags_of_the_command(command, library, typed):

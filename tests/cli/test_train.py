@@ -309,6 +309,7 @@ def test_jam_takes_what_other_methods_take(here, captions):
     assert report["split"] == {"train": 70, "validation": 20, "test": 30}
     trials = report["scores"]["trials"]
     assert [trial["spread_mix"] for trial in trials] == [0.1, 0.9]
+    assert f"spread_mix=0.1: recall at 1, source → target {trials[0]['source_to_target_recall_at_1']:.3f}" in done.err
     best = max(trials, key=lambda trial: trial["source_to_target_recall_at_1"])
     assert report["training"]["spread_mix"] == best["spread_mix"]
     assert report["scores"]["validation_source_to_target_recall_at_1"] == best["source_to_target_recall_at_1"]

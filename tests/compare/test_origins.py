@@ -187,12 +187,14 @@ def test_command(here, files):
         (["store.npz:v", "--known", "a=old.npy", "--known", "a=new.npy"], "Got --known a=… twice"),
         (["store.npz:v", "--known", "a=none.npy"], "none.npy"),
         (["store.npz:v", "--known", "a=old.npy", "--fdr", "0"], "Got --fdr 0"),
-        (["store.npz:v", "--rows", "rows.txt"], "Got --rows rows.txt; expected a .csv or a .parquet"),
-        (["store.npz:v", "--rows", "old.npy"], "expected a .csv or a .parquet"),
+        (["store.npz:v", "--rows", "rows.txt"], "Got --rows rows.txt; expected a .csv or .parquet file"),
+        (["store.npz:v", "--rows", "old.npy"], "expected a .csv or .parquet file"),
+        (["store.npz:v", "--known", "a=known.csv", "--rows", "known.csv", "--force"], "which is the source known.csv"),
         (["store.npz:v", "--map", "old.npy"], "old.npy"),
     ],
 )
 def test_command_refuses(here, files, arguments, said):
+    (files / "known.csv").write_text("v0,v1\n1,0\n0,1\n")
     result = here("doctor", *arguments)
     assert result.code == 2
     assert said in result.err

@@ -11,7 +11,7 @@ from memory_database import MemoryDatabase
 from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
 
 import congruence.databases
-from congruence.cli._migration_steps import typed
+from congruence.cli._migration_steps import shell_command
 from congruence.errors import ParameterError
 from congruence.stores import open_sink
 
@@ -66,13 +66,13 @@ def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
     assert len(next(iter(made.old.values()))) == E
 
 
-def test_the_next_step_can_be_typed_as_it_is_printed_without_a_password(run, made):
+def test_the_next_step_can_be_shell_command_as_it_is_printed_without_a_password(run, made):
     done = run("--map", "map", "--yes", "--table", "my photos", "--journal", "my j")
     assert done.code == 0, done.err
     assert "Next: congruence migrate memory switch --table 'my photos' --journal 'my j'\n" in done.out
-    said = typed("postgresql://me:s3cret@host/db", "switch", table="photos", column=None)
+    said = shell_command("postgresql://me:s3cret@host/db", "switch", table="photos", column=None)
     assert said == "congruence migrate 'postgresql://me:***@host/db' switch --table photos"
-    assert shlex.split(typed("qdrant:///a b?x=1", "switch"))[2] == "qdrant:///a b?x=1"
+    assert shlex.split(shell_command("qdrant:///a b?x=1", "switch"))[2] == "qdrant:///a b?x=1"
 
 
 def test_json_is_all_that_is_printed(run, made):
@@ -118,7 +118,7 @@ def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized
         assert match in refused.err
     np.save(tmp_path / "old.npy", np.repeat([[-1.28], [1.27]], len(row), axis=1))
     assert (
-        "unknown: the vectors that the old int8 ones were rounded from"
+        "unknown, since the vectors before their quantization to int8"
         in run("plan", "--map", "map", "--old-ranges", "old.npy").out
     )
 

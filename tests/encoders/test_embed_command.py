@@ -47,6 +47,14 @@ def test_images_and_texts_of_one_model_meet_in_one_space(here, clip, folder, ima
     assert fitted.code == 0, fitted.err
 
 
+def test_the_output_is_never_the_input(here, bert, tmp_path):
+    (tmp_path / "t.csv").write_text("id,text\na,a red cat\n")
+    refused = here("embed", f"hf:{bert}", "t.csv", "-o", "t.csv", "--force")
+    assert refused.code == 2
+    assert "t.csv, which is also the input" in refused.err
+    assert (tmp_path / "t.csv").read_text() == "id,text\na,a red cat\n"
+
+
 def test_the_table_tells_what_was_left_out(here, dinov2, folder):
     (folder / "9.png").write_bytes(b"no picture")
     refused = here("embed", f"hf:{dinov2}", "images", "-o", "out")

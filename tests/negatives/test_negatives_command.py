@@ -81,6 +81,8 @@ def test_lines_of_text(here, tmp_path):
         (["absent.csv", "-o", "out.csv"], "absent.csv"),
         (["foreign.txt", "-o", "out.csv", "--kinds", "swap_obj"], "no negatives"),
         (["in.csv", "-o", "there.csv"], "exists"),
+        (["in.csv", "-o", "in.csv", "--force"], "in.csv, which is also the input"),
+        (["link.csv", "-o", "in.csv", "--force"], "in.csv, which is also the input"),
     ],
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(here, table, tmp_path, arguments, message):
@@ -90,6 +92,8 @@ def test_bad_input_is_one_sentence_and_writes_nothing(here, table, tmp_path, arg
     (tmp_path / "blank.txt").write_text("A cat.\n\nA dog.\n")
     (tmp_path / "foreign.txt").write_text("Eine Katze auf dem Bett\n")
     (tmp_path / "there.csv").write_text("mine")
+    (tmp_path / "link.csv").symlink_to(table)
+    captions = table.read_text()
     before = sorted(path.name for path in tmp_path.iterdir())
     result = here("negatives", *arguments)
     assert result.code == 2
@@ -97,6 +101,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(here, table, tmp_path, arg
     assert result.err.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (tmp_path / "there.csv").read_text() == "mine"
+    assert table.read_text() == captions
 
 
 def test_writing_from_python(tmp_path):

@@ -35,31 +35,32 @@ def read_anchors(
     Raises
     ------
     InputError
-        If the numbers of rows differ and there are no ids to pair by, or ids that were found automatically have none in common.
+        If the numbers of rows differ and there are no ids to pair by.
+    IdError
+        If the files have no ids in common, and the columns of the ids were found automatically.
     CongruenceError
         Any error raised while reading.
     """
     from congruence.cli._base import read
     from congruence.errors import InputError
 
-    looked_for = ids == (None, None)
-    columns = _default_columns(specs) if looked_for else tuple(False if "none" in ids else name for name in ids)
-    sides = [
+    automatic = ids == (None, None)
+    columns = _default_columns(specs) if automatic else tuple(False if "none" in ids else name for name in ids)
+    source, target = (
         read(spec, column, space, allow_zero_rows) for spec, column, space in zip(specs, columns, spaces, strict=True)
-    ]
-    one, two = sides
-    if not (one.has_ids and two.has_ids):
-        if len(one) != len(two):
-            raise InputError(_no_ids(specs, (len(one), len(two))))
-        return (one, two), "position"
-    if looked_for:
-        _compare(specs, one, two)
-    named = list(dict.fromkeys(name for name in columns if isinstance(name, str)))
-    return (one, two), f"id ({', '.join(named)})" if named else "id"
+    )
+    if not (source.has_ids and target.has_ids):
+        if len(source) != len(target):
+            raise InputError(_no_ids_message(specs, (len(source), len(target))))
+        return (source, target), "position"
+    if automatic:
+        _compare_ids(specs, source, target)
+    names = list(dict.fromkeys(name for name in columns if isinstance(name, str)))
+    return (source, target), f"id ({', '.join(names)})" if names else "id"
 
 
 def find_ids(spec: str) -> tuple[bool, str | None]:
-    """Return whether a file has ids, and the column to name for them if it is not the one read by default."""
+    """Return whether a file has ids, and the column they are in unless it is read by default."""
     from congruence.stores import open_source, parse_spec
     from congruence.stores.id_columns import usual_id_column
 
@@ -69,18 +70,18 @@ def find_ids(spec: str) -> tuple[bool, str | None]:
 
 
 def _default_columns(specs: tuple[str, str]) -> tuple[str | None, str | None]:
-    """Return the columns to read ids from: none, unless both files have ids."""
+    """Return the columns to read ids from; None for the default, or for both files if one of them has no ids."""
     from congruence._utils.display import visible
     from congruence.stores import parse_spec
     from congruence.stores.id_columns import id_fault
 
-    found: list[str | None] = []
+    columns: list[str | None] = []
     for spec in specs:
         has_ids, name = find_ids(spec)
         if not has_ids:
             return None, None
-        found.append(name)
-    for spec, name in zip(specs, found, strict=True):
+        columns.append(name)
+    for spec, name in zip(specs, columns, strict=True):
         fault = None if name is None else id_fault(parse_spec(spec)[0], name)
         if fault is not None:
             print(
@@ -88,44 +89,46 @@ def _default_columns(specs: tuple[str, str]) -> tuple[str | None, str | None]:
                 file=sys.stderr,
             )
             return None, None
-    return found[0], found[1]
+    return columns[0], columns[1]
 
 
-def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> str:
-    """Return what to pass for files of different lengths, naming the columns that could be meant."""
+def _no_ids_message(specs: tuple[str, str], rows: tuple[int, int]) -> str:
+    """Return the message for files of different lengths without ids; it lists the columns that could hold ids."""
     from congruence.stores import parse_spec
     from congruence.stores.id_columns import id_columns
 
-    there = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
+    candidates = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
     got = (
         f"Got {rows[0]} rows in {specs[0]} and {rows[1]} in {specs[1]}, and no ids on both sides; expected the same number of rows, "
         "or ids to pair them by. "
     )
-    listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, there, strict=True))
-    if not all(there):
+    listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, candidates, strict=True))
+    if not all(candidates):
         return (
             f"{got}Pass --ids FILE and --target-ids FILE, files with one id per row, or --ids COLUMN if the ids are in a column "
             f"(columns that could hold ids in {listed})."
         )
-    target = "" if set(there[0]) & set(there[1]) else " and --target-ids COLUMN"
+    target = "" if set(candidates[0]) & set(candidates[1]) else " and --target-ids COLUMN"
     return f"{got}Pass --ids COLUMN{target} (columns that could hold ids in {listed})."
 
 
-def _compare(specs: tuple[str, str], one: Embeddings, two: Embeddings) -> None:
-    """Report how far automatically found ids differ. Raises IdError if they have nothing in common."""
+def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings) -> None:
+    """Print a warning if the ids of files of equal length differ in some rows. Raises IdError if they have none in common."""
     from congruence._utils.display import visible
     from congruence._utils.ids import is_in
     from congruence._utils.validation import shorten
     from congruence.errors import IdError
 
-    common = int(is_in(one.ids, two.ids).sum())
-    most = max(len(one), len(two))
+    common = int(is_in(source.ids, target.ids).sum())
+    most = max(len(source), len(target))
     if common == 0:
         raise IdError(
-            f"Got ids in {specs[0]} ({shorten(str(one.ids[0]))}, …) and {specs[1]} ({shorten(str(two.ids[0]))}, …) that differ in {most} of {most} "
+            f"Got ids in {specs[0]} ({shorten(str(source.ids[0]))}, …) and {specs[1]} ({shorten(str(target.ids[0]))}, …) that differ in {most} of {most} "
             "rows; expected the same items on both sides. Pass --ids COLUMN for others, or --ids none to pair by position."
         )
-    if common < most and len(one) == len(two):  # if the lengths differ, the report states how many rows were left out
+    if common < most and len(source) == len(
+        target
+    ):  # if the lengths differ, the report says how many rows were left out
         print(
             f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} rows; the other {common} are "
             "paired by id. Pass --missing error to refuse such files, or --ids none to pair by position.",

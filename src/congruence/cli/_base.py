@@ -47,13 +47,20 @@ def say(text: str) -> None:
     print(visible(text))
 
 
+def say_error(text: str) -> None:
+    """Print such a line on standard error."""
+    from congruence._utils.display import visible
+
+    print(visible(text), file=sys.stderr, flush=True)
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Format a number for a table; an unknown value is a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table on standard output; the first columns are text, and cells that look like numbers are right-aligned.
+    """Print a table on standard output; columns of numbers are right-aligned, except the first column.
 
     Title, columns and cells are treated as data: rich markup in them is shown literally and control characters are escaped. In a narrow
     terminal text wraps, and numbers are never broken.
@@ -73,15 +80,14 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         show_header=any(columns),
     )
     for k, column in enumerate(columns):
-        numeric = all(row[k][:1] in "–-+0123456789" for row in rows if row[k])
+        numeric = k > 0 and all(row[k][:1] in "–-+0123456789" for row in rows if row[k])
         words = [word for row in rows for word in row[k].split()]
-        least = max(map(len, words), default=0) if numeric and k else None
         table.add_column(
             Text(visible(column)),
-            justify="right" if numeric and k else "left",
+            justify="right" if numeric else "left",
             no_wrap=not sys.stdout.isatty(),
             overflow="fold",
-            min_width=least,
+            min_width=max(map(len, words), default=0) if numeric else None,
         )
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
@@ -125,6 +131,16 @@ def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
 
 
+def check_not_input(out: str, path: str) -> None:
+    """Check that an output is not the file that it is made from, not even through a link. Raises ParameterError."""
+    import os
+
+    from congruence.errors import ParameterError
+
+    if os.path.isfile(out) and os.path.isfile(path) and os.path.samefile(out, path):
+        raise ParameterError(f"Got the output {out}, which is also the input; expected two files. Pass another --out.")
+
+
 def read_groups(spec: str | None) -> str | np.ndarray | None:
     """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not given."""
     from congruence.stores import read_column
@@ -133,14 +149,14 @@ def read_groups(spec: str | None) -> str | np.ndarray | None:
 
 
 @contextmanager
-def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
-    """Yield a folder for checkpoints: the one named, or one next to the output that is removed on success."""
+def checkpoint_folder(out: str, checkpoint: str | None) -> Iterator[Path]:
+    """Yield the folder given by ``--checkpoint``, or by default one next to the output that is removed on success."""
     from pathlib import Path
 
     from congruence.train.places import named_folder, own_folder
 
-    if named is not None:
-        with named_folder(Path(named)) as place:
+    if checkpoint is not None:
+        with named_folder(Path(checkpoint)) as place:
             yield place
         return
     with own_folder(Path(f"{out.rstrip('/')}.checkpoint")) as place:
@@ -150,7 +166,7 @@ def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
 
 
 #: ``name=value`` in a message of the library. After a quote, slash, point or # it is part of a value or a path.
-_NAMED = re.compile(
+_ARGUMENT = re.compile(
     r"""(?<![\w'"/:#?&.=,<-])(?<!--set\ )(?<!--grid\ )
     (?P<name>[a-z][a-z_]*)=
     (?P<value>'[^']*' | "[^"]*" | \[[^\]]*\] | \([^)]*\) | … | [^\s;,…]*[^\s;,….:)])?""",
@@ -158,7 +174,10 @@ _NAMED = re.compile(
 )
 
 #: The last of several remedies in a message. It is dropped if the command does not have the option it names.
-_OFFERED = re.compile(r", or pass (?P<name>[a-z][a-z_]*)=(?:[^.]|\.(?!\s|$))*(?=\.(?:\s|$))")
+_LAST_REMEDY = re.compile(r", or pass (?P<name>[a-z][a-z_]*)=(?:[^.]|\.(?!\s|$))*(?=\.(?:\s|$))")
+
+#: The remedy for an existing output, which a command without ``--force`` does not have.
+_FORCE = "Pass force=True to replace it."
 
 #: Arguments of the library whose options have other names.
 _OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
@@ -179,7 +198,7 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
         E.g. ``Got holdout=2.5; …. Pass force=True to replace it.``, the form in which the library names its arguments.
     options : iterable of click.Parameter
         Options of the command. Names without an option are not changed; if such a name is only the last of several remedies
-        (``…, or pass name=value.``), that remedy is dropped.
+        (``…, or pass name=value.``), that remedy is dropped. Without ``--force``, another path is advised for an existing output.
     settable : set of str
         Names that the command accepts as ``--set NAME=VALUE``.
 
@@ -190,29 +209,31 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
     """
     known = {option.name: option for option in options}
 
-    def offered(found: re.Match[str]) -> str:
-        name = found["name"]
-        return found[0] if known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable else ""
+    def remedy(match: re.Match[str]) -> str:
+        name = match["name"]
+        return match[0] if known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable else ""
 
-    def flag(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"] or ""
+    def flag(match: re.Match[str]) -> str:
+        name, value = match["name"], match["value"] or ""
         if name in _TWO_SIDED and value.startswith(("(", "…")):
             for sides in _TWO_SIDED[name]:
                 if known.keys() >= set(sides):
                     return " and ".join(known[side].opts[0] for side in sides)
-        bare = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
+        unquoted = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
         option = known.get(name) or known.get(_OPTION_NAMES.get(name, name))
         if option is None:
-            return f"--set {name}={bare}" if name in settable and bare not in ("", "…") else found[0]
+            return f"--set {name}={unquoted}" if name in settable and unquoted not in ("", "…") else match[0]
         if option.param_type_name == "argument":
-            return f"{option.name.upper()} {bare}".rstrip(" …")
+            return f"{option.name.upper()} {unquoted}".rstrip(" …")
         on, off = ([text for text in texts if text[:2] == "--"] for texts in (option.opts, option.secondary_opts))
-        if bare == "None":
+        if unquoted == "None":
             return f"{on[0]} none"
-        if bare == "False" and not off:
+        if unquoted == "False" and not off:
             return f"no {on[0]}"
-        if bare in ("True", "False"):
-            return on[0] if bare == "True" else off[0]
-        return f"{on[0]} {bare}".rstrip(" …")
+        if unquoted in ("True", "False"):
+            return on[0] if unquoted == "True" else off[0]
+        return f"{on[0]} {unquoted}".rstrip(" …")
 
-    return _NAMED.sub(flag, _OFFERED.sub(offered, message))
+    if "force" not in known:
+        message = message.replace(_FORCE, "Pass another path.")
+    return _ARGUMENT.sub(flag, _LAST_REMEDY.sub(remedy, message))

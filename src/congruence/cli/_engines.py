@@ -1,4 +1,4 @@
-"""Helpers of commands that can run on several machines: their options, and the report of a finished job."""
+"""Helpers of commands that can process data sets by fragments, on several machines: their options, the jobs, and the report of a job."""
 
 from __future__ import annotations
 
@@ -16,23 +16,37 @@ ENGINE_HELP = "Where to run: local (this process), or ray, with one task per fra
 ADDRESS_HELP = "Address of a running Ray cluster: auto, host:port or ray://host:port. The default is RAY_ADDRESS, or else a local cluster that ends with the command."
 WORKERS_HELP = "Largest number of tasks at a time, with --engine ray."
 GPUS_HELP = "Share of a GPU that each task requests, with --engine ray."
-SAMPLE_HELP = "Number of rows to sample, by id and the same items from all data sets, with --engine ray."
+SAMPLE_HELP = "Number of items to sample by id, the same from all data sets, with --engine ray."
 BAD_ROWS_HELP = "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option the first such row stops the command. Data sets only."
 
 
-def runs_apart(engine: str, inputs: str, out: str, given: Mapping[str, object]) -> bool:
-    """Return whether the work is split by fragments: with another engine than this process, and for URLs. Raises ParameterError."""
+def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, object]) -> bool:
+    """Return whether a job processes data sets by fragments: on another engine than this process, for URLs, and with ``--bad-rows``.
+
+    Parameters
+    ----------
+    engine : str
+        Argument of ``--engine``.
+    inputs, out : str
+        Paths or URLs.
+    options : mapping
+        Values of the options that only such jobs have, by flag.
+
+    Raises
+    ------
+    ParameterError
+        If the engine is unknown, or an option was given that needs another engine.
+    """
     from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
 
     check_choice(engine, ENGINES, "--engine")
-    apart = engine != "local" or "://" in inputs or "://" in out or bool(given.get("--bad-rows"))
-    for flag, value in given.items():
+    for flag, value in options.items():
         if value and engine == "local" and flag != "--bad-rows":
             raise ParameterError(
                 f"Got {flag} for --engine local; expected --engine ray. Leave out {flag}, or pass --engine ray."
             )
-    return apart
+    return engine != "local" or "://" in inputs or "://" in out or bool(options.get("--bad-rows"))
 
 
 def make_engine(engine: str, address: str | None, workers: int | None, gpus: float) -> Engine:
@@ -48,7 +62,7 @@ def make_engine(engine: str, address: str | None, workers: int | None, gpus: flo
     return RayEngine(address, workers=workers, gpus=gpus)
 
 
-def print_dataset(title: str, report: DataSetReport, *, as_json: bool) -> None:
+def print_data_set(title: str, report: DataSetReport, *, as_json: bool) -> None:
     """Print the report of a job on a data set."""
     from congruence.cli._base import number, print_json, print_table
 
@@ -66,7 +80,7 @@ def print_dataset(title: str, report: DataSetReport, *, as_json: bool) -> None:
     print_table(title, ["", ""], rows)
 
 
-def embed_apart(
+def embed_by_fragments(
     encoder: EncoderSpec,
     inputs: str,
     out: str,
@@ -80,7 +94,13 @@ def embed_apart(
     local_only: list[str],
     as_json: bool,
 ) -> None:
-    """Encode a data set by fragments, and print the report. Raises ParameterError for options of the local command only."""
+    """Encode a data set by fragments, and print the report.
+
+    Raises
+    ------
+    ParameterError
+        If there are options in ``local_only``: those given that do not apply to data sets.
+    """
     from dataclasses import replace
 
     from congruence.cli._base import progress
@@ -94,7 +114,7 @@ def embed_apart(
         )
     data = open_itemset(inputs, column=column, id_column=id_column, modality=encoder.modality)
     with progress("embedding", data.rows, as_json) as callback:
-        done = embed_dataset(
+        report = embed_dataset(
             replace(encoder, modality=data.modality),
             data,
             out,
@@ -104,10 +124,10 @@ def embed_apart(
             force=force,
             callback=callback,
         )
-    print_dataset("embedded", done, as_json=as_json)
+    print_data_set("embedded", report, as_json=as_json)
 
 
-def fit_apart(
+def fit_by_fragments(
     specs: tuple[str, str],
     ids: tuple[str | None, str | None],
     spaces: tuple[Space, Space],
@@ -121,7 +141,13 @@ def fit_apart(
     allow_zero_rows: bool,
     parameters: dict[str, object],
 ) -> Map:
-    """Fit a map from the moments of fragments. Raises ParameterError for options that need the rows themselves."""
+    """Fit a map from the moments of fragments.
+
+    Raises
+    ------
+    ParameterError
+        If there are options in ``needs_rows``: those given that need all rows at once.
+    """
     from congruence.engines import fit_dataset, open_pairs
     from congruence.errors import ParameterError
 
@@ -130,12 +156,12 @@ def fit_apart(
             f"Got {needs_rows[0]} for data sets that are read once, by fragments; expected options that do not need all rows at once. Leave out {needs_rows[0]}, or "
             "fit on local files with --engine local."
         )
-    columns: list[str | bool | None] = [False if one == "none" else one for one in ids]
+    columns: list[str | bool | None] = [False if column == "none" else column for column in ids]
     pairs = open_pairs(*specs, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows)
     return fit_dataset(pairs, method, engine=engine, modality=modality, check=check, strict=strict, **parameters)
 
 
-def read_apart(
+def sample_data_sets(
     specs: Mapping[str, Mapping[str, str | None]],
     ids: str | None,
     models: Mapping[str, str | None],
@@ -150,7 +176,8 @@ def read_apart(
     Raises
     ------
     ParameterError
-        If options name rows by their numbers, but the sample does not contain all rows.
+        If ``sample`` is not positive; or it does not contain all rows, and there are options in ``needs_rows``: those given that have
+        one entry per row.
     """
     from congruence._utils.validation import check_positive
     from congruence.embeddings import Space
@@ -160,13 +187,13 @@ def read_apart(
     check_positive(sample, "sample", integer=True)
     data = {
         side: {
-            kind: open_dataset(spec, ids=ids, space=Space(models.get(side), None, kind))
-            for kind, spec in given.items()
+            modality: open_dataset(spec, ids=ids, space=Space(models.get(side), None, modality))
+            for modality, spec in files.items()
             if spec is not None
         }
-        for side, given in specs.items()
+        for side, files in specs.items()
     }
-    most = max((one.rows for side in data.values() for one in side.values()), default=1)
+    most = max((dataset.rows for datasets in data.values() for dataset in datasets.values()), default=1)
     share = min(1.0, sample / most)
     if share < 1 and needs_rows:
         raise ParameterError(
@@ -174,7 +201,8 @@ def read_apart(
         )
     return {
         side: {
-            kind: read_sample(one, engine=engine, share=share, random_state=random_state) for kind, one in given.items()
+            modality: read_sample(dataset, engine=engine, share=share, random_state=random_state)
+            for modality, dataset in datasets.items()
         }
-        for side, given in data.items()
+        for side, datasets in data.items()
     }

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration, Plan, Verification
 
-__all__ = ["print_plan", "print_rule", "print_status", "print_verification"]
+__all__ = ["print_plan", "print_quantization", "print_status", "print_verification"]
 
 
-def print_rule(migration: Migration) -> None:
-    """Print how queries must be quantized in order to search the new vectors, if the new vectors are quantized."""
+def print_quantization(migration: Migration) -> None:
+    """Print how queries must be quantized to search the new vectors, if these are quantized."""
     from congruence.cli._base import say
 
-    if words := migration.mapper.new.words():
-        say(f"Quantize queries in the same way: {words}")
+    if rule := migration.mapper.new.words():
+        say(f"Quantize queries in the same way: {rule}")
         if migration.mapper.new.ranges is not None:
             say(
                 f"The ranges, in the form that quantize_embeddings of sentence-transformers expects: {migration.folder / 'ranges.npy'}"
@@ -65,12 +65,12 @@ def print_plan(plan: Plan) -> None:
     if plan.stored_as:
         facts.append(["stored as", plan.stored_as])
     if plan.element_type != "float32":
-        facts.append([f"recall as {plan.element_type}", _kept(plan.stored_recall, "on a sample")])
+        facts.append([f"recall as {plan.element_type}", _stored_recall(plan.stored_recall, "on a sample")])
     if plan.old_type in ("int8", "binary"):
         facts.append(
             [
                 "recall already lost",
-                f"unknown: the vectors that the old {plan.old_type} ones were rounded from are missing",
+                f"unknown, since the vectors before their quantization to {plan.old_type} are not available",
             ]
         )
     if plan.encode_minutes is not None:
@@ -79,41 +79,46 @@ def print_plan(plan: Plan) -> None:
         facts.append(["price of re-embedding", f"{plan.encode_cost:,.2f}"])
     print_table(f"{plan.place} ({plan.kind})", ["", ""], facts)
     marks = {"good": "ok", "bad": "NO", "unknown": "?"}
-    print_table("Checks", ["", "", ""], [[one["check"], marks[one["outcome"]], one["detail"]] for one in plan.checks])
+    print_table(
+        "Checks", ["", "", ""], [[line["check"], marks[line["outcome"]], line["detail"]] for line in plan.checks]
+    )
 
 
-def _kept(recall: float | None, where: str) -> str:
+def _stored_recall(recall: float | None, where: str) -> str:
     """Describe how much search quality remains when vectors are stored in fewer bits."""
     if recall is None:
         return "not measured: too few rows"
     return f"{recall:.3f} of the 10 nearest rows in float32 are among the 10 nearest as stored, {where}"
 
 
-def print_verification(found: Verification) -> None:
+def print_verification(verification: Verification) -> None:
     """Print the result of a verification."""
     from congruence.cli._base import number, print_table, say
 
     facts = [
-        ["rows", f"{found.rows_old:,} old, {found.rows_new:,} new"],
-        ["read back", f"{found.read_back:,}, {found.wrong} wrong; largest difference {found.largest_difference:.1e}"],
+        ["rows", f"{verification.rows_old:,} old, {verification.rows_new:,} new"],
         [
-            "index against exact search",
-            f"{number(found.index_recall)} (old: {number(found.index_recall_old)}), {found.k} nearest",
+            "read back",
+            f"{verification.read_back:,}, {verification.wrong} wrong; largest difference {verification.largest_difference:.1e}",
+        ],
+        [
+            "recall of the index against exact search",
+            f"{number(verification.index_recall)} (old: {number(verification.index_recall_old)}), {verification.k} nearest",
         ],
     ]
-    if found.stored_recall is not None:
-        facts.append(["recall as stored", _kept(found.stored_recall, "on the sample read back")])
-    if found.clipped:
-        facts.append(["outside the ranges", f"{100 * found.clipped:.2g} % of components, which were clipped"])
-    if found.heldout:
+    if verification.stored_recall is not None:
+        facts.append(["recall as stored", _stored_recall(verification.stored_recall, "on the sample read back")])
+    if verification.clipped:
+        facts.append(["outside the ranges", f"{100 * verification.clipped:.2g} % of components, which were clipped"])
+    if scores := verification.heldout:
         facts.append(
             [
                 "held-out vectors",
-                f"recall@1 {number(found.heldout['recall@1'])}, @10 {number(found.heldout['recall@10'])} (chance {number(found.heldout['chance@10'], 4)})",
+                f"recall@1 {number(scores['recall@1'])}, @10 {number(scores['recall@10'])} (chance {number(scores['chance@10'], 4)})",
             ]
         )
-    print_table("verified" if found.passed else "NOT verified", ["", ""], facts)
-    for problem in found.problems:
+    print_table("verified" if verification.passed else "NOT verified", ["", ""], facts)
+    for problem in verification.problems:
         say(problem)
 
 
@@ -127,5 +132,5 @@ def print_status(status: dict[str, Any]) -> None:
     if "reembedded" in status:
         facts.append(["re-embedded", f"{status['reembedded']:,} rows"])
     print_table(status["place"], ["", ""], facts)
-    for one in status.get("events", []):
-        say(f"{one['at'].replace('T', ' ')}  {one['what']}")
+    for event in status.get("events", []):
+        say(f"{event['at'].replace('T', ' ')}  {event['what']}")

@@ -23,16 +23,15 @@ __all__ = [
     "make_executor",
     "rollback",
     "run",
-    "say_error",
+    "shell_command",
     "switch",
     "thresholds",
-    "typed",
     "verify",
 ]
 
 
-def typed(where: str, action: str, **options: str | None) -> str:
-    """Return the shell command for a later step: the address as it was given, and the options that identify the vectors."""
+def shell_command(where: str, action: str, **options: str | None) -> str:
+    """Return the shell command for a later step: the address without its secrets, and the options that identify the vectors."""
     import shlex
 
     from congruence.databases import Address
@@ -47,11 +46,11 @@ def typed(where: str, action: str, **options: str | None) -> str:
 def make_executor(
     engine: str, address: str | None, workers: int | None, action: str, *, reembeds: bool
 ) -> EngineExecutor | None:
-    """Return the passes over rows on another engine than this process. Raises ParameterError for steps that no engine can run."""
-    from congruence.cli._engines import make_engine, runs_apart
+    """Return what runs a migration's passes on another engine; None for this process. Raises ParameterError for actions that an engine cannot run."""
+    from congruence.cli._engines import make_engine, runs_by_fragments
     from congruence.errors import ParameterError
 
-    if not runs_apart(engine, "", "", {"--address": address, "--workers": workers}):
+    if not runs_by_fragments(engine, "", "", {"--address": address, "--workers": workers}):
         return None
     if reembeds or action not in ("run", "switch", "rollback"):
         raise ParameterError(
@@ -63,7 +62,7 @@ def make_executor(
 
 
 def local_executor(database: Database, *, reembeds: bool) -> EngineExecutor | None:
-    """Return passes in this process for a database that accepts whole files only. Raises ParameterError."""
+    """Return what runs the passes in this process for a database that accepts whole files only, else None. Raises ParameterError for reembed."""
     from congruence.databases import Partitioned
     from congruence.errors import ParameterError
 
@@ -71,7 +70,7 @@ def local_executor(database: Database, *, reembeds: bool) -> EngineExecutor | No
         return None
     if reembeds:
         raise ParameterError(
-            f"Got {database.info().place} in an object store, to re-embed rows of; expected a table in a local folder. Copy the table to a local folder, and re-embed rows there."
+            f"Got {database.info().place} in an object store, whose rows cannot be re-embedded; expected a table in a local folder. Copy the table to a local folder, and re-embed rows there."
         )
     from congruence.engines import EngineExecutor, LocalEngine
 
@@ -82,13 +81,15 @@ def run(
     migration: Migration, bars: Bars, *, certificate: Mapping[str, object] | None, resume: bool, anyway: bool
 ) -> None:
     """Write the new vectors next to the old ones; if this fails, report where the journal is."""
+    from congruence.cli._base import say_error
+
     try:
         migration.run(
             certificate=certificate,
             resume=resume,
             anyway=anyway,
             callback=bars.advance,
-            stage=lambda words: bars.begin(words, migration.info.rows),
+            stage=lambda label: bars.begin(label, migration.info.rows),
         )
     except BaseException:
         bars.close()
@@ -101,15 +102,15 @@ def verify(
     migration: Migration, bars: Bars, as_json: bool, *, heldout: Embeddings | None, least_recall: float
 ) -> Verification:
     """Verify the new vectors, and return the result."""
-    from congruence.cli._migration import print_rule, print_verification
+    from congruence.cli._migration import print_quantization, print_verification
 
     bars.begin("verifying", migration.info.rows)
-    found = migration.verify(heldout=heldout, least_recall=least_recall, callback=bars.advance)
+    verification = migration.verify(heldout=heldout, least_recall=least_recall, callback=bars.advance)
     bars.close()
     if not as_json:
-        print_verification(found)
-        print_rule(migration)
-    return found
+        print_verification(verification)
+        print_quantization(migration)
+    return verification
 
 
 def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]:
@@ -121,7 +122,7 @@ def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]
     bars.close()
     if not as_json:
         say(
-            f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: rollback returns to them, drop-old removes them"
+            f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: rollback restores them, drop-old removes them"
         )
         say(f"summary: {migration.folder / 'summary.json'}")
     return result
@@ -133,15 +134,15 @@ def rollback(migration: Migration, as_json: bool) -> dict[str, object]:
 
     result = migration.rollback()
     if not as_json:
-        same = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}[
+        state = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}[
             result["identical"]
         ]
-        say(f"rolled back: readers see the old vectors of {result['rows']:,} rows, {same}")
+        say(f"rolled back: readers see the old vectors of {result['rows']:,} rows, {state}")
     return result
 
 
 def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
-    """Remove the old vectors after confirmation."""
+    """Remove the old vectors after confirmation, and return the report as plain data."""
     from congruence.cli._base import say
 
     if not yes:
@@ -153,7 +154,7 @@ def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, obj
 
 
 def discard(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
-    """Remove the new vectors after confirmation."""
+    """Remove the new vectors after confirmation, and return the report as plain data."""
     from congruence.cli._base import say
 
     if not yes:
@@ -178,21 +179,12 @@ def thresholds(
     from congruence.cli._thresholds import print_thresholds
 
     fitted = migration.fit_thresholds(queries, queries_old, among=among)
-    translated = [fitted.translate(one) for one in values]
+    translated = [fitted.translate(value) for value in values]
     if as_json:
         facts = fitted.describe()
-        print_json({"action": "thresholds", **facts, "thresholds": [one.to_dict() for one in translated]})
+        print_json({"action": "thresholds", **facts, "thresholds": [row.to_dict() for row in translated]})
     else:
         print_thresholds(translated)
-
-
-def say_error(text: str) -> None:
-    """Print a line on standard error."""
-    import sys
-
-    from congruence._utils.display import visible
-
-    print(visible(text), file=sys.stderr, flush=True)
 
 
 def confirm_plan(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""Progressive re-embedding in ``migrate``: the encoder, the output at each stage, and the forecast at the end."""
+"""Progressive re-embedding in ``migrate``: its options, the encoder, the output at each stage, and the forecast at the end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from congruence.upgrade.migrate.stages import Encode
     from congruence.upgrade.progressive import Progressive
 
-__all__ = ["ReembedOptions", "open_encoder", "progress", "run_reembed"]
+__all__ = ["ReembedOptions", "open_encoder", "run_progressive", "run_reembed"]
 
 
 @dataclass(frozen=True)
 class ReembedOptions:
-    """Options of the command."""
+    """Options of ``migrate`` for re-embedding."""
 
     encode: str | None
     items: str | None
@@ -31,10 +31,17 @@ class ReembedOptions:
     plot: str | None
     encode_rate: float | None
     price: float | None
-    force: bool = False
 
     def check(self) -> None:
-        """Refuse invalid options before anything is read. Raises ParameterError, OutputExistsError."""
+        """Check the options before anything is read.
+
+        Raises
+        ------
+        ParameterError
+            If an option is missing, outside of its range, or contradicts another one.
+        OutputExistsError, FileError, StorageError
+            If the file of the plot exists or cannot be written.
+        """
         from congruence._utils.atomic import check_output
         from congruence.errors import ParameterError
         from congruence.report.pictures import check_suffix
@@ -70,16 +77,16 @@ class ReembedOptions:
             )
         if self.plot is not None:
             check_suffix(self.plot)
-            check_output(self.plot, force=self.force)
+            check_output(self.plot)
 
 
-def open_encoder(wanted: ReembedOptions, migration: Migration) -> Encode:
+def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
     """Return the function that encodes rows, according to the form of ``--encode``.
 
     Raises
     ------
     ParameterError
-        If ``--encode`` has none of the three forms.
+        If ``--encode`` is none of a command, a file, and an encoder with ``--items``.
     SpaceMismatchError
         If the encoder or the file belongs to another model than the map's target.
     """
@@ -87,104 +94,105 @@ def open_encoder(wanted: ReembedOptions, migration: Migration) -> Encode:
     from congruence.errors import ParameterError
     from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
 
-    spec = wanted.encode or ""
+    spec = options.encode or ""
     if "{" in spec or " " in spec.strip():
         return CommandEncoder(spec)
     from dataclasses import replace
 
     target, source = migration.mapper.map.target_space_, migration.mapper.map.source_space_
-    if wanted.items is None and os.path.exists(spec.partition(":")[0]):
+    if options.items is None and os.path.exists(spec.partition(":")[0]):
         from congruence.stores import read_embeddings
 
-        found = read_embeddings(spec)
-        check_space(replace(found.space, normalized=None), target, source, modality=False)
-        return FileEncoder(found)
-    if wanted.items is None:
+        vectors = read_embeddings(spec)
+        check_space(replace(vectors.space, normalized=None), target, source, modality=False)
+        return FileEncoder(vectors)
+    if options.items is None:
         raise ParameterError(
             f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items; expected --items with an encoder. Pass --items with the table or folder of the items to encode."
         )
     from congruence.embed import open_items
     from congruence.encoders import load_encoder
 
-    items = open_items(wanted.items, modality=wanted.among)
+    items = open_items(options.items, modality=options.among)
     encoder = load_encoder(spec, items.modality)
     check_space(replace(encoder.space, normalized=None), target, source, modality=False)
     return ItemsEncoder(encoder, items)
 
 
-def progress(migration: Migration, wanted: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
-    """Switch and re-embed; if the new vectors are a complete file, re-embed, verify and switch instead. Return the report as plain data."""
+def run_progressive(migration: Migration, options: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
+    """Switch and re-embed, and return the report as plain data; if a switch takes complete files only, re-embed and verify before it."""
     from congruence.cli._base import say
 
-    first = migration.database.capabilities.writes_after_switch
-    result = {} if first else run_reembed(migration, wanted, bars, as_json)
-    if not first:
+    switches_first = migration.database.capabilities.writes_after_switch
+    result: dict[str, object] = {}
+    if not switches_first:
+        result = run_reembed(migration, options, bars, as_json)
         bars.begin("verifying", migration.info.rows)
-        found = migration.verify(callback=bars.advance)
-        result |= found.to_dict()
-        if not found.passed:
+        verification = migration.verify(callback=bars.advance)
+        result |= verification.to_dict()
+        if not verification.passed:
             bars.close()
             return result
     bars.begin("comparing", migration.info.rows)
     migration.switch(callback=bars.advance)
     bars.close()
     if not as_json:
-        more = "mapped vectors, and re-embedded ones as soon as they are written" if first else "the new vectors"
-        say(f"switched: readers see {more}")
-    return run_reembed(migration, wanted, bars, as_json) if first else result
+        seen = "mapped vectors, and re-embedded ones once they are written" if switches_first else "the new vectors"
+        say(f"switched: readers see {seen}")
+    return run_reembed(migration, options, bars, as_json) if switches_first else result
 
 
-def run_reembed(migration: Migration, wanted: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
+def run_reembed(migration: Migration, options: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
     """Re-embed, print each stage, and return the final report as plain data."""
     from congruence.cli._base import say
     from congruence.stores import read_embeddings
     from congruence.upgrade.migrate.stages import reembed
 
-    texts, new_texts = (None if one is None else read_embeddings(one) for one in (wanted.texts, wanted.new_texts))
-    encode = open_encoder(wanted, migration)
-    done = 0 if migration.mapper.native is None else len(migration.mapper.native.ids)
-    total = max((wanted.budget or round((wanted.share or 1) * migration.info.rows)) - done, 0)
-    with bars.shown("encoding", total) as advance:
+    texts, new_texts = (None if spec is None else read_embeddings(spec) for spec in (options.texts, options.new_texts))
+    encode = open_encoder(options, migration)
+    n_embedded = 0 if migration.mapper.native is None else len(migration.mapper.native.ids)
+    total = options.budget or round((options.share or 1) * migration.info.rows)
+    with bars.shown("encoding", max(total - n_embedded, 0)) as advance:
         plan = reembed(
             migration,
             encode,
             texts=texts,
             new_texts=new_texts,
-            among=wanted.among,
-            size=wanted.batch,
-            budget=wanted.budget,
-            share=wanted.share,
-            until=wanted.until,
+            among=options.among,
+            size=options.batch,
+            budget=options.budget,
+            share=options.share,
+            until=options.until,
             callback=advance,
             stage=None if as_json else say,
         )
-    result, words = _plan_facts(plan, wanted)
-    if wanted.plot is not None and plan.history_:
+    result, lines = _plan_facts(plan, options)
+    if options.plot is not None and plan.history_:
         from congruence.report.pictures import write_figure
 
         figure = plan.plot().get_figure(root=True)
         assert figure is not None
-        write_figure(wanted.plot, figure, "quality by the share re-embedded", force=True)
-        result["plot"] = wanted.plot
+        write_figure(options.plot, figure, "quality by the share re-embedded", force=True)
+        result["plot"] = options.plot
     if not as_json:
-        for line in words:
+        for line in lines:
             say(line)
     return result
 
 
-def _plan_facts(plan: Progressive, wanted: ReembedOptions) -> tuple[dict[str, object], list[str]]:
-    """Return the last stage and the forecast as plain data, and both as text."""
-    words: list[str] = []
+def _plan_facts(plan: Progressive, options: ReembedOptions) -> tuple[dict[str, object], list[str]]:
+    """Return all stages and the forecast as plain data, and the forecast as lines of text."""
+    lines: list[str] = []
     result: dict[str, object] = {
-        "stages": [one.to_dict() for one in plan.history_],
+        "stages": [stage.to_dict() for stage in plan.history_],
         "order": plan.order_,
-        "words": words,
+        "words": lines,
     }
     if not plan.history_:
-        words.append("no rows were re-embedded")
-        return result, words
-    minutes = None if wanted.encode_rate is None else 60 * wanted.encode_rate
-    ahead = plan.forecast(rate=minutes, price=wanted.price)
-    result["forecast"] = ahead.to_dict()
-    words += str(ahead).split("\n")
-    return result, words
+        lines.append("no rows were re-embedded")
+        return result, lines
+    per_minute = None if options.encode_rate is None else 60 * options.encode_rate
+    forecast = plan.forecast(rate=per_minute, price=options.price)
+    result["forecast"] = forecast.to_dict()
+    lines += str(forecast).split("\n")
+    return result, lines

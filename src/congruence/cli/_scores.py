@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: Note printed below every table of cosines.
 CONTROLS = (
     "constant: every mapped row at the target's mean; random rotation: about the correct means. Only the part of a "
-    "cosine above both controls says something about the map."
+    "cosine above both controls is evidence for the map."
 )
 
 #: Note printed below a comparison.
@@ -23,7 +23,7 @@ COMPARED = "p: exact McNemar test for hits, sign-flip test for other metrics. p,
 def print_scores(scores: Scores, title: str) -> None:
     """Print an evaluation: ranking scores with chance, then cosines and distances with their controls."""
     ranked = [row for row in scores.rows if row.metric not in ("cosine", "distance")]
-    apart = [row for row in scores.rows if row.metric in ("cosine", "distance")]
+    distances = [row for row in scores.rows if row.metric in ("cosine", "distance")]
     if ranked:
         rows = [
             [
@@ -45,14 +45,14 @@ def print_scores(scores: Scores, title: str) -> None:
             "items",
         ]
         print_table(title, columns, rows)
-    if apart:
+    if distances:
         rows = [
             [
                 *(row.metric, row.query, row.against),
                 *map(number, (row.before, row.after, row.control_constant, row.control_random_rotation)),
                 str(row.n),
             ]
-            for row in apart
+            for row in distances
         ]
         columns = ["metric", "query", "against", "unmapped", "mapped", "constant", "random rotation", "items"]
         print_table("mapped rows and those of the target", columns, rows)
@@ -99,8 +99,8 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
     rows = [["held-out pairs", str(scores["held_out_pairs"])]]
     for name, (key, chance) in names.items():
         if f"held_out_{key}" in scores:
-            beside = _in_parentheses(scores, {"chance": f"held_out_{chance}"})
-            rows.append([name, number(scores[f"held_out_{key}"]) + beside])
+            reference = _in_parentheses(scores, {"chance": f"held_out_{chance}"})
+            rows.append([name, number(scores[f"held_out_{key}"]) + reference])
     controls = {
         name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
     }
@@ -111,6 +111,7 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _in_parentheses(scores: dict[str, Any], names: dict[str, str]) -> str:
-    known = [f"{name} {number(scores[key])}" for name, key in names.items() if key in scores]
+def _in_parentheses(scores: dict[str, Any], keys: dict[str, str]) -> str:
+    """Return the known scores as `` (name value, …)``; ``keys`` are their keys by name."""
+    known = [f"{name} {number(scores[key])}" for name, key in keys.items() if key in scores]
     return f" ({', '.join(known)})" if known else ""

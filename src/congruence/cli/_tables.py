@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def check_table_name(out: str, flag: str) -> None:
-    """Refuse a name that ends in neither .csv nor .parquet. Raises ParameterError."""
+    """Raise ParameterError if a name ends in neither .csv nor .parquet."""
     from congruence.errors import ParameterError
 
     if not out.lower().endswith((".csv", ".parquet")):
-        raise ParameterError(f"Got {flag} {out}; expected a .csv or a .parquet. Pass {flag} rows.csv.")
+        raise ParameterError(f"Got {flag} {out}; expected a .csv or .parquet file. Pass {flag} rows.csv, for example.")
 
 
 def write_table(table: pa.Table, out: str, *, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""Compute the summary of a joint-space map from the files named in ``congruence report``."""
+"""Compute the data of a joint-space map's page from the files that ``congruence report`` is given."""
 
 from __future__ import annotations
 
@@ -11,58 +11,82 @@ if TYPE_CHECKING:
 
 
 def summarize_files(
-    mapping: TwoSidedMap, given: dict[str, str | None], *, held_out: bool | None, seed: int
+    mapping: TwoSidedMap, options: dict[str, str | None], *, held_out: bool | None, seed: int
 ) -> dict[str, Any]:
-    """Read the files and score the map; ``given`` holds the options by name."""
+    """Read the files and score the map.
+
+    Parameters
+    ----------
+    mapping : TwoSidedMap
+    options : dict
+        Values of the command's options for joint-space maps, by name.
+    held_out : bool or None
+    seed : int
+
+    Returns
+    -------
+    dict
+        As from :func:`congruence.report.summarize_training`.
+
+    Raises
+    ------
+    ParameterError
+        If an option is given without another one that it needs, or together with one that excludes it.
+    CongruenceError
+        Any error raised while reading or scoring.
+    """
     from congruence.cli._base import read
     from congruence.embeddings import Embeddings, Space
     from congruence.errors import ParameterError
     from congruence.report import summarize_training
     from congruence.stores import read_column
 
-    X, Y = (read(file, None, Space()) for file in _two(given["pairs"], "--pairs"))
+    X, Y = (read(file, None, Space()) for file in _two_files(options["pairs"], "--pairs"))
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
-    if given["sugarcrepe"] is None and given["categories"] is not None:
+    if options["sugarcrepe"] is None and options["categories"] is not None:
         raise ParameterError(
             "Got --categories without --sugarcrepe; expected both. Pass --sugarcrepe FOLDER, or leave out --categories."
         )
     for name in ("groups", "tasks", "texts"):
-        if given["sugarcrepe"] is not None and given[name] is not None:
+        if options["sugarcrepe"] is not None and options[name] is not None:
             raise ParameterError(
                 f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two. Leave out --{name}."
             )
     for name in ("tasks", "texts", "sugarcrepe", "pictures"):
-        if given["negatives"] is None and given[name] is not None:
+        if options["negatives"] is None and options[name] is not None:
             raise ParameterError(
                 f"Got --{name} without --negatives; expected both. Pass --negatives FILE:KEY, the wrong captions."
             )
-    if given["pictures"] is not None and given["groups"] is None and given["sugarcrepe"] is None:
+    if options["pictures"] is not None and options["groups"] is None and options["sugarcrepe"] is None:
         raise ParameterError(
             "Got --pictures without --groups or --sugarcrepe; expected the names of the images. Pass --groups FILE:KEY or --sugarcrepe FOLDER."
         )
-    groups, tasks = (None if given[name] is None else read_column(str(given[name])) for name in ("groups", "tasks"))
+    groups, tasks = (None if options[name] is None else read_column(str(options[name])) for name in ("groups", "tasks"))
     texts = None
-    if given["texts"] is not None:
-        caption, wrong = _two(given["texts"], "--texts")
+    if options["texts"] is not None:
+        caption, wrong = _two_files(options["texts"], "--texts")
         texts = read_column(caption), read_column(wrong)
     return summarize_training(
         mapping,
         X,
         Y,
-        None if given["negatives"] is None else read(given["negatives"], None, Space()),
+        None if options["negatives"] is None else read(options["negatives"], None, Space()),
         groups=groups,
         tasks=tasks,
         texts=texts,
-        items=None if given["sugarcrepe"] is None else _items(given["sugarcrepe"], given["categories"], Y),
-        pictures=given["pictures"],
-        note=given["note"],
+        items=None
+        if options["sugarcrepe"] is None
+        else _sugarcrepe_items(options["sugarcrepe"], options["categories"], Y),
+        pictures=options["pictures"],
+        note=options["note"],
         held_out=held_out,
         random_state=seed,
     )
 
 
-def _two(spec: str | None, option: str) -> list[str]:
+def _two_files(spec: str | None, option: str) -> list[str]:
+    """Split ``FIRST,SECOND``. Raises ParameterError for another form."""
     from congruence.errors import ParameterError
 
     parts = (spec or "").split(",")
@@ -73,8 +97,8 @@ def _two(spec: str | None, option: str) -> list[str]:
     return parts
 
 
-def _items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
-    """Return the items of the captions: by id if the captions have SugarCrepe's ids, otherwise in the order of its files."""
+def _sugarcrepe_items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
+    """Return SugarCrepe's items in the order of the captions: matched by id if the captions have its ids, otherwise in the order of its files."""
     from congruence._utils.ids import id_rows
     from congruence.datasets import load_sugarcrepe
 

@@ -12,17 +12,16 @@ from congruence.cli._engines import (
     SAMPLE_HELP,
     WORKERS_HELP,
     make_engine,
-    read_apart,
-    runs_apart,
+    runs_by_fragments,
+    sample_data_sets,
 )
 
 if TYPE_CHECKING:
     import numpy as np
 
     from congruence.embeddings import Embeddings
-    from congruence.upgrade.certify import Certificate, Estimate
 
-__all__ = ["command", "print_certificate"]
+__all__ = ["command"]
 
 
 def command(
@@ -48,13 +47,13 @@ def command(
     queries_text: Annotated[
         str | None,
         typer.Option(
-            help="Texts of any items in the target model, to test whether they find the same items in a mapped store as in a re-embedded one."
+            help="Texts in the target model, of any items: queries that test whether a mapped store returns the same items as a re-embedded one."
         ),
     ] = None,
     queries_text_source: Annotated[
         str | None,
         typer.Option(
-            help="The same texts in the source model, in the same order, to compare with keeping the source model."
+            help="The same texts in the source model, in the same order, to include the strategy of keeping the source model."
         ),
     ] = None,
     labels: Annotated[
@@ -84,13 +83,15 @@ def command(
     retention: Annotated[
         float, typer.Option(help="Smallest share of the target's own score that mapped vectors must reach.")
     ] = 0.95,
-    worth: Annotated[float, typer.Option(help="Smallest difference of scores that is worth acting on.")] = 0.01,
+    worth: Annotated[float, typer.Option(help="Smallest difference of scores that justifies a change.")] = 0.01,
     tie: Annotated[
         float,
-        typer.Option(help="Smallest advantage of mapped queries over a mapped store for keeping the store as it is."),
+        typer.Option(
+            help="Smallest advantage in score for which mapping the queries is preferred to mapping the store."
+        ),
     ] = 0.03,
     most_anchors: Annotated[
-        int, typer.Option(help="Largest number of further anchors that could be collected.")
+        int, typer.Option(help="Largest number of additional anchors that you could collect.")
     ] = 5000,
     must_move: Annotated[
         bool,
@@ -109,7 +110,7 @@ def command(
         ),
     ] = None,
     theory: Annotated[
-        str, typer.Option(help="brief, or full, which includes κ; its linear programs take minutes.")
+        str, typer.Option(help="brief, or full, which adds κ; its linear programs take minutes.")
     ] = "brief",
     rows: Annotated[
         int | None, typer.Option(help="Number of rows of the store, to estimate what each strategy costs.")
@@ -118,7 +119,7 @@ def command(
     price: Annotated[float | None, typer.Option(help="Price of encoding one item.")] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model, for the certificate.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
-    folds: Annotated[int, typer.Option(help="Number of parts of the anchors that are scored in turn.")] = 10,
+    folds: Annotated[int, typer.Option(help="Number of cross-validation folds of the anchors.")] = 10,
     repeats: Annotated[int, typer.Option(help="Number of random orders of the anchors for the learning curve.")] = 10,
     seed: Annotated[int, typer.Option(help="Random seed of folds, orders and draws.")] = 0,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
@@ -127,60 +128,66 @@ def command(
     sample: Annotated[int, typer.Option(help=SAMPLE_HELP)] = 20_000,
     report: Annotated[str | None, typer.Option(help="HTML file to write the certificate to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 unless the verdict is to map.")] = False,
+    exit_code: Annotated[
+        bool,
+        typer.Option("--exit-code", help="Exit with code 1 unless the verdict is to map the store or the queries."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Recommend whether to map vectors between two models or to re-embed, with the evidence."""
     from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json, progress, say
+    from congruence.cli._certificate import print_certificate
     from congruence.errors import ParameterError
     from congruence.upgrade.certify import Thresholds, certify, choose_anchors
 
     if report is not None:
         check_output(report, force=force)  # checked before the work starts
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
-    given = (
+    anchor_specs = (
         {"image": source_image, "text": source_text},
         {"image": target_image, "text": target_text},
     )
-    asked = (
+    query_specs = (
         {"image": query_source_image, "text": query_source_text},
         {"image": query_target_image, "text": query_target_text},
     )
     models = (source_model, target_model)
-    known = None
-    everything = " ".join(spec for side in (*given, *asked) for spec in side.values() if spec)
-    apart = runs_apart(engine, everything, "", {"--address": address, "--workers": workers})
-    if apart:
+    bundle_classes = None
+    files = [spec for side in (*anchor_specs, *query_specs) for spec in side.values() if spec]
+    by_fragments = runs_by_fragments(engine, " ".join(files), "", {"--address": address, "--workers": workers})
+    if by_fragments:
         if data is not None:
             raise ParameterError(
                 f"Got a bundle, {data}, for --engine {engine}; expected data sets. Pass --source-image, --target-image and the like, or leave out --engine."
             )
-        by_number = {"--labels": labels, "--query-labels": query_labels}
+        by_row = {"--labels": labels, "--query-labels": query_labels}
         names = dict(zip(("source", "target"), models, strict=True))
         runner = make_engine(engine, address, workers, 0)
 
-        def drawn(specs: tuple[dict[str, str | None], ...]) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-            found = read_apart(
+        def read_sample(
+            specs: tuple[dict[str, str | None], ...],
+        ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+            sampled = sample_data_sets(
                 dict(zip(names, specs, strict=True)),
                 ids,
                 names,
                 engine=runner,
                 sample=sample,
                 random_state=seed,
-                needs_rows=[flag for flag, value in by_number.items() if value],
+                needs_rows=[flag for flag, value in by_row.items() if value],
             )
-            return found["source"], found["target"]
+            return sampled["source"], sampled["target"]
 
-        sides = drawn(given)
+        sides = read_sample(anchor_specs)
     elif data is not None:
-        sides, known = _from_bundle(data, models)
+        sides, bundle_classes = _from_bundle(data, models)
     else:
-        sides = _read(given, ids, models)
-    classes = _labels(labels, sides) or known
+        sides = _read(anchor_specs, ids, models)
+    classes = _labels(labels, sides) or bundle_classes
     queries = None
-    if any(spec for side in asked for spec in side.values()):
-        queries = drawn(asked) if apart else _read(asked, ids, models)
+    if any(spec for side in query_specs for spec in side.values()):
+        queries = read_sample(query_specs) if by_fragments else _read(query_specs, ids, models)
     if queries is not None and classes is not None:
         classes |= _labels(query_labels, queries) or {}
     if anchors is not None:
@@ -211,7 +218,7 @@ def command(
             rows=rows,
             encode_rate=encode_rate,
             price=price,
-            data=data or ", ".join(str(spec) for side in (*given, *asked) for spec in side.values() if spec),
+            data=data or ", ".join(files),
             callback=callback,
         )
     if report is not None:
@@ -281,7 +288,7 @@ def _text_queries(
 def _from_bundle(
     data: str, models: tuple[str | None, str | None]
 ) -> tuple[tuple[dict[str, Embeddings], dict[str, Embeddings]], dict[str, str] | None]:
-    """Return both sides of a bundle, and the class of each image if the bundle names it."""
+    """Return both sides of a bundle, and the class of each image if the bundle has classes."""
     from dataclasses import replace
 
     from congruence.datasets import open_bundle
@@ -289,14 +296,14 @@ def _from_bundle(
     bundle = open_bundle(data)
     first, second = bundle.side("source"), bundle.side("target")
     for side, model in zip((first, second), models, strict=True):
-        for kind, rows in side.items():
+        for modality, rows in side.items():
             if model is not None:
-                side[kind] = replace(rows, space=replace(rows.space, model=model))
+                side[modality] = replace(rows, space=replace(rows.space, model=model))
     return (first, second), bundle.classes.get("image")
 
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
-    """Match a column of labels to the ids of the stored items by row order."""
+    """Return the label of each item of the source by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
@@ -310,90 +317,3 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
             f"Got {len(column)} labels for {len(stored or ())} items; expected one label for each of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
         )
     return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
-
-
-def _print_costs(certificate: Certificate) -> None:
-    """Print the expected quality and cost of each strategy."""
-    from congruence.cli._base import number, print_table, say
-
-    names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
-    rows = []
-    for cost in certificate.costs:
-        score = cost["score"]
-        rows.append(
-            [
-                names.get(cost["strategy"], "re-embed").format(share=cost["share"]),
-                "–" if score is None else f"{number(score.value)} ({number(score.low)} … {number(score.high)})",
-                f"{cost['share']:.0%} of the store" if cost["items"] is None else f"{cost['items']:,}",
-                "–" if cost["minutes"] is None else number(cost["minutes"], 1),
-                "–" if cost["price"] is None else f"{cost['price']:,.2f}",
-            ]
-        )
-    print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
-    if certificate.progressive.get("sentence"):
-        say(certificate.progressive["sentence"])
-        print()
-
-
-def print_certificate(certificate: Certificate) -> None:
-    """Print a certificate as tables, the verdict first."""
-    from congruence.cli._base import number, print_table, say
-    from congruence.upgrade.certify import ACTIONS
-
-    verdict = certificate.verdict
-    say(f"Verdict: {verdict.headline}")
-    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-    print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
-    if not verdict.settled:
-        print(
-            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more items to narrow it down."
-        )
-    facts = certificate.facts
-    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
-    say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
-    print()
-
-    def cell(estimate: Estimate | None) -> str:
-        return (
-            "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
-        )
-
-    print_table(
-        f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items scored; 95 % intervals",
-        ["measure", "keep the old model", "map the store", "map the queries", "re-embed", "chance", "random rotation"],
-        [
-            [
-                task,
-                *(cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")),
-                "1 by definition" if task in certificate.controls else cell(scores.get("re-embed")),
-                *(number(certificate.controls.get(task, {}).get(control)) for control in ("chance", "random_rotation")),
-            ]
-            for task, scores in certificate.strategies.items()
-        ],
-    )
-    _print_costs(certificate)
-    rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]
-    for modality, e in certificate.cosines.items():
-        known = certificate.controls.get(f"cosine/{modality}", {})
-        rows.append([f"cosine of mapped {modality} and target {modality}", cell(e)])
-        rows.append([f"  control: every {modality} at the target's mean", number(known.get("constant"))])
-        rows.append(["  control: a random rotation about the right means", number(known.get("random_rotation"))])
-    rows += [
-        [f"{m} variance in directions the anchors cover", f"{share:.1%}"] for m, share in certificate.covered.items()
-    ]
-    print_table("", ["", "value"], rows)
-    print_table(
-        f"More anchors (now {certificate.n_anchors})",
-        ["more", f"{certificate.task} gains", "at most", "cosine gains", "at most"],
-        [
-            [f"{int(g['more']):,}", *(number(g[k]) for k in ("score", "score_at_most", "cosine", "cosine_at_most"))]
-            for g in certificate.gains
-        ],
-    )
-    if certificate.theory:
-        print("Theory")
-        for entry in certificate.theory:
-            say(f"  {entry['sentence']}")
-        print()
-    for note in certificate.notes:
-        say(note)

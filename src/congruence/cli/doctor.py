@@ -1,4 +1,4 @@
-"""``congruence doctor``: find out which model a store's rows come from, and which rows do not belong."""
+"""``congruence doctor``: determine which model a store's rows come from, and which rows do not fit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Number of rows printed of those that do not belong.
+#: Largest number of rows of no known model that are printed.
 _PRINTED = 10
 
-#: Number of rows of each kind listed with ``--json``.
+#: Largest number of rows of each kind that ``--json`` lists.
 _LISTED = 1000
 
 
@@ -35,7 +35,9 @@ def command(
     ids: Annotated[str | None, typer.Option(help="Key, column or file of the store's ids.")] = None,
     fdr: Annotated[
         float,
-        typer.Option(help="Largest expected share of rows of known models among those reported to belong to none."),
+        typer.Option(
+            help="False discovery rate: largest expected share of rows of known models among those reported to fit none."
+        ),
     ] = 0.01,
     rows: Annotated[
         str | None,
@@ -44,11 +46,11 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --rows.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed that splits the known rows.")] = 0,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with code 1 unless all rows look like those of one known model.")
+        bool, typer.Option("--exit-code", help="Exit with code 1 unless all rows fit the same known model.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Determine from the vectors alone which model's rows a store holds, and find rows that do not belong."""
+    """Determine from the vectors alone which model a store's rows come from, and find rows that do not fit."""
     from congruence.cli._base import print_json, read, say
     from congruence.cli._tables import check_table_name
     from congruence.compare.origins import OriginDetector
@@ -63,17 +65,20 @@ def command(
         check_table_name(rows, "--rows")
         check_output(rows, force=force)
         check_output_place(source, rows)
-    named = {name: read(spec, False, Space()) for name, spec in _named(known or [])}
-    detector = OriginDetector(fdr, random_state=seed).fit(named, {spec: load(spec) for spec in maps or []})
+    known_rows = {}
+    for name, spec in _parse_known(known or []):
+        if rows is not None:
+            check_output_place(open_source(spec, ids=False), rows)
+        known_rows[name] = read(spec, False, Space())
+    detector = OriginDetector(fdr, random_state=seed).fit(known_rows, {spec: load(spec) for spec in maps or []})
     report = detector.examine(source)
     if rows is not None:
         _write_rows(rows, source, report, force)
     if as_json:
-        found = report.to_dict()
-        listed = (("odd", report.odd), ("not_finite", report.not_finite), ("zero", report.zero))
-        for key, every in listed:  # --rows lists all
-            found |= {key: every[:_LISTED], f"n_{key}": len(every)}
-        print_json({"store": store, "written": rows, "summary": report.summary(), **found})
+        data = report.to_dict()
+        for key, entries in (("odd", report.odd), ("not_finite", report.not_finite), ("zero", report.zero)):
+            data |= {key: entries[:_LISTED], f"n_{key}": len(entries)}  # --rows lists all
+        print_json({"store": store, "written": rows, "summary": report.summary(), **data})
     else:
         _print(store, report)
         for line in report.summary():
@@ -83,19 +88,19 @@ def command(
         raise typer.Exit(1)
 
 
-def _named(known: list[str]) -> list[tuple[str, str]]:
-    """Split ``NAME=FILE``. Raises ParameterError."""
+def _parse_known(known: list[str]) -> list[tuple[str, str]]:
+    """Split ``NAME=FILE``. Raises ParameterError for another form, or a name that is given twice."""
     from congruence.errors import ParameterError
 
-    found: dict[str, str] = {}
+    specs: dict[str, str] = {}
     for text in known:
         name, equals, spec = text.partition("=")
         if not (name and equals and spec):
             raise ParameterError(f"Got --known {text}; expected NAME=FILE. Pass --known old=old.npy, for example.")
-        if name in found:
+        if name in specs:
             raise ParameterError(f"Got --known {name}=… twice; expected each name once. Pass another name.")
-        found[name] = spec
-    return list(found.items())
+        specs[name] = spec
+    return list(specs.items())
 
 
 def _print(store: str, report: OriginReport) -> None:
@@ -108,8 +113,8 @@ def _print(store: str, report: OriginReport) -> None:
     print_table(store, ["", ""], facts)
     if report.names:
         lines = [
-            [name, f"{count:,}", f"{count / report.n:.1%}", f"{right:.1%}"]
-            for name, count, right in zip(report.names, report.counts, report.recognized, strict=True)
+            [name, f"{count:,}", f"{count / report.n:.1%}", f"{recognized:.1%}"]
+            for name, count, recognized in zip(report.names, report.counts, report.recognized, strict=True)
         ]
         lines.append(["none of these", f"{len(report.odd):,}", f"{len(report.odd) / report.n:.1%}", ""])
         print_table("Rows look like those of", ["", "rows", "share", "of its own known rows"], lines)
@@ -117,15 +122,15 @@ def _print(store: str, report: OriginReport) -> None:
         print_table(
             "By the means of the maps",
             ["", "nearest for", "their distance (1 at fit)"],
-            [[one["name"], f"{one['nearest']:.1%}", number(one["distance"])] for one in report.by_means],
+            [[line["name"], f"{line['nearest']:.1%}", number(line["distance"])] for line in report.by_means],
         )
     if report.odd:
         print_table(
             f"Rows that fit no known model (false discovery rate {report.fdr:g})",
             ["row", "id", "nearest", "distance (1 usual)", "p"],
             [
-                [f"{one['row']:,}", str(one["id"] or ""), one["nearest"], number(one["distance"]), f"{one['p']:.1e}"]
-                for one in report.odd[:_PRINTED]
+                [f"{row['row']:,}", str(row["id"] or ""), row["nearest"], number(row["distance"]), f"{row['p']:.1e}"]
+                for row in report.odd[:_PRINTED]
             ],
         )
 

@@ -7,31 +7,39 @@ from typing import Annotated
 
 import typer
 
-from congruence.cli._engines import ADDRESS_HELP, ENGINE_HELP, GPUS_HELP, WORKERS_HELP, runs_apart
+from congruence.cli._engines import ADDRESS_HELP, ENGINE_HELP, GPUS_HELP, WORKERS_HELP, runs_by_fragments
 
 __all__ = ["command"]
 
 
 def command(
     encoder: Annotated[
-        str, typer.Argument(help="hf:…, open_clip:…, sentence-transformers:…, timm:… or onnx:…: a name or a path.")
+        str,
+        typer.Argument(
+            help="Model name or path with a prefix: hf:…, open_clip:…, sentence-transformers:…, timm:… or onnx:…."
+        ),
     ],
     inputs: Annotated[
         str,
-        typer.Argument(metavar="INPUT", help="A folder of images, a .csv, .jsonl, .parquet or .txt, or a data set."),
+        typer.Argument(
+            metavar="INPUT",
+            help="A folder of images, a .csv, .jsonl, .parquet or .txt file, or the name of a data set.",
+        ),
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="File to write; the suffix determines the format.")],
     modality: Annotated[str | None, typer.Option(help="image or text, if INPUT does not determine it.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of texts, or of image paths.")] = None,
     id_column: Annotated[str | None, typer.Option(help="Column of the ids.")] = None,
     split: Annotated[str, typer.Option(help="Split of a data set; for SugarCrepe: captions or negatives.")] = "test",
-    root: Annotated[str | None, typer.Option(help="Folder of the data set.")] = None,
+    root: Annotated[str | None, typer.Option(help="Folder that contains the data set.")] = None,
     batch_size: Annotated[int, typer.Option(help="Number of items per batch.")] = 64,
-    device: Annotated[str, typer.Option(help="auto, cuda, cuda:1, mps or cpu.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    layer: Annotated[str | None, typer.Option(help="Hidden layer to pool, or all.")] = None,
-    pooling: Annotated[str | None, typer.Option(help="cls, mean, cls_mean or last.")] = None,
+    device: Annotated[str, typer.Option(help="Device of the encoder: auto, cuda, cuda:1, mps or cpu.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Data type of the encoder: auto, float32, float16 or bfloat16.")] = "auto",
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of the model on the Hugging Face Hub.")
+    ] = None,
+    layer: Annotated[str | None, typer.Option(help="Number of the hidden layer to pool, or all.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="Pooling over tokens: cls, mean, cls_mean or last.")] = None,
     normalize: Annotated[
         bool | None, typer.Option(help="Scale rows to unit norm, or not; by default as the model does.")
     ] = None,
@@ -58,7 +66,7 @@ def command(
 
     With --engine ray, or for URLs, Parquet and Lance data sets are encoded fragment by fragment, and each worker loads the encoder once.
     """
-    from congruence.cli._base import number, print_json, print_table, progress
+    from congruence.cli._base import check_not_input, number, print_json, print_table, progress
     from congruence.embed import embed, open_items
     from congruence.encoders import load_encoder
     from congruence.errors import ParameterError
@@ -71,10 +79,10 @@ def command(
             raise ParameterError(
                 f"Got --layer {layer}; expected a whole number or all. Pass --layer -1 for the last layer, or --layer all."
             ) from None
-    if runs_apart(
+    if runs_by_fragments(
         engine, inputs, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}
     ):
-        from congruence.cli._engines import embed_apart, make_engine
+        from congruence.cli._engines import embed_by_fragments, make_engine
         from congruence.engines import EncoderSpec
 
         local = {
@@ -85,7 +93,7 @@ def command(
             "--layer": chosen == "all",
             "--on-error": on_error != "fail",
         }
-        embed_apart(
+        embed_by_fragments(
             EncoderSpec(encoder, modality, device, dtype, revision, chosen, pooling, normalize, not torch_weights),
             inputs,
             out,
@@ -99,6 +107,7 @@ def command(
             as_json=as_json,
         )
         return
+    check_not_input(out, inputs)
     items = open_items(inputs, modality=modality, column=column, id_column=id_column, split=split, root=root)
     model = load_encoder(
         encoder,

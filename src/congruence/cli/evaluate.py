@@ -12,8 +12,8 @@ from congruence.cli._engines import (
     SAMPLE_HELP,
     WORKERS_HELP,
     make_engine,
-    read_apart,
-    runs_apart,
+    runs_by_fragments,
+    sample_data_sets,
 )
 
 if TYPE_CHECKING:
@@ -50,19 +50,19 @@ def command(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder of another map between the same models, to test which of the two is better on the same items. May be repeated."
+            help="Folder of another map between the same models, to test on the same items which of the two is better. May be repeated."
         ),
     ] = None,
     fitted_rows: Annotated[
         str,
         typer.Option(
-            help="With --against: what to do with items a map may have been fitted on: refuse, drop (as --held-out) or keep."
+            help="With --against: what to do with items that a map may have been fitted on: refuse, drop (as with --held-out) or keep."
         ),
     ] = "refuse",
     groups: Annotated[
         str | None,
         typer.Option(
-            help="With --against: file:column with a group label for each item, whose errors may depend on each other, or none. By default identical items are grouped."
+            help="With --against: file:column with a group label for each item, or none; errors within a group may be correlated. By default, identical items are grouped."
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
@@ -101,30 +101,30 @@ def command(
         "source": {"image": source_image, "text": source_text},
         "target": {"image": target_image, "text": target_text},
     }
-    given = " ".join(spec for files in specs.values() for spec in files.values() if spec)
+    inputs = " ".join(spec for files in specs.values() for spec in files.values() if spec)
     sides: dict[str, dict[str, Embeddings]]
-    if runs_apart(engine, given, "", {"--address": address, "--workers": workers}):
-        by_number = {
+    if runs_by_fragments(engine, inputs, "", {"--address": address, "--workers": workers}):
+        by_row = {
             "--labels": labels,
             "--prompt-labels": prompt_labels,
             "--groups": None if groups == "none" else groups,
         }
-        sides = read_apart(
+        sides = sample_data_sets(
             specs,
             ids,
             {},
             engine=make_engine(engine, address, workers, 0),
             sample=sample,
             random_state=seed,
-            needs_rows=[flag for flag, value in by_number.items() if value],
+            needs_rows=[flag for flag, value in by_row.items() if value],
         )
     else:
         sides = {
             side: {m: read(spec, ids, Space(modality=m)) for m, spec in files.items() if spec is not None}
             for side, files in specs.items()
         }
-    image_labels = _by_id(labels, [sides[side].get("image") for side in sides], "--labels", "images")
-    text_labels = _by_id(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
+    image_labels = _labels(labels, [sides[side].get("image") for side in sides], "--labels", "images")
+    text_labels = _labels(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
     whole = {side: dict(items) for side, items in sides.items()}
     if held_out:
         rule = mapping.scores_.get("holdout")
@@ -170,22 +170,22 @@ def command(
         from congruence.datasets import Bundle
         from congruence.report import summarize, write_report
 
-        classes = {kind: known for kind, known in (("image", image_labels), ("text", text_labels)) if known}
+        classes = {m: by_id for m, by_id in (("image", image_labels), ("text", text_labels)) if by_id}
         bundle = Bundle(whole["source"], whole["target"], classes=classes)
         write_report(
             report, summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison), force=force
         )
     if as_json:
-        compared = {} if comparison is None else {"comparison": comparison.to_dict()}
-        print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **compared})
+        differences = {} if comparison is None else {"comparison": comparison.to_dict()}
+        print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **differences})
     else:
         print_scores(scores, "evaluation on held-out items" if held_out else "evaluation")
         if comparison is not None:
             print_comparison(comparison)
 
 
-def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: str) -> dict[str, str] | None:
-    """Match a column of labels to ids by row order."""
+def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun: str) -> dict[str, str] | None:
+    """Return the label of each item by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
@@ -197,5 +197,5 @@ def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: 
         if rows is not None and len(rows) == len(column):
             return dict(zip(id_texts(rows.ids).tolist(), column.tolist(), strict=True))
     raise InputError(
-        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one entry per row. Pass {option} with one entry per row, not {spec}."
+        f"Got {len(column)} entries of {option} and no {noun} with as many rows; expected one entry per row. Pass {option} with one entry per row, not {spec}."
     )

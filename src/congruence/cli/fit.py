@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from congruence.cli._engines import ADDRESS_HELP, ENGINE_HELP, WORKERS_HELP, runs_apart
+from congruence.cli._engines import ADDRESS_HELP, ENGINE_HELP, WORKERS_HELP, runs_by_fragments
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
@@ -74,11 +74,11 @@ def command(
     unpaired_source: Annotated[
         str | None,
         typer.Option(
-            help="More rows of the source, of the anchors' modality. Matches with --unpaired-target are used to refine the map."
+            help="Unpaired rows of the source, of the anchors' modality. Their matches in --unpaired-target are used to refine the map."
         ),
     ] = None,
     unpaired_target: Annotated[
-        str | None, typer.Option(help="More rows of the target, in any order; they may be different items.")
+        str | None, typer.Option(help="Unpaired rows of the target, in any order; they may be other items.")
     ] = None,
     no_pairs: Annotated[
         bool,
@@ -96,7 +96,7 @@ def command(
         str | None, typer.Option(help="Key, column or file of the target's ids, if different.")
     ] = None,
     holdout: Annotated[
-        float, typer.Option(help="Pairs to keep out of the fit for evaluation: a share, or a number from 1 on.")
+        float, typer.Option(help="Pairs to hold out of the fit for evaluation: a share below 1, or a number of pairs.")
     ] = 0,
     seed: Annotated[int, typer.Option(help="Random seed that determines the held-out pairs.")] = 0,
     groups: Annotated[
@@ -122,7 +122,7 @@ def command(
     """Fit a map between two embedding spaces on paired anchors."""
     import congruence
     from congruence.cli._anchors import find_ids, read_anchors
-    from congruence.cli._base import print_json, read, read_groups
+    from congruence.cli._base import read, read_groups
     from congruence.embeddings import Space
     from congruence.persist import check_map_output
 
@@ -132,65 +132,71 @@ def command(
         Space(target_model, target_revision, target_modality or modality),
     )
     if no_pairs:
-        given = {"--method": method not in ("auto", "orthogonal"), "--holdout": holdout, "--means": means, "--ids": ids}
-        given |= {"--unpaired-source": unpaired_source, "--unpaired-target": unpaired_target}
-        _refuse_beside_no_pairs([flag for flag, value in given.items() if value])
+        needs_pairs = {
+            "--method": method not in ("auto", "orthogonal"),
+            "--holdout": holdout,
+            "--means": means,
+            "--ids": ids,
+            "--unpaired-source": unpaired_source,
+            "--unpaired-target": unpaired_target,
+        }
+        _refuse_with_no_pairs([flag for flag, value in needs_pairs.items() if value])
         options = _parameters("orthogonal", center, ridge, shrinkage=shrinkage, shrinkage_strength=shrinkage_strength)
         if not allow_reflection:
             options["allow_reflection"] = False
         files = [
             read(spec, False, space, allow_zero_rows) for spec, space in zip((source, target), spaces, strict=True)
         ]
-        _save_aligned(
+        _fit_unpaired(
             files, modality, {**options, "random_state": seed}, out, strict=strict, force=force, as_json=as_json
         )
         return
-    if runs_apart(engine, f"{source} {target}", "", {"--address": address, "--workers": workers}):
-        from congruence.cli._engines import fit_apart, make_engine
+    parameters = _parameters(
+        method,
+        center,
+        ridge,
+        shrinkage=shrinkage,
+        shrinkage_strength=shrinkage_strength,
+        allow_reflection=None if allow_reflection else False,
+        n_components=n_components,
+    )
+    if runs_by_fragments(engine, f"{source} {target}", "", {"--address": address, "--workers": workers}):
+        from congruence.cli._engines import fit_by_fragments, make_engine
 
-        given = {
+        needs_rows = {
             "--holdout": holdout,
             "--means": means,
             "--unpaired-source": unpaired_source,
             "--unpaired-target": unpaired_target,
             "--groups": groups,
+            "--target-modality": target_modality,
+            "--single-modality": single_modality,
         }
-        given |= {"--target-modality": target_modality, "--single-modality": single_modality}
-        mapping = fit_apart(
+        mapping = fit_by_fragments(
             (source, target),
             (ids, target_ids),
             spaces,
             method,
             engine=make_engine(engine, address, workers, 0),
-            needs_rows=[flag for flag, value in given.items() if value],
+            needs_rows=[flag for flag, value in needs_rows.items() if value],
             modality=modality,
             check=check,
             strict=strict,
             allow_zero_rows=allow_zero_rows,
-            parameters=_parameters(
-                method,
-                center,
-                ridge,
-                shrinkage=shrinkage,
-                shrinkage_strength=shrinkage_strength,
-                allow_reflection=None if allow_reflection else False,
-            ),
+            parameters=parameters,
         )
         mapping.save(out, force=force)
-        if as_json:
-            print_json({"output": out, "paired_by": "fragments", **mapping.describe()})
-        else:
-            _print(mapping, out, "fragments")
+        _report(mapping, out, "fragments", as_json)
         return
     anchors, paired_by = read_anchors((source, target), (ids, target_ids or ids), spaces, allow_zero_rows)
     others = {}
     for entry in means or []:
         name, sides = _parse_means(entry)
         # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
-        found = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
+        columns = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
         rows = [
             read(spec, False if column == "none" else column, Space(modality=name), allow_zero_rows)
-            for spec, column in zip(sides, found, strict=True)
+            for spec, column in zip(sides, columns, strict=True)
         ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
@@ -206,21 +212,10 @@ def command(
         strict=strict,
         missing=missing,
         single_modality=single_modality,
-        **_parameters(
-            method,
-            center,
-            ridge,
-            shrinkage=shrinkage,
-            shrinkage_strength=shrinkage_strength,
-            allow_reflection=None if allow_reflection else False,
-            n_components=n_components,
-        ),
+        **parameters,
     )
     mapping.save(out, force=force)
-    if as_json:
-        print_json({"output": out, "paired_by": paired_by, **mapping.describe()})
-    else:
-        _print(mapping, out, paired_by)
+    _report(mapping, out, paired_by, as_json)
 
 
 def _parameters(method: str, center: bool, ridge: str | None, **options: object) -> dict[str, Any]:
@@ -230,35 +225,36 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: object)
     from congruence.maps import METHODS
 
     check_choice(method, ("auto", *METHODS), "method")
-    given = {name: value for name, value in options.items() if value is not None}
+    parameters = {name: value for name, value in options.items() if value is not None}
     if not center:
-        given["center"] = False
+        parameters["center"] = False
     if ridge is not None:
         try:
-            given["ridge"] = ridge if ridge == "cv" else float(ridge)
+            parameters["ridge"] = ridge if ridge == "cv" else float(ridge)
         except ValueError:
             raise ParameterError(
                 f"Got --ridge {ridge!r}; expected a number or cv. Pass --ridge 1.0, for example, or --ridge cv."
             ) from None
     if method == "mlp":
-        given["verbose"] = True
+        parameters["verbose"] = True
     known = METHODS["orthogonal" if method == "auto" else method]().get_params()
-    foreign = [name for name in given if name not in known]
-    if foreign:
+    unknown = [name for name in parameters if name not in known]
+    if unknown:
         off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # passed only when switched off
-        flag = off.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
+        flag = off.get(unknown[0], f"--{unknown[0].replace('_', '-')}")
         raise ParameterError(
             f"Got {flag} for method {method!r}, which has no such option; "
             "expected options of that method. Leave it out, or pass another --method."
         )
-    return given
+    return parameters
 
 
 def _parse_means(entry: str) -> tuple[str, list[str]]:
+    """Return the modality and the one or two files of an argument of ``--means``."""
     from congruence.errors import ParameterError
 
-    name, equals, rest = entry.partition("=")
-    sides = rest.split(",")
+    name, equals, files = entry.partition("=")
+    sides = files.split(",")
     if not equals or not all(sides) or len(sides) > 2:
         raise ParameterError(
             f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means text=texts.npz:key, for example."
@@ -278,8 +274,8 @@ def _read_pools(
     if source is None and target is None:
         return None
     if source is None or target is None:
-        given, missing = ("--unpaired-source", "--unpaired-target")[:: 1 if target is None else -1]
-        raise ParameterError(f"Got {given} without {missing}; expected rows of both models. Pass {missing} FILE too.")
+        flag, missing = ("--unpaired-source", "--unpaired-target")[:: 1 if target is None else -1]
+        raise ParameterError(f"Got {flag} without {missing}; expected rows of both models. Pass {missing} FILE too.")
 
     def pool(spec: str) -> Embeddings:
         column = find_ids(spec)[1] if ids is None else False if ids == "none" else ids
@@ -288,7 +284,7 @@ def _read_pools(
     return pool(source), pool(target)
 
 
-def _refuse_beside_no_pairs(flags: list[str]) -> None:
+def _refuse_with_no_pairs(flags: list[str]) -> None:
     from congruence.errors import ParameterError
 
     if flags:
@@ -298,7 +294,7 @@ def _refuse_beside_no_pairs(flags: list[str]) -> None:
         )
 
 
-def _save_aligned(
+def _fit_unpaired(
     sides: list[Embeddings],
     modality: str | None,
     options: dict[str, Any],
@@ -308,7 +304,7 @@ def _save_aligned(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fit a map without pairs, save it, and print its score; with ``strict`` only if the search succeeded."""
+    """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search failed."""
     from dataclasses import replace
 
     from congruence import UnpairedMap
@@ -317,10 +313,10 @@ def _save_aligned(
     from congruence.maps.evidence import alignment_rows
 
     mapping = UnpairedMap(**options).fit(sides[0].vectors, sides[1].vectors, modality)
-    found = mapping.alignment_
-    if strict and not found.found:
+    alignment = mapping.alignment_
+    if strict and not alignment.found:
         raise UnpairedError(
-            f"Got files that could not be aligned without pairs; expected restarts of the search to agree. {found.sentence} Pass paired files, and leave out --no-pairs."
+            f"Got files that could not be aligned without pairs; expected restarts of the search to agree. {alignment.sentence} Pass paired files, and leave out --no-pairs."
         )
     mapping.source_space_, mapping.target_space_ = (replace(side.space, modality=modality) for side in sides)
     mapping.save(out, force=force)
@@ -330,17 +326,20 @@ def _save_aligned(
     rows = [
         ["source", str(mapping.source_space_)],
         ["target", str(mapping.target_space_)],
-        *alignment_rows(found.to_dict()),
+        *alignment_rows(alignment.to_dict()),
         ["written to", out],
     ]
     print_table("UnpairedMap", ["", ""], rows)
 
 
-def _print(mapping: Map, out: str, paired_by: str) -> None:
-    from congruence.cli._base import number, print_table
+def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
+    from congruence.cli._base import number, print_json, print_table
     from congruence.cli._scores import held_out_rows
     from congruence.maps import TwoSidedMap
 
+    if as_json:
+        print_json({"output": out, "paired_by": paired_by, **mapping.describe()})
+        return
     facts, scores = mapping.facts_, mapping.scores_
     rows = [
         ["source", str(mapping.source_space_)],
@@ -355,8 +354,8 @@ def _print(mapping: Map, out: str, paired_by: str) -> None:
     if isinstance(mapping, TwoSidedMap):
         rows.append(["width of the joint space", str(mapping.d_out)])
     if "unpaired_source" in scores:
-        lone = f"{scores['unpaired_source']} only in the source, {scores['unpaired_target']} only in the target"
-        rows.append(["left out", lone])
+        counts = f"{scores['unpaired_source']} only in the source, {scores['unpaired_target']} only in the target"
+        rows.append(["left out", counts])
     if "refinement" in scores:
         from congruence.maps.evidence import refinement_rows
 
@@ -367,10 +366,8 @@ def _print(mapping: Map, out: str, paired_by: str) -> None:
         rows.append(["alignment of the anchors", number(facts["alignment"])])
     rows += held_out_rows(scores)
     if "pairing" in scores:
-        report = scores["pairing"]
-        looks = {"paired": "yes", "not paired": "NO", "too few": "too few pairs to tell"}.get(
-            report["state"], report["state"]
-        )
-        rows.append(["anchors look paired", looks])
+        state = scores["pairing"]["state"]
+        answers = {"paired": "yes", "not paired": "NO", "too few": "too few pairs to tell"}
+        rows.append(["anchors look paired", answers.get(state, state)])
     rows.append(["written to", out])
     print_table(f"{type(mapping).__name__}", ["", ""], rows)

@@ -12,9 +12,7 @@ from congruence.cli._engines import ADDRESS_HELP, WORKERS_HELP
 if TYPE_CHECKING:
     import numpy as np
 
-    from congruence.embeddings import Embeddings
-
-__all__ = ["command", "read_certificate_file"]
+__all__ = ["command"]
 
 ACTIONS = ("run", "plan", "verify", "switch", "rollback", "reembed", "thresholds", "status", "drop-old", "discard")
 
@@ -77,7 +75,7 @@ def command(
     certificate: Annotated[
         str | None,
         typer.Option(
-            help="JSON output of congruence certify; it is shown first, and its verdict is followed.",
+            help="JSON output of congruence certify: its verdict is printed first, and run refuses to map if it advises against mapping.",
             rich_help_panel="Before it runs",
         ),
     ] = None,
@@ -91,7 +89,7 @@ def command(
     element_type: Annotated[
         str | None,
         typer.Option(
-            help="Type in which the new vectors are stored: float32, float16, int8 or binary (one bit per component), if the database supports it; by default the type of the old ones.",
+            help="Type in which new vectors are stored, if the database supports it: float32, float16, int8 or binary (one bit per component); by default the type of the old ones.",
             rich_help_panel="How new vectors are stored",
         ),
     ] = None,
@@ -131,7 +129,7 @@ def command(
     least_recall: Annotated[
         float,
         typer.Option(
-            help="For verify: share of the exact nearest rows that the new index must find.", rich_help_panel="verify"
+            help="For verify: smallest recall of the new index against exact search.", rich_help_panel="verify"
         ),
     ] = 0.9,
     threshold: Annotated[
@@ -155,14 +153,15 @@ def command(
     among: Annotated[
         str | None,
         typer.Option(
-            help="Modality of the rows to re-embed, or of those searched for thresholds.", rich_help_panel="reembed"
+            help="Modality of the rows to re-embed, or, for thresholds, of the rows to search.",
+            rich_help_panel="reembed",
         ),
     ] = None,
     progressive: Annotated[
         bool,
         typer.Option(
             "--progressive",
-            help="After run and verify: switch, then reembed the rows that the map is least sure of.",
+            help="With run: after verification, switch and re-embed the rows that the map is least sure of.",
             rich_help_panel="reembed",
         ),
     ] = False,
@@ -176,29 +175,33 @@ def command(
     items: Annotated[
         str | None,
         typer.Option(
-            help="Table or folder of the items to encode, by the ids of the rows; as for embed.",
+            help="With an encoder: table or folder of the items to encode, as for embed, with the ids of the rows.",
             rich_help_panel="reembed",
         ),
     ] = None,
     texts: Annotated[
         str | None,
         typer.Option(
-            help="A vocabulary, tags or queries in the old model, used to choose the rows that most need re-embedding.",
+            help="Texts in the old model (a vocabulary, tags or queries), used to choose the rows that most need re-embedding.",
             rich_help_panel="reembed",
         ),
     ] = None,
     new_texts: Annotated[
         str | None, typer.Option(help="The same texts in the new model.", rich_help_panel="reembed")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Rows to re-embed between two fits.", rich_help_panel="reembed")] = 1000,
-    budget: Annotated[int | None, typer.Option(help="Total rows to re-embed.", rich_help_panel="reembed")] = None,
+    batch: Annotated[
+        int, typer.Option(help="Number of rows to re-embed before the map is refitted.", rich_help_panel="reembed")
+    ] = 1000,
+    budget: Annotated[
+        int | None, typer.Option(help="Number of rows to re-embed in total.", rich_help_panel="reembed")
+    ] = None,
     share: Annotated[
         float | None, typer.Option(help="Share of the rows to re-embed in total, e.g. .1.", rich_help_panel="reembed")
     ] = None,
     until: Annotated[
         float | None,
         typer.Option(
-            help="Stop when the 95 % interval of the agreement with the new model is above this value, e.g. .99.",
+            help="Stop when the whole 95 % interval of the agreement with the new model is above this value, e.g. .99.",
             rich_help_panel="reembed",
         ),
     ] = None,
@@ -227,7 +230,7 @@ def command(
     engine: Annotated[
         str,
         typer.Option(
-            help="local (this process), or ray, for run, switch and rollback of Parquet or Arrow files or LanceDB tables that all workers can reach.",
+            help="Where to run: local (this process), or ray, for run, switch and rollback of Parquet or Arrow files or LanceDB tables that all workers can reach.",
             rich_help_panel="On many machines",
         ),
     ] = "local",
@@ -243,16 +246,19 @@ def command(
     from congruence._utils.validation import check_choice
     from congruence.cli import _migration_steps as steps
     from congruence.cli._bars import Bars
-    from congruence.cli._base import print_json, say
+    from congruence.cli._base import print_json, say, say_error
     from congruence.cli._migration import print_plan, print_status
-    from congruence.cli._reembed import ReembedOptions, open_encoder, progress, run_reembed
+    from congruence.cli._reembed import ReembedOptions, open_encoder, run_progressive, run_reembed
     from congruence.cli.transform import NORMALIZE
     from congruence.databases import Address, open_database
     from congruence.errors import ParameterError
     from congruence.maps import load
+    from congruence.stores import read_embeddings
     from congruence.upgrade.migrate import Migration
 
-    hide_arguments(Address.parse(where).secrets)  # first of all: every user of the machine can list the arguments
+    hide_arguments(
+        Address.parse(where).secrets
+    )  # before anything else: every user of the machine can list the arguments
     check_choice(action, ACTIONS, "ACTION")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     if dry_run:
@@ -266,20 +272,20 @@ def command(
             f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it for thresholds. "
             + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
         )
-    wanted = ReembedOptions(
+    options = ReembedOptions(
         encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price
     )
     if progressive and action != "run":
         raise ParameterError(f"Got --progressive for {action}; expected it for run. Leave it out.")
     reembeds = progressive or action == "reembed"
     if reembeds:
-        wanted.check()
+        options.check()
     elif encode is not None:
         raise ParameterError(
             f"Got --encode for {action}; expected it for reembed. Pass --progressive, or leave it out."
         )
     executor = steps.make_executor(engine, address, workers, action, reembeds=reembeds)
-    verdict = None if certificate is None else read_certificate_file(certificate)
+    verdict = None if certificate is None else _read_certificate(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
     with closing(database):
@@ -296,7 +302,7 @@ def command(
             allow_zero_rows=allow_zero_rows,
             executor=executor,
         )
-        migration.retry.log = steps.say_error
+        migration.retry.log = say_error
         if action == "status":
             result = migration.status()
             print_json(result) if as_json else print_status(result)
@@ -311,21 +317,21 @@ def command(
             if migration.journal is None and not yes and not (plan.refused and not anyway):
                 steps.confirm_plan(plan)
         if action == "thresholds":
-            sides = [None if one is None else _read_vectors(one) for one in (queries, queries_old)]
-            steps.thresholds(migration, as_json, threshold or [], queries=sides[0], queries_old=sides[1], among=among)
+            new, old = (None if spec is None else read_embeddings(spec) for spec in (queries, queries_old))
+            steps.thresholds(migration, as_json, threshold or [], queries=new, queries_old=old, among=among)
             return
         if reembeds:
-            open_encoder(wanted, migration)  # fails here, before anything is written, if it cannot be opened
+            open_encoder(options, migration)  # fails here, before anything is written, if it cannot be opened
         result = {}
         with Bars(as_json) as bars:
             if action == "run":
                 steps.run(migration, bars, certificate=verdict, resume=resume, anyway=anyway)
             if action in ("run", "verify"):
-                vectors = None if heldout is None else _read_vectors(heldout)
-                found = steps.verify(migration, bars, as_json, heldout=vectors, least_recall=least_recall)
-                result = found.to_dict()
-                if found.passed and progressive:
-                    result |= progress(migration, wanted, bars, as_json)
+                vectors = None if heldout is None else read_embeddings(heldout)
+                verification = steps.verify(migration, bars, as_json, heldout=vectors, least_recall=least_recall)
+                result = verification.to_dict()
+                if verification.passed and progressive:
+                    result |= run_progressive(migration, options, bars, as_json)
                 elif not as_json and migration.journal is not None and migration.journal.state == "verified":
                     names = {
                         "table": table,
@@ -334,9 +340,9 @@ def command(
                         "modality-column": modality_column,
                         "rows": rows,
                     }
-                    say(f"Next: {steps.typed(where, 'switch', **names, journal=journal)}")
+                    say(f"Next: {steps.shell_command(where, 'switch', **names, journal=journal)}")
             elif action == "reembed":
-                result = run_reembed(migration, wanted, bars, as_json)
+                result = run_reembed(migration, options, bars, as_json)
             elif action == "switch":
                 result = steps.switch(migration, bars, as_json)
             elif action == "rollback":
@@ -351,36 +357,36 @@ def command(
             raise typer.Exit(1)
 
 
-def read_certificate_file(path: str) -> dict[str, object]:
-    """Return the content of a JSON file. Raises FileError, CorruptFileError."""
+def _read_certificate(path: str) -> dict[str, object]:
+    """Return the JSON object in a file. Raises FileError if the file cannot be read, CorruptFileError if it is none."""
     import json
 
     from congruence.errors import CorruptFileError, FileError
 
     try:
         with open(path, "rb") as file:
-            found = json.loads(file.read(64 * 2**20).decode("utf-8"))
-            if isinstance(found, dict):
-                return found
+            certificate = json.loads(file.read(64 * 2**20).decode("utf-8"))
+            if isinstance(certificate, dict):
+                return certificate
     except OSError as error:
         raise FileError(f"Got no certificate at {path} ({error.strerror}); expected a file. Check the path.") from None
     except (ValueError, RecursionError):
         pass
     raise CorruptFileError(
-        f"Got {path}, which is not a JSON object; expected the output of congruence certify --json. Save that output to a file, and pass it."
+        f"Got {path}, which is not a JSON object; expected the output of congruence certify --json. Save that output to a file, and pass this file."
     )
 
 
 def _read_ranges(path: str) -> np.ndarray:
-    """Return the array in a file. Raises FileError, CorruptFileError."""
+    """Return the array in an ``.npy`` file. Raises FileError if the file cannot be read, CorruptFileError if it is none."""
     import numpy as np
 
     from congruence.errors import CorruptFileError, FileError
 
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):  # an .npz file is an archive of arrays
-            return found
+        ranges = np.load(path, allow_pickle=False)
+        if isinstance(ranges, np.ndarray):  # an .npz file is an archive of arrays
+            return ranges
     except OSError as error:
         raise FileError(f"Got no ranges at {path} ({error.strerror}); expected a file. Check the path.") from None
     except (ValueError, EOFError):
@@ -388,9 +394,3 @@ def _read_ranges(path: str) -> np.ndarray:
     raise CorruptFileError(
         f"Got {path}, which is not an .npy file; expected an array of shape (2, components). Write it with numpy.save."
     )
-
-
-def _read_vectors(spec: str) -> Embeddings:
-    from congruence.stores import read_embeddings
-
-    return read_embeddings(spec)

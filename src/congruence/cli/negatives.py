@@ -25,15 +25,16 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Create hard negatives of captions: replace a word, swap two words, or add something."""
+    """Create hard negatives of captions: replace a word, swap two words, or add a word."""
     from congruence._utils.atomic import check_output
-    from congruence.cli._base import number, print_json, print_table
+    from congruence.cli._base import check_not_input, number, print_json, print_table
     from congruence.embed import open_items
     from congruence.errors import ParameterError
     from congruence.negatives import KINDS, count, generate, write_negatives
     from congruence.stores import read_column
 
     check_output(out, force=force)  # checked before the work starts
+    check_not_input(out, captions)
     chosen = KINDS if kinds == "all" else tuple(kind.strip() for kind in kinds.split(","))
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):
@@ -42,17 +43,17 @@ def command(
         )
     groups = None if group_column is None else read_column(f"{captions}:{group_column}").tolist()
     texts = [str(items.fetch(row)) for row in range(len(items))]
-    made = generate(texts, chosen, per_caption, seed, groups=groups)
-    write_negatives(made, out, items.ids.tolist(), force=force)
-    found = count(made, len(texts), chosen)
+    negatives = generate(texts, chosen, per_caption, seed, groups=groups)
+    write_negatives(negatives, out, items.ids.tolist(), force=force)
+    counts = count(negatives, len(texts), chosen)
     if as_json:
-        print_json({"captions": len(texts), "negatives": len(made), "kinds": found, "seed": seed, "output": out})
+        print_json({"captions": len(texts), "negatives": len(negatives), "kinds": counts, "seed": seed, "output": out})
         return
     print_table(
-        f"{len(made)} wrong captions of {len(texts)}, written to {out}",
+        f"{len(negatives)} negatives of {len(texts)} captions, written to {out}",
         ["kind", "negatives", "captions", "without", "share"],
         [
             [kind, str(c["negatives"]), str(c["captions"]), str(c["without"]), number(c["captions"] / len(texts))]
-            for kind, c in found.items()
+            for kind, c in counts.items()
         ],
     )

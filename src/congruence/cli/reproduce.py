@@ -22,15 +22,15 @@ def command(
     models: Annotated[
         str | None,
         typer.Option(
-            help="sample, lvis, caltech101 (of jam-… and sotalign-…: synthetic, imagenet1000, caltech101; of jam-… sugarcrepe too), "
-            "paper, or names joined by / (openai-b32/laion400m-b32)."
+            help="Embeddings to run on: sample, lvis or caltech101 (jam-… and sotalign-…: synthetic, imagenet1000 or caltech101; jam-… also sugarcrepe), "
+            "paper, or names of models joined by / (openai-b32/laion400m-b32)."
         ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data sets, separated by commas; by default the figure's.")] = None,
     file: Annotated[
         str | None,
         typer.Option(
-            help="The .npz of lvis, caltech101 or imagenet1000, or its folder. For sugarcrepe, its folder. For the models of jam-… and sotalign-…, the folder of their embeddings."
+            help="The .npz file of lvis, caltech101 or imagenet1000, or its folder; the folder of sugarcrepe; for models of jam-… and sotalign-…, the folder of their embeddings."
         ),
     ] = None,
     root: Annotated[
@@ -53,7 +53,7 @@ def command(
     ] = None,
     evaluation_templates: Annotated[
         str | None,
-        typer.Option(help="all: represent a class by the mean of its templates; single: by the first template."),
+        typer.Option(help="all: represent a class by the mean over all templates; single: by the first template."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of random draws.")] = None,
     device: Annotated[str, typer.Option(help="Device of the encoders.")] = "auto",
@@ -65,15 +65,15 @@ def command(
     png: Annotated[bool, typer.Option("--png", help="Also write the figure as PNG.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Also write the figure as PDF.")] = False,
     html: Annotated[
-        bool, typer.Option("--html", help="Also write an HTML page with figure, claim and numbers: report.html.")
+        bool, typer.Option("--html", help="Also write report.html, a page with the figure, the claim and the numbers.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the results in an existing folder.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List every figure and table, and what each needs.")] = False,
     schema: Annotated[
         bool,
         typer.Option(
             "--schema",
-            help="Show the YAML keys of an experiment: of NAME's kind (fig5, few_anchors, mine.yaml) or of all; with --json as JSON Schema.",
+            help="Show the YAML keys of all kinds of experiments, or of the kind of NAME (fig5, few_anchors, mine.yaml); with --json as JSON Schema.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -82,7 +82,7 @@ def command(
     from congruence.errors import ParameterError
 
     if as_list or schema:
-        _alone("--list" if as_list else "--schema", out=out, png=png, pdf=pdf, html=html, force=force)
+        _check_alone("--list" if as_list else "--schema", out=out, png=png, pdf=pdf, html=html, force=force)
     if as_list:
         _list(as_json)
         return
@@ -94,18 +94,18 @@ def command(
             f"Got no {'NAME' if name is None else '--out'}; expected both, for example congruence reproduce fig5 -o fig5. Pass NAME and --out FOLDER, or --list for all names."
         )
     from congruence._utils.atomic import atomic_path
-    from congruence.cli._base import print_json
+    from congruence.cli._base import print_json, say_error
     from congruence.papers import run
     from congruence.report import write_files
     from congruence.report.experiment import why_no_experiment
 
-    named = [part.strip() for part in data.split(",")] if data else None
-    # Check the folder first: embedding may take hours, and it is already known whether the output can be written.
+    data_sets = [part.strip() for part in data.split(",")] if data else None
+    # The folder is created first, because embedding may take hours, and an output that cannot be written is refused at once.
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         outcome = run(
             name,
             models=models,
-            data=named,
+            data=data_sets,
             file=file,
             root=root,
             cache=cache,
@@ -117,7 +117,7 @@ def command(
             device=device,
             dtype=dtype,
             batch_size=batch_size,
-            log=_say,
+            log=say_error,
         )
         write_files(folder, outcome, png=png, pdf=pdf, html=html)
     if as_json:
@@ -127,37 +127,30 @@ def command(
     _print(outcome, out, [*figures, *(["report.html"] if html else [])])
 
 
-def _alone(what: str, **others: object) -> None:
-    """Refuse output options together with an option that only prints."""
+def _check_alone(flag: str, **others: object) -> None:
+    """Raise ParameterError for output options together with an option that only prints."""
     from congruence.errors import ParameterError
 
     for name, value in others.items():
         if value:
             raise ParameterError(
-                f"Got {what} and --{name}; expected {what} alone, which prints and writes no files. Leave out one of them."
+                f"Got {flag} and --{name}; expected {flag} alone, which prints and writes no files. Leave out one of them."
             )
 
 
-def _edits(given: list[str] | None) -> dict[str, str] | None:
+def _edits(entries: list[str] | None) -> dict[str, str] | None:
+    """Return the new name of each renamed class. Raises ParameterError for an entry other than BEFORE=AFTER."""
     from congruence.errors import ParameterError
 
-    if not given:
+    if not entries:
         return None
-    pairs = [part.partition("=") for part in given]
+    pairs = [entry.partition("=") for entry in entries]
     for before, sign, after in pairs:
         if not (before.strip() and sign and after.strip()):
             raise ParameterError(
                 f"Got --edit {before}{sign}{after}; expected BEFORE=AFTER, two class names. Write --edit 'Birman=Russian Blue'."
             )
     return {before.strip(): after.strip() for before, _, after in pairs}
-
-
-def _say(words: str) -> None:
-    import sys
-
-    from congruence._utils.display import visible
-
-    print(visible(words), file=sys.stderr)
 
 
 def _list(as_json: bool) -> None:
@@ -174,8 +167,8 @@ def _list(as_json: bool) -> None:
             ("figures", line["figures"], line["figure_experiments"]),
             ("tables", line["tables"], line["table_experiments"]),
         )
-        words = [f"{count} {kind} are {experiments} experiments" for kind, count, experiments in counts if count]
-        print(f"On a stand-in, {' and '.join(words)} ({STUDIES[line['paper']].title}).")
+        parts = [f"{count} {kind} are {experiments} experiments" for kind, count, experiments in counts if count]
+        print(f"On stand-in data, {' and '.join(parts)} ({STUDIES[line['paper']].title}).")
     print()
     for row in rows:
         if row["same_experiment_here"] and row["name"] != row["same_experiment_here"][0]:
@@ -188,7 +181,7 @@ def _list(as_json: bool) -> None:
         for own in rows:
             if own["needs_weights"] and own["name"] in row["same_experiment_here"]:
                 needs = f"weights {', '.join(own['needs_weights'])}; data {', '.join(own['needs_data'])}"
-                print(f"    {own['name']:16} §{own['section']:6} the paper's needs {needs}")
+                print(f"    {own['name']:16} §{own['section']:6} the paper's version needs {needs}")
 
 
 def _schema(name: str | None, as_json: bool) -> None:
@@ -215,9 +208,9 @@ def _print(outcome: Outcome, out: str, files: list[str]) -> None:
 
     results = outcome.results
     shown = [column for column in COLUMNS if any(row[column] is not None for row in results["rows"])]
+    # The configurations list retrieval first. Sorted by metric, each cosine is next to its controls.
     metrics = list(dict.fromkeys([*results["config"]["metrics"], *(row["metric"] for row in results["rows"])]))
     table = []
-    # Sorted by metric, so that a cosine is next to its controls; the configurations list retrieval first.
     for row in sorted(results["rows"], key=lambda row: metrics.index(row["metric"])):
         cells = ["" if row[column] is None else str(row[column]) for column in shown]
         table.append([*cells, number(row["mean"]), "" if row["sd"] is None else number(row["sd"]), str(row["n"])])

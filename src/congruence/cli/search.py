@@ -37,11 +37,11 @@ def command(
     background_old: Annotated[
         str | None,
         typer.Option(
-            help="A few hundred rows in the old model to standardize by, preferably the items of --background-new; by default random rows of the part."
+            help="A few hundred rows in the old model whose scores set the scale of standardize, preferably the items of --background-new; by default random rows of --old."
         ),
     ] = None,
     background_new: Annotated[
-        str | None, typer.Option(help="The same kind of rows in the new model, preferably the same items.")
+        str | None, typer.Option(help="Rows of similar content in the new model, preferably the same items.")
     ] = None,
     ids: Annotated[
         str | None, typer.Option(help="Key, column or file of the ids, in queries and parts; none for row numbers.")
@@ -78,42 +78,42 @@ def command(
             "Got one of --background-old and --background-new; expected both, or neither. Pass the same items in both models."
         )
     if new is None and (background_old is not None or merge != "standardize"):
-        given = "--merge" if background_old is None else "--background-old"
+        flag = "--merge" if background_old is None else "--background-old"
         raise ParameterError(
-            f"Got {given} without --new; expected two parts, whose scores it puts on one scale. Pass --new with the part of the new model, or leave out {given}."
+            f"Got {flag} without --new; expected two parts, whose scores it puts on one scale. Pass --new with the part of the new model, or leave out {flag}."
         )
     if out is not None:
         check_table_name(out, "--out")
         check_output(out, force=force)  # checked before the work starts
-        for spec in (queries, old, new) if force else ():
+        for spec in (queries, old, new, background_old, background_new) if force else ():
             if spec is not None:
-                check_output_place(open_source(spec, ids=False), out)  # never overwrite a part of the index
+                check_output_place(open_source(spec, ids=False), out)  # never overwrite an input
     bridge = Bridge.load(map_path)
-    named = False if ids == "none" else ids
-    asked = read(queries, named, Space(modality=modality))
-    old_rows = read(old, named, Space())
+    id_column = False if ids == "none" else ids
+    new_queries = read(queries, id_column, Space(modality=modality))
+    old_rows = read(old, id_column, Space())
     report: dict[str, object] = {
         "map": map_path,
         "output": out,
         "k": k,
-        "n_queries": len(asked),
+        "n_queries": len(new_queries),
         "n_old": len(old_rows),
     }
-    title = f"{len(asked):,} queries, {len(old_rows):,} old"
+    title = f"{len(new_queries):,} queries, {len(old_rows):,} old"
     notes = []
     if new is None:
-        single = bridge.search(asked, old_rows, k)
-        scores, found, is_new = single.scores, single.ids, np.zeros(single.ids.shape, bool)
+        single = bridge.search(new_queries, old_rows, k)
+        scores, hit_ids, is_new = single.scores, single.ids, np.zeros(single.ids.shape, bool)
         title += " rows"
     else:
-        new_rows = read(new, named, Space())
+        new_rows = read(new, id_column, Space())
         background = None
         if background_old is not None and background_new is not None:
             background = read(background_old, False, Space()), read(background_new, False, Space())
         mixed = search_mixed(
-            bridge, asked, old_rows, new_rows, k, merge=merge, background=background, random_state=seed
+            bridge, new_queries, old_rows, new_rows, k, merge=merge, background=background, random_state=seed
         )
-        scores, found, is_new = mixed.scores, mixed.ids, mixed.new
+        scores, hit_ids, is_new = mixed.scores, mixed.ids, mixed.new
         share = float(is_new.mean())
         report |= {"n_new": len(new_rows), "n_in_both": mixed.n_in_both, "merge": merge, "share_new": share}
         title += f" and {len(new_rows):,} new rows"
@@ -122,15 +122,15 @@ def command(
             notes.append(
                 f"{mixed.n_in_both:,} rows of the old part have an id that is also in the new part, and count as new."
             )
-    hits = _table(asked.ids, scores, found, is_new)
+    hits = _table(new_queries.ids, scores, hit_ids, is_new)
     if out is not None:
         write_table(hits, out, force=force)
     if as_json:
         print_json({**report, "hits": hits.to_pylist() if out is None else None})
         return
     lines = [
-        [str(one["query"]), str(one["rank"]), str(one["id"]), one["model"], f"{one['score']:.4f}"]
-        for one in hits.slice(0, _PRINTED).to_pylist()
+        [str(hit["query"]), str(hit["rank"]), str(hit["id"]), hit["model"], f"{hit['score']:.4f}"]
+        for hit in hits.slice(0, _PRINTED).to_pylist()
     ]
     print_table(title, ["query", "rank", "id", "model", "score"], lines)
     for note in notes:
@@ -141,21 +141,21 @@ def command(
         say(f"{len(hits) - _PRINTED:,} more hits: pass --out or --json for all.")
 
 
-def _table(queries: np.ndarray, scores: np.ndarray, found: np.ndarray, is_new: np.ndarray) -> pa.Table:
+def _table(queries: np.ndarray, scores: np.ndarray, hit_ids: np.ndarray, is_new: np.ndarray) -> pa.Table:
     """Return one row per hit, query by query, nearest first."""
     import numpy as np
     import pyarrow as pa
 
     def column(ids: np.ndarray) -> pa.Array:
         # If one part has ids and the other row numbers, both become strings: a column has one type.
-        return pa.array(ids) if ids.dtype.kind in "iu" else pa.array([str(one) for one in ids.tolist()], pa.string())
+        return pa.array(ids) if ids.dtype.kind in "iu" else pa.array([str(i) for i in ids.tolist()], pa.string())
 
-    m, k = found.shape
+    m, k = hit_ids.shape
     return pa.table(
         {
             "query": column(np.repeat(queries, k)),
             "rank": np.tile(np.arange(1, k + 1), m),
-            "id": column(found.ravel()),
+            "id": column(hit_ids.ravel()),
             "model": pa.array(np.where(is_new, "new", "old").ravel().tolist(), pa.string()),
             "score": scores.ravel(),
         }

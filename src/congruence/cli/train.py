@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: The selection criterion of a method, in words.
+#: Names of the selection criteria.
 _CRITERIA = {
     "mean_recall_at_1": "mean recall at 1",
     "source_to_target_recall_at_1": "recall at 1, source → target",
@@ -24,7 +23,7 @@ def command(
     method: Annotated[
         str | None,
         typer.Argument(
-            help="sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca or procrustes; or jam, which uses wrong captions."
+            help="Training method: sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca or procrustes; or jam, which uses wrong captions."
         ),
     ] = None,
     method_too: Annotated[str | None, typer.Option("--method", help="Same as METHOD.")] = None,
@@ -49,13 +48,13 @@ def command(
     keep_pairs: Annotated[
         int | None,
         typer.Option(
-            help="Train on this many pairs; the others lose their partner. Use it to find out how many pairs are needed."
+            help="Train on this many pairs, and use the others as unpaired rows, to find out how many pairs are needed."
         ),
     ] = None,
     overlap: Annotated[
         float | None,
         typer.Option(
-            help="With --keep-pairs: share of the unpaired items of each side whose partner is among those of the other side. 0 by default, which uses only one side of each item."
+            help="With --keep-pairs: share of the unpaired items that are used on both sides. 0 by default: each item is used on one side only."
         ),
     ] = None,
     negatives: Annotated[
@@ -70,7 +69,7 @@ def command(
     groups: Annotated[
         str | None,
         typer.Option(
-            help="The image of each pair (file:key), so that all its captions are in the same part of the split. By default rows with identical vectors are one image; none treats each row as an image of its own."
+            help="The image of each pair (file:key): all captions of an image are in the same part of the split. By default, rows with identical vectors are one image; none treats each row as an image of its own."
         ),
     ] = None,
     report: Annotated[
@@ -85,7 +84,7 @@ def command(
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=VALUE,VALUE,…: choose among these values by retrieval on the validation pairs. May be repeated."
+            help="NAME=VALUE,VALUE,…: choose the best of these values by retrieval on the validation pairs. May be repeated."
         ),
     ] = None,
     checkpoint: Annotated[
@@ -101,13 +100,16 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Train heads that map two unrelated models into one joint space."""
+    """Train heads that map two unrelated models into a joint space."""
+    from functools import partial
+
     from congruence._utils.atomic import check_output
     from congruence.cli._base import checkpoint_folder, print_json
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
     from congruence.persist import check_map_output
     from congruence.recipe import make_recipe, read_recipe, run_recipe
+    from congruence.train import METHODS
 
     if method and method_too and method != method_too:
         raise ParameterError(
@@ -125,8 +127,13 @@ def command(
         "test": None if test is None else _held_out(test, "--test"),
         "keep_pairs": keep_pairs,
         "overlap": overlap,
-        "parameters": dict(_assigned(entry, "--set") for entry in parameters or []) or None,
-        "grid": {name: _values(text) for name, text in (_split(entry, "--grid") for entry in grid or [])} or None,
+        "parameters": {name: _value(text) for name, text in (_split(entry, "--set") for entry in parameters or [])}
+        or None,
+        "grid": {
+            name: [_value(part) for part in text.split(",")]
+            for name, text in (_split(entry, "--grid") for entry in grid or [])
+        }
+        or None,
         "seed": seed,
         "groups": groups,
         "negatives": negatives,
@@ -135,39 +142,35 @@ def command(
     recipe = make_recipe({}, **changes) if config is None else read_recipe(config, **changes)
     spaces = Space(source_model, modality=source_modality), Space(target_model, modality=target_modality)
     with checkpoint_folder(out, checkpoint) as place:
-        done = run_recipe(
-            recipe, spaces=spaces, checkpoint=place, verbose=not quiet, callback=None if quiet else _say(recipe.grid)
+        run = run_recipe(
+            recipe,
+            spaces=spaces,
+            checkpoint=place,
+            verbose=not quiet,
+            callback=None if quiet else partial(_print_grid_point, _CRITERIA[METHODS[recipe.method].criterion]),
         )
-        done.map.save(out, force=force)
+        run.map.save(out, force=force)
     if report is not None:
         from congruence.report import summarize_training, write_training
 
-        items = done.items
-        left, right = items.sides()
-        page = summarize_training(done.map, left, right, items.negatives, groups=items.groups, tasks=items.tasks)
-        write_training(report, page, force=force)
+        items = run.items
+        source, target = items.sides()
+        summary = summarize_training(run.map, source, target, items.negatives, groups=items.groups, tasks=items.tasks)
+        write_training(report, summary, force=force)
     if as_json:
-        print_json({"output": out, **done.map.describe()})
+        print_json({"output": out, **run.map.describe()})
     else:
-        _print(done, recipe, out)
+        _print(run, recipe, out)
 
 
 def _split(entry: str, option: str) -> tuple[str, str]:
+    """Split ``NAME=VALUE``. Raises ParameterError for another form."""
     from congruence.errors import ParameterError
 
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
         raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} max_steps=500, for example.")
     return name.replace("-", "_"), text
-
-
-def _assigned(entry: str, option: str) -> tuple[str, object]:
-    name, text = _split(entry, option)
-    return name, _value(text)
-
-
-def _values(text: str) -> list[object]:
-    return [_value(part) for part in text.split(",")]
 
 
 def _value(text: str) -> object:
@@ -182,6 +185,7 @@ def _value(text: str) -> object:
 
 
 def _held_out(text: str, option: str) -> float | int | list[str]:
+    """Return a share, a number of pairs, or two files. Raises ParameterError."""
     from congruence.errors import ParameterError
 
     if "," in text:
@@ -194,24 +198,21 @@ def _held_out(text: str, option: str) -> float | int | list[str]:
         ) from None
 
 
-def _say(grid: object) -> Callable[[dict[str, object], float], None]:
-    """Return a function that reports the score of each grid point on stderr."""
+def _print_grid_point(criterion: str, point: dict[str, object], score: float) -> None:
+    """Print the score of a grid point on standard error; without a grid, the point is empty."""
     import sys
 
-    def say(point: dict[str, object], score: float) -> None:
-        if point:
-            chosen = ", ".join(
-                f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in point.items()
-            )
-            print(f"{chosen}: mean recall at 1 {score:.3f}", file=sys.stderr)
-
-    return say
+    if point:
+        values = ", ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in point.items()
+        )
+        print(f"{values}: {criterion} {score:.3f}", file=sys.stderr)
 
 
-def _print(done: Run, recipe: Recipe, out: str) -> None:
+def _print(run: Run, recipe: Recipe, out: str) -> None:
     from congruence.cli._base import number, print_table
 
-    facts, mapping, scores = done.map.facts_, done.map, done.map.scores_
+    facts, mapping, scores = run.map.facts_, run.map, run.map.scores_
     rows = [
         ["source", f"{mapping.source_space_}"],
         ["target", f"{mapping.target_space_}"],
@@ -233,11 +234,11 @@ def _print(done: Run, recipe: Recipe, out: str) -> None:
     for side, error in facts.get("reconstruction_error", {}).items():
         if side != "rows":
             rows.append([f"{side} variance not reconstructed", number(error)])
-    if done.parameters:
-        rows.append(["chosen", ", ".join(f"{name}={value}" for name, value in done.parameters.items())])
-    if done.score == done.score:
+    if run.parameters:
+        rows.append(["chosen", ", ".join(f"{name}={value}" for name, value in run.parameters.items())])
+    if run.score == run.score:  # NaN without validation
         rows.append(["validation pairs", str(scores["validation_pairs"])])
-        rows.append([f"validation: {_CRITERIA[mapping.criterion]}", number(done.score)])
+        rows.append([f"validation: {_CRITERIA[mapping.criterion]}", number(run.score)])
         if "teacher_validation_mean_recall_at_1" in scores:
             rows.append(["validation: its teacher's", number(scores["teacher_validation_mean_recall_at_1"])])
     if "test_pairs" in scores:
@@ -254,13 +255,13 @@ def _test_rows(scores: dict[str, Any]) -> list[list[str]]:
 
     rows = [["test pairs", str(scores["test_pairs"])]]
     for k in (1, 5, 10):
-        for who, name in (
+        for prefix, name in (
             ("", f"recall at {k}, source → target, and back"),
             ("teacher_", f"its teacher's recall at {k}"),
         ):
-            ways = [scores.get(f"{who}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
-            if None not in ways:
-                rows.append([name, ", ".join(map(number, ways))])
+            recalls = [scores.get(f"{prefix}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
+            if None not in recalls:
+                rows.append([name, ", ".join(map(number, recalls))])
     if "test_binary_recall" in scores:
         rows.append(["caption before its wrong ones", number(scores["test_binary_recall"])])
     if "test_choice_recall" in scores:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from congruence.cli._engines import ADDRESS_HELP, BAD_ROWS_HELP, ENGINE_HELP, GPUS_HELP, WORKERS_HELP, runs_apart
+from congruence.cli._engines import ADDRESS_HELP, BAD_ROWS_HELP, ENGINE_HELP, GPUS_HELP, WORKERS_HELP, runs_by_fragments
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
@@ -89,7 +89,7 @@ def command(
     if bridge is not None:
         if inverse:
             raise ParameterError(
-                f"Got --inverse for a bridge; expected a map, since a bridge leads from {bridge.source} to {bridge.target} only. Leave out --inverse, or pass "
+                f"Got --inverse for a bridge; expected a map, since a bridge maps from {bridge.source} to {bridge.target} only. Leave out --inverse, or pass "
                 "the folder of the map that it was made from."
             )
         unit = bridge.normalize if unit == "auto" else unit
@@ -100,10 +100,9 @@ def command(
                 "Fit a map from the target to the source instead, and leave out --inverse."
             )
         mapping = mapping.inverse()
-    apart = runs_apart(
+    if runs_by_fragments(
         engine, vectors, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}
-    )
-    if apart:
+    ):
         from congruence.engines import open_dataset
 
         source: Source | DataSet = open_dataset(vectors, ids=ids, space=Space(model, revision))
@@ -123,11 +122,11 @@ def command(
         "column_out": column_out,
     }
     if not isinstance(source, Source):
-        from congruence.cli._engines import make_engine, print_dataset
+        from congruence.cli._engines import make_engine, print_data_set
         from congruence.engines import transform_dataset
 
         with progress("mapping", source.rows, as_json) as callback:
-            done = transform_dataset(
+            job = transform_dataset(
                 mapping,
                 source,
                 out,
@@ -136,7 +135,7 @@ def command(
                 callback=callback,
                 **options,
             )
-        print_dataset("mapped", done, as_json=as_json)
+        print_data_set("mapped", job, as_json=as_json)
         return
     with progress("mapping", source.n, as_json) as callback:
         report = transform_file(mapping, source, out, callback=callback, **options)

@@ -146,8 +146,9 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
         (("--merge", "mean"), "--merge mean"),
         (("--k", "0"), "Got --k 0"),
         (("--seed", "-1"), "--seed -1"),
-        (("-o", "hits.txt"), "Got --out hits.txt; expected a .csv or a .parquet"),
+        (("-o", "hits.txt"), "Got --out hits.txt; expected a .csv or .parquet file"),
         (("--new", "parted.parquet", "-o", "parted.parquet", "--force"), "parted.parquet"),
+        (("--background-old", "parted.parquet", "--background-new", "p_new.npz", "-o", "parted.parquet", "--force"), "which is the source parted.parquet"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
