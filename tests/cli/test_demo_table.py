@@ -69,7 +69,7 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo):
 
 
 def test_without_lancedb_the_extra_is_named_and_nothing_of_it_written(here, demo, tmp_path, monkeypatch):
-    monkeypatch.setattr("congruence.cli._demo_table.find_spec", lambda name: None)
+    monkeypatch.setattr("congruence.cli._demo_steps.find_spec", lambda name: None)
     done = here("demo", "--sample", "emoji", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html")
     assert done.code == 0, done.err
     assert "pip install 'congruence[lancedb]'" in done.out
@@ -87,4 +87,4 @@ def test_a_terminal_shows_the_pictures_as_characters(capsys, monkeypatch):
     print_table_searches({"searches": searches, "identical": True, "same_lists": False})
     out = capsys.readouterr().out
     assert "farmer  before 👨\u200d🌾  after 👨\u200d🌾" in out
-    assert "rolled back: NOT the same." in out
+    assert "Rolled back: NOT the same." in out

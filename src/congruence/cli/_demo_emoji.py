@@ -1,4 +1,4 @@
-"""``congruence demo --sample emoji``: the paper's claim on emoji, and a table migrated with the same map; offline, in a few seconds."""
+"""``congruence demo --sample emoji``: test the paper's claim on emoji, and migrate a table with the same map; offline, in a few seconds."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def run(
     migration_page: str,
     as_json: bool,
 ) -> None:
-    """Fit on images of some classes, map texts with the same rotation, and measure on classes the map has never seen.
+    """Fit a map on the images of some classes, map texts by the same rotation, and score it on the other classes.
 
-    Then put the old model's vectors of pictures and captions in a LanceDB table, migrate it with the same map, and search it before and after.
+    Then put the old model's vectors of pictures and captions in a LanceDB table, migrate it with this map, and search it before and after.
     """
     from congruence._utils.atomic import check_output
     from congruence.cli._base import number, print_json, print_table, progress, say
-    from congruence.cli._demo_table import has_lancedb, migrate_table, print_table_searches
+    from congruence.cli._demo_steps import has_lancedb
+    from congruence.cli._demo_table import migrate_table, print_table_searches
     from congruence.cli._scores import CONTROLS
     from congruence.datasets import load_sample
     from congruence.persist import check_map_output
@@ -47,34 +48,31 @@ def run(
             check_output(migration_page, force=True)
     sample = load_sample("emoji")
     with progress("fitting and measuring", 3 + migrates, as_json) as callback:
+        advance = callback or (lambda count: None)
         mapping = fit_on_images(sample, classes, seed)
+        split = Split.from_dict(mapping.scores_["holdout"])
         table = seen_and_unseen(sample, mapping)
-        if callback:
-            callback(1)
-        closing = round_trip(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
-        if callback:
-            callback(1)
+        advance(1)
+        round_trips = round_trip(sample, mapping, split)
+        advance(1)
         summary = summarize(mapping, sample, random_state=seed)
         if save_map is not None:
             mapping.save(save_map)
         if report:
             write_report(out, summary, force=True)
-        if callback:
-            callback(1)
-        moved = None
+        advance(1)
+        migrated = None
         if migrates:
-            split = Split.from_dict(mapping.scores_["holdout"])
-            moved = migrate_table(sample, mapping, split, random_state=seed)
+            migrated = migrate_table(sample, mapping, split, random_state=seed)
             if report:
                 write_migration(
                     migration_page,
-                    moved["summary"],
-                    moved["searches"],
+                    migrated["summary"],
+                    migrated["searches"],
                     licenses=sample.info["licences"][:1],
                     force=True,
                 )
-            if callback:
-                callback(1)
+            advance(1)
     if as_json:
         print_json(
             {
@@ -82,10 +80,10 @@ def run(
                 "models_alone": sample.info["each_model_alone"],
                 "table": table,
                 "few_anchors": summary["few_anchors"],
-                "round_trip": closing,
+                "round_trip": round_trips,
                 "commuting_overlap": summary["commuting"]["overlap"],
                 "report": out if report else None,
-                "migration": moved and {key: moved[key] for key in ("searches", "identical", "same_lists")},
+                "migration": migrated and {key: migrated[key] for key in ("searches", "identical", "same_lists")},
                 "migration_page": migration_page if report and migrates else None,
             }
         )
@@ -131,16 +129,16 @@ def run(
         [[line["name"], *map(number, line["mean"])] for line in curve["curves"]],
     )
     print_table(
-        "round trip on unseen classes: how often a vector retrieves its original, and their cosine",
+        "round trip on unseen classes: how often a vector retrieves its original, and its cosine with it",
         ["", "images, at 1", "cosine", "texts, at 1", "cosine"],
         [
             [line["path"], *(number(line[k]) for k in ("image_retrieval", "image", "text_retrieval", "text"))]
-            for line in closing
+            for line in round_trips
         ],
     )
     print(summary["verdict"]["sentence"], summary["verdict"]["action"])
-    if moved is not None:
-        print_table_searches(moved)
+    if migrated is not None:
+        print_table_searches(migrated)
     elif migration:
         say("\nWith LanceDB the demo also migrates a live table: pip install 'congruence[lancedb]'")
     if report:
@@ -148,7 +146,7 @@ def run(
 
 
 def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
-    """Fit on the images of some classes; of the texts of these classes only the means are used."""
+    """Fit a map on the images of some classes; of their texts, only the means are used."""
     import warnings
 
     import congruence
@@ -175,7 +173,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
 
 
 def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, Any]]:
-    """Score before and after mapping, and of each model alone, on classes the map was fitted on and on the others."""
+    """Return scores before and after mapping, and of each model alone, on the classes the map was fitted on and on the others."""
     from congruence.evaluation import evaluate
     from congruence.splits import Split
 
@@ -198,7 +196,9 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
 
         sides = [{kind: cut(rows) for kind, rows in sample.side(side).items()} for side in ("source", "target")]
         parts[name] = evaluate(mapping, *sides)
-        groups[name] = {modality: _own_group(sample, mapping, modality, *sides) for modality in ("image", "text")}
+        groups[name] = {
+            modality: _subgroup_retrieval(sample, mapping, modality, *sides) for modality in ("image", "text")
+        }
     table = []
     for measure, key in measures.items():
         rows = {name: scores.get(*key) for name, scores in parts.items()}
@@ -207,7 +207,7 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
         )
     for modality in ("image", "text"):
         measure = f"{modality} → another {modality} of its subgroup, at 1"
-        table.append({"measure": measure, **{name: found[modality] for name, found in groups.items()}})
+        table.append({"measure": measure, **{name: scores[modality] for name, scores in groups.items()}})
     for measure, key in cosines.items():
         line: dict[str, Any] = {"measure": measure}
         for name, scores in parts.items():
@@ -222,14 +222,14 @@ def _columns(row: Score) -> dict[str, object]:
     return {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
 
 
-def _own_group(
+def _subgroup_retrieval(
     sample: Bundle,
     mapping: OrthogonalMap,
     modality: str,
     source: dict[str, Embeddings],
     target: dict[str, Embeddings],
 ) -> dict[str, object]:
-    """Return the share of items whose nearest other item in the target model belongs to their subgroup."""
+    """Return how often the target's nearest other item belongs to an item's subgroup: before and after mapping, in the target, and by chance."""
     import numpy as np
 
     from congruence.evaluation.controls import chance_at_k
@@ -238,20 +238,20 @@ def _own_group(
     X, Y = source[modality].vectors, target[modality].vectors
     labels = np.array([sample.labels[i] for i in source[modality].ids.tolist()])
 
-    def found(queries: np.ndarray) -> float:
+    def score(queries: np.ndarray) -> float:
         return class_retrieval(queries, Y, labels, exclude_self=True)
 
-    moved = mapping.for_modality(modality).transform(X)
+    mapped = mapping.for_modality(modality).transform(X)
     _, group, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     chance = chance_at_k((sizes - 1)[group], len(X) - 1)
-    return {"before": found(X), "after": found(moved), "oracle": found(Y), "classes": len(X), "chance": chance}
+    return {"before": score(X), "after": score(mapped), "oracle": score(Y), "classes": len(X), "chance": chance}
 
 
 def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dict[str, Any]]:
-    """Compare reverse maps: the inverse, a map fitted in the reverse direction, and one fitted on other anchors.
+    """Score round trips: back by the inverse, by a map fitted in the reverse direction, and by one fitted on other anchors.
 
-    The third is composition: two maps that share no anchor, one after the other, should be the identity. The last two lines are the
-    controls: every vector at the mean it started from, and a random rotation about that mean.
+    In the third, the two maps share no anchor, so their composition is the identity only if both are correct. The last two lines are
+    controls: every vector at the source's mean, and a random rotation about that mean.
     """
     import numpy as np
 
@@ -264,25 +264,23 @@ def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dic
     halves = np.flatnonzero(seen)[::2], np.flatnonzero(seen)[1::2]
 
     def fit(rows: np.ndarray, back: bool) -> OrthogonalMap:
-        ours, theirs = (target, source) if back else (source, target)
-        fitted = OrthogonalMap().fit(ours["image"].vectors[rows], theirs["image"].vectors[rows], modality="image")
-        return fitted.recenter(
-            ours["text"].vectors[rows].mean(0), theirs["text"].vectors[rows].mean(0), modality="text"
-        )
+        start, end = (target, source) if back else (source, target)
+        fitted = OrthogonalMap().fit(start["image"].vectors[rows], end["image"].vectors[rows], modality="image")
+        return fitted.recenter(start["text"].vectors[rows].mean(0), end["text"].vectors[rows].mean(0), modality="text")
 
-    ways = {
+    paths = {
         "its inverse": (mapping, mapping.inverse()),
         "a map fitted backwards on the same anchors": (mapping, fit(np.flatnonzero(seen), back=True)),
         "two maps that share no anchor": (fit(halves[0], back=False), fit(halves[1], back=True)),
     }
     lines = []
-    for path, (there, back) in ways.items():
+    for path, (forward, reverse) in paths.items():
         line: dict[str, Any] = {"path": path}
         for modality in ("image", "text"):
             X = source[modality].vectors[~seen]
-            moved = back.for_modality(modality).transform(there.for_modality(modality).transform(X))
-            line[f"{modality}_retrieval"] = class_retrieval(moved, X, np.arange(len(X)))
-            line[modality] = paired_cosine(X, moved)
+            returned = reverse.for_modality(modality).transform(forward.for_modality(modality).transform(X))
+            line[f"{modality}_retrieval"] = class_retrieval(returned, X, np.arange(len(X)))
+            line[modality] = paired_cosine(X, returned)
         lines.append(line)
     constant: dict[str, Any] = {"path": "constant"}
     rotation: dict[str, Any] = {"path": "random rotation"}
@@ -290,7 +288,7 @@ def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dic
         X = source[modality].vectors[~seen]
         mean = mapping.modality_means_[modality][0]
         rows = ControlRows(mean, np.linalg.norm(X - mean, axis=1), X.shape[1], in_sample=False)
-        controls = rows.score(lambda moved, X=X: paired_cosine(X, moved))  # type: ignore[misc]
+        controls = rows.score(lambda control, X=X: paired_cosine(X, control))  # type: ignore[misc]
         constant[modality], rotation[modality] = controls.constant, controls.random_rotation
         constant[f"{modality}_retrieval"] = rotation[f"{modality}_retrieval"] = 1 / len(X)  # chance
     return [*lines, constant, rotation]

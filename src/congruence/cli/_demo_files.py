@@ -1,10 +1,11 @@
-"""The photo sample in the form an application has it: a table of photo vectors, and files of vectors from both models."""
+"""The photo sample as an application would store it: a table of photo vectors, and files of vectors from both models."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from congruence.cli._demo_steps import has_lancedb
 
 if TYPE_CHECKING:
     import lancedb
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from congruence.datasets import Bundle
     from congruence.embeddings import Embeddings
 
-__all__ = ["has_lancedb", "library_name", "why_not_replaced", "write_files", "write_library"]
+__all__ = ["library_name", "why_not_replaced", "write_files", "write_library"]
 
 #: Name and content of the file that marks a folder written by :func:`write_files`.
 MARKER, FORMAT = "sample.json", "congruence-photo-sample"
@@ -22,22 +23,17 @@ _NAMES = {
     MARKER,
     "photos.lance",
     "photos.parquet",
-    *(f"{age}-{kind}.parquet" for age in ("old", "new") for kind in ("photos", "texts")),
+    *(f"{model}-{items}.parquet" for model in ("old", "new") for items in ("photos", "texts")),
 }
 
 
-def has_lancedb() -> bool:
-    """Return whether the extra ``lancedb`` is installed."""
-    return all(find_spec(name) is not None for name in ("lancedb", "lance"))
-
-
 def library_name() -> str:
-    """Return the name of the library: a LanceDB table, or a Parquet file without that extra."""
+    """Return the name of the library: a LanceDB table or, without the extra ``lancedb``, a Parquet file."""
     return "photos.lance" if has_lancedb() else "photos.parquet"
 
 
 def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
-    """Write the photos with the old model's vectors in the form an application has them.
+    """Write the photos with the old model's vectors as a table, as an application would.
 
     Parameters
     ----------
@@ -70,12 +66,14 @@ def why_not_replaced(folder: Path) -> str | None:
 
     others = sorted(path.name for path in folder.iterdir() if path.name not in _NAMES)
     if others:
-        return f"holds other things than the sample ({', '.join(others[:3])})"
-    return None if has_marker(folder / MARKER, FORMAT) else f"holds no {MARKER} that says that it is the sample"
+        return f"contains other files than the sample ({', '.join(others[:3])})"
+    return None if has_marker(folder / MARKER, FORMAT) else f"contains no {MARKER} that marks it as the sample"
 
 
 def write_files(sample: Bundle, folder: str | Path) -> list[str]:
-    """Write the sample as a folder (it may replace an earlier one): the library, and Parquet files of both models' vectors of photos and class names.
+    """Write the sample as a folder: the library, and Parquet files of both models' vectors of photos and class names.
+
+    A folder that an earlier call has written is replaced.
 
     Parameters
     ----------
@@ -89,8 +87,8 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
 
     Raises
     ------
-    OutputExistsError, StorageError
-        If the folder holds other files, or cannot be written.
+    OutputExistsError, FileError, StorageError
+        If the folder contains other files, its parent does not exist, or it cannot be written.
     """
     import json
 
@@ -101,15 +99,15 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
     with atomic_path(folder, force=True, directory=True, foreign=why_not_replaced) as temporary:
         (temporary / MARKER).write_text(json.dumps({"format": FORMAT, "format_version": 1}) + "\n", encoding="utf-8")
         write_library(sample, temporary / library_name())
-        for age, side in (("old", sample.source), ("new", sample.target)):
-            for kind, words in (("image", "photos"), ("text", "texts")):
-                pq.write_table(_table(sample, side[kind], kind), temporary / f"{age}-{words}.parquet")
+        for model, side in (("old", sample.source), ("new", sample.target)):
+            for modality, items in (("image", "photos"), ("text", "texts")):
+                pq.write_table(_table(sample, side[modality], modality), temporary / f"{model}-{items}.parquet")
         names = sorted(path.name for path in temporary.iterdir() if path.name != MARKER)
     return names
 
 
-def _table(sample: Bundle, rows: Embeddings, kind: str) -> pa.Table:
-    """Return rows with their ids, classes and vectors; the metadata contain the name of their model."""
+def _table(sample: Bundle, rows: Embeddings, modality: str) -> pa.Table:
+    """Return rows with their ids, classes and vectors; the metadata contain their space."""
     import json
 
     import numpy as np
@@ -119,7 +117,7 @@ def _table(sample: Bundle, rows: Embeddings, kind: str) -> pa.Table:
     table = pa.table(
         {
             "id": rows.ids.tolist(),
-            "class": sample.class_of(kind, rows.ids).tolist(),
+            "class": sample.class_of(modality, rows.ids).tolist(),
             "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
         }
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from congruence.cli._demo_files import has_lancedb, library_name, write_library
+from congruence.cli._demo_files import library_name, write_library
+from congruence.cli._demo_steps import has_lancedb, print_rollback, verify_and_switch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
     from congruence.maps import Map
     from congruence.report.story import CertifiedStrategy, MovedLibrary, Search, SearchedStep, SearchStage, Story
     from congruence.upgrade.certify import Certificate
-    from congruence.upgrade.migrate import Migration
 
 __all__ = ["STEPS", "certified_strategies", "certify_sample", "fit_on_names", "move_library", "print_story"]
 
-#: Number of searches shown, half of which are those that the map alone degrades most; number of photos per search.
+#: Number of searches shown, of which half are those that mapping degrades most; number of photos per search.
 EXAMPLES, SHOWN = 6, 5
 
 #: Number of photos that both models encode for the certificate.
@@ -32,7 +32,7 @@ STEPS = 4
 
 
 def fit_on_names(sample: Bundle) -> Map:
-    """Fit the map on the names of the classes in both models; of the photos only the old model's mean is used."""
+    """Fit the map on the class names in both models; of the photos, only the mean in the old model is used."""
     import congruence
 
     return congruence.fit(
@@ -41,7 +41,7 @@ def fit_on_names(sample: Bundle) -> Map:
 
 
 def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
-    """Certify the move from some photos that both models have encoded, and the names of their classes."""
+    """Certify the change of models from some photos that both models have encoded, and the class names."""
     from congruence.upgrade.certify import certify, choose_anchors
 
     labels = sample.classes["image"]
@@ -58,25 +58,25 @@ def certified_strategies(certificate: Certificate) -> list[CertifiedStrategy]:
         "map": "map the stored vectors",
         "progressive": "map, and re-embed the worst {:.0%}",
     }
-    steps: list[CertifiedStrategy] = []
-    for strategy in certificate.costs:
-        score = strategy["score"]
+    strategies: list[CertifiedStrategy] = []
+    for cost in certificate.costs:
+        score = cost["score"]
         value, low, high = (None, None, None) if score is None else (score.value, score.low, score.high)
-        name = names.get(strategy["strategy"], "re-embed everything").format(strategy["share"])
-        steps.append({"name": name, "value": value, "low": low, "high": high, "share": strategy["share"]})
-    return steps
+        name = names.get(cost["strategy"], "re-embed everything").format(cost["share"])
+        strategies.append({"name": name, "value": value, "low": low, "high": high, "share": cost["share"]})
+    return strategies
 
 
 class _Step(NamedTuple):
-    """State of the library at one step, and the photos that each name found."""
+    """Scores of the library at one step, and the ids of the photos found for each name."""
 
     result: SearchedStep
-    found: list[list[str]]
+    hits: list[list[str]]
 
 
 @dataclass
 class _Library:
-    """A table of photos as in an application: written once, then read and searched with the store's own client."""
+    """A table of photos as in an application: written once, then read and searched with the database's own client."""
 
     sample: Bundle
     folder: Path
@@ -87,7 +87,8 @@ class _Library:
         self.table = write_library(self.sample, self.path)
 
     @property
-    def words(self) -> str:
+    def store(self) -> str:
+        """What the library is stored in, for display."""
         return "LanceDB table" if self.live else "Parquet file"
 
     def vectors(self) -> tuple[np.ndarray, np.ndarray]:
@@ -110,11 +111,11 @@ class _Library:
             ids, vectors = self.vectors()
             return [ids[row].tolist() for row in nearest(queries, k, vectors)]
         self.table.checkout_latest()
-        found = []
+        hits = []
         for query in queries:
-            asked = self.table.search(query, vector_column_name="embedding").distance_type("cosine")
-            found.append([str(row["id"]) for row in asked.select(["id", "_distance"]).limit(k).to_list()])
-        return found
+            search = self.table.search(query, vector_column_name="embedding").distance_type("cosine")
+            hits.append([str(row["id"]) for row in search.select(["id", "_distance"]).limit(k).to_list()])
+        return hits
 
 
 def move_library(
@@ -165,10 +166,10 @@ def move_library(
 
         def search(name: str, note: str, model: str) -> _Step:
             ids, vectors = library.vectors()
-            found = library.find(queries[model], SHOWN)
+            hits = library.find(queries[model], SHOWN)
             accuracy = _accuracy(sample, names, queries[model], ids, vectors)
-            first = _found_first(sample, names, found)
-            return _Step({"name": name, "note": note, "accuracy": accuracy, "first": first}, found)
+            first = _precision_at_1(sample, names, hits)
+            return _Step({"name": name, "note": note, "accuracy": accuracy, "first": first}, hits)
 
         steps = [
             search("before", "the old model's texts, its vectors", "old"),
@@ -177,10 +178,10 @@ def move_library(
         advance(1)
         with Migration(open_database(str(library.path)), mapping, journal=Path(folder) / "journal", modality="image") as migration:  # fmt: skip
             migration.run()
-            _switch(migration)
+            verify_and_switch(migration)
             steps.append(search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new"))
             advance(1)
-            if not library.live:  # files must be complete, so rows are re-embedded before the switch
+            if not library.live:  # a switch replaces the whole file, so rows are re-embedded before it
                 migration.rollback()
             stages: list[SearchStage] = [{"share": 0.0, "value": steps[-1].result["accuracy"]}]
             budget = round(share * len(old["image"]))
@@ -195,7 +196,7 @@ def move_library(
                     stages.append({"share": float(plan.embedded.mean()), "value": accuracy})
             embedded = int(plan.embedded.sum())
             if not library.live:
-                _switch(migration)
+                verify_and_switch(migration)
             steps.append(
                 search("re-embedded", f"{embedded:,} photos encoded by the new model, the others mapped", "new")
             )
@@ -206,35 +207,22 @@ def move_library(
             steps.append(search("rolled back", "the old model's texts, its vectors again", "old"))
             advance(1)
         library.table = None
-    own = _accuracy(sample, names, queries["new"], new["image"].ids, new["image"].vectors)
     return {
         "rows": len(old["image"]),
         "names": len(names),
-        "store": library.words,
+        "store": library.store,
         "models": dict(sample.info["models"]),
         "photos_of_each_model": sample.info["photos_of_each_model"],
         "share": embedded / len(old["image"]),
         "embedded": embedded,
         "steps": [step.result for step in steps],
-        "new_model": own,
+        "new_model": _accuracy(sample, names, queries["new"], new["image"].ids, new["image"].vectors),
         "stages": stages,
         "examples": _examples(sample, names, steps[:4], random_state),
         "identical": result["identical"],
-        "same_lists": steps[0].found == steps[-1].found,
+        "same_lists": steps[0].hits == steps[-1].hits,
         "licences": list(sample.info["licences"]),
     }
-
-
-def _switch(migration: Migration) -> None:
-    """Verify and switch. Raises MigrationError."""
-    from congruence.errors import MigrationError
-
-    found = migration.verify()
-    if not found.passed:
-        raise MigrationError(
-            f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected vectors that verify. Please report this."
-        )
-    migration.switch()
 
 
 def _accuracy(sample: Bundle, names: np.ndarray, queries: np.ndarray, ids: np.ndarray, vectors: np.ndarray) -> float:
@@ -245,32 +233,32 @@ def _accuracy(sample: Bundle, names: np.ndarray, queries: np.ndarray, ids: np.nd
     return float((names[(vectors.astype(np.float32) @ queries.T).argmax(axis=1)] == own).mean())
 
 
-def _found_first(sample: Bundle, names: np.ndarray, found: list[list[str]]) -> float | None:
+def _precision_at_1(sample: Bundle, names: np.ndarray, hits: list[list[str]]) -> float | None:
     """Return the share of names whose first hit is a photo of their class."""
     import numpy as np
 
     classes = sample.classes["image"]
-    hits = [classes[one[0]] == name for one, name in zip(found, names.tolist(), strict=True)]
-    return float(np.mean(hits)) if hits else None
+    right = [classes[photos[0]] == name for photos, name in zip(hits, names.tolist(), strict=True)]
+    return float(np.mean(right)) if right else None
 
 
 def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_state: int) -> list[Search]:
-    """Return the searches to show: those that the map alone degrades most, and random ones, of classes with enough photos."""
+    """Return the searches to show, of classes with enough photos: those that mapping degrades most, and random ones."""
     import numpy as np
 
     from congruence.report.examples import data_uri
 
     classes = sample.classes["image"]
     sizes = {name: 0 for name in names.tolist()}
-    for one in classes.values():
-        sizes[one] += 1
-    enough = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
+    for name in classes.values():
+        sizes[name] += 1
+    candidates = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
 
     def right(step: _Step, k: int) -> int:
-        return sum(classes[photo] == names[k] for photo in step.found[k])
+        return sum(classes[photo] == names[k] for photo in step.hits[k])
 
-    harmed = sorted(enough, key=lambda k: right(steps[2], k) - right(steps[0], k))[: EXAMPLES // 2]
-    others = [k for k in np.random.default_rng(random_state).permutation(enough).tolist() if k not in harmed]
+    harmed = sorted(candidates, key=lambda k: right(steps[2], k) - right(steps[0], k))[: EXAMPLES // 2]
+    others = [k for k in np.random.default_rng(random_state).permutation(candidates).tolist() if k not in harmed]
     return [
         {
             "text": str(names[k]),
@@ -285,7 +273,7 @@ def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_stat
                             "picture": data_uri(sample.thumbnails.get(photo)),
                             "wanted": bool(classes[photo] == names[k]),
                         }
-                        for photo in step.found[k]
+                        for photo in step.hits[k]
                     ],
                 }
                 for step in steps
@@ -296,7 +284,7 @@ def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_stat
 
 
 def print_story(result: Story) -> None:
-    """Print what happened, step by step."""
+    """Print the scores of each step, and the result of the rollback."""
     from congruence.cli._base import number, print_table, say
 
     say(f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by {result['names']} class names, which both models know.")  # fmt: skip
@@ -312,5 +300,4 @@ def print_story(result: Story) -> None:
     )
     if result["store"].startswith("Parquet"):
         say("With LanceDB the demo uses a live table: pip install 'congruence[lancedb]'")
-    same = "bit for bit the old vectors, and the same results" if result["identical"] and result["same_lists"] else "NOT the same"  # fmt: skip
-    say(f"Rolled back: {same}.")
+    print_rollback(result["identical"], result["same_lists"])

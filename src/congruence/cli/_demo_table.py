@@ -1,11 +1,12 @@
-"""The second part of ``congruence demo --sample emoji``: a LanceDB table is migrated, searched by text before and after, switched and rolled back."""
+"""The second part of ``congruence demo --sample emoji``: migrate a LanceDB table, roll it back, and search it by text at each step."""
 
 from __future__ import annotations
 
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from congruence.cli._demo_steps import print_rollback, verify_and_switch
 
 if TYPE_CHECKING:
     import lancedb
@@ -16,17 +17,13 @@ if TYPE_CHECKING:
     from congruence.maps import Map
     from congruence.splits import Split
 
-__all__ = ["has_lancedb", "migrate_table", "print_table_searches"]
+__all__ = ["migrate_table", "print_table_searches"]
 
 #: Number of searches shown, and of rows per search.
 EXAMPLES, SHOWN = 6, 5
 
+#: Cutoff k of each measure.
 MEASURES = {"recall@1": 1, "recall@10": 10}
-
-
-def has_lancedb() -> bool:
-    """Return whether the extra ``lancedb`` is installed."""
-    return all(find_spec(name) is not None for name in ("lancedb", "lance"))
 
 
 def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: int = 0) -> dict[str, Any]:
@@ -59,14 +56,13 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
 
     from congruence._utils.optional import require
     from congruence.databases import open_database
-    from congruence.errors import MigrationError
     from congruence.upgrade.migrate import Migration
 
     lancedb = require("lancedb", extra="lancedb")
     old, new = sample.source, sample.target
-    asked = old["text"].ids[split.held_out(old["text"].ids)]
-    by_old, by_new = (side["text"].take(asked).vectors.astype(np.float32) for side in (old, new))
-    shown = np.random.default_rng(random_state).permutation(len(asked))[:EXAMPLES]
+    names = old["text"].ids[split.held_out(old["text"].ids)]
+    old_queries, new_queries = (side["text"].take(names).vectors.astype(np.float32) for side in (old, new))
+    shown = np.random.default_rng(random_state).permutation(len(names))[:EXAMPLES]
     with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
         table = lancedb.connect(folder).create_table("items", _rows(sample))
         where = str(Path(folder) / "items.lance")
@@ -74,52 +70,49 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
         def search(name: str, note: str, queries: np.ndarray) -> dict[str, Any]:
             """Search the table with its own client, as an application does."""
             table.checkout_latest()
-            found = [_ask(table, queries[k], SHOWN) for k in shown]
+            hits = [_nearest_pictures(table, queries[k], SHOWN) for k in shown]
             pictures = table.search().where("kind = 'image'").select(["id", "embedding"]).to_arrow()
             vectors = np.stack(pictures["embedding"].to_numpy()).astype(np.float32)
             return {
                 "name": name,
                 "note": note,
-                "found": found,
-                "scores": _score(queries, vectors, pictures["id"].to_pylist(), asked),
+                "found": hits,
+                "scores": _score(queries, vectors, pictures["id"].to_pylist(), names),
             }
 
-        steps = [search("before", "old model's texts, old vectors", by_old)]
-        unmapped = search("only the encoder changed", "new model's texts, old vectors", by_new)
+        steps = [
+            search("before", "old model's texts, old vectors", old_queries),
+            search("only the encoder changed", "new model's texts, old vectors", new_queries),
+        ]
         database = open_database(where, modality_column="kind")
         with Migration(database, mapping, journal=Path(folder) / "journal") as migration:
             migration.run()
-            found = migration.verify()
-            if not found.passed:
-                raise MigrationError(
-                    f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected vectors that verify. Please report this."
-                )
-            migration.switch()
-            steps += [unmapped, search("after the switch", "new model's texts, mapped vectors", by_new)]
+            verify_and_switch(migration)
+            steps.append(search("after the switch", "new model's texts, mapped vectors", new_queries))
             result = migration.rollback()
-            steps.append(search("rolled back", "old model's texts, old vectors again", by_old))
+            steps.append(search("rolled back", "old model's texts, old vectors again", old_queries))
             summary = migration.summary()
         table = None
-    own = new["image"].vectors.astype(np.float32)
-    oracle = _score(by_new, own, new["image"].ids.tolist(), asked)
+    gallery = new["image"].vectors.astype(np.float32)
+    oracle = _score(new_queries, gallery, new["image"].ids.tolist(), names)
     measured = [
         *steps,
         {"name": "all re-embedded", "note": "new model's texts and pictures; not done here", "scores": oracle},
     ]
     examples = [
         {
-            "text": _caption(sample, str(asked[k])),
+            "text": _caption(sample, str(names[k])),
             "steps": [
-                {"name": step["name"], "found": [_item(sample, one, str(asked[k])) for one in step["found"][place]]}
+                {"name": step["name"], "found": [_item(sample, hit, str(names[k])) for hit in step["found"][i]]}
                 for step in steps[:3]
             ],
         }
-        for place, k in enumerate(shown.tolist())
+        for i, k in enumerate(shown.tolist())
     ]
     return {
         "searches": {
-            "n": len(asked),
-            "gallery": len(own),
+            "n": len(names),
+            "gallery": len(gallery),
             "measures": list(MEASURES),
             "steps": [{key: step[key] for key in ("name", "note", "scores")} for step in measured],
             "examples": examples,
@@ -130,28 +123,23 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     }
 
 
-def print_table_searches(moved: dict[str, Any]) -> None:
+def print_table_searches(result: dict[str, Any]) -> None:
     """Print the result of :func:`migrate_table`; the pictures are emoji, so a terminal can show them."""
     from congruence.cli._base import number, print_table, say
     from congruence.cli._streams import knows_unicode
 
-    searches = moved["searches"]
+    searches = result["searches"]
     print_table(
         f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with {searches['n']} unseen texts",
         ["", "", *searches["measures"]],
         [[step["name"], step["note"], *map(number, step["scores"].values())] for step in searches["steps"]],
     )
     if knows_unicode():
-        width = max(len(one["text"]) for one in searches["examples"])
-        for one in searches["examples"]:
-            lists = {step["name"]: " ".join(_glyph(item["id"]) for item in step["found"]) for step in one["steps"]}
-            say(f" {one['text']:{width}}  before {lists['before']}  after {lists['after the switch']}")
-    same = (
-        "bit for bit the old vectors, and the same results"
-        if moved["identical"] and moved["same_lists"]
-        else "NOT the same"
-    )
-    say(f"rolled back: {same}.")
+        width = max(len(example["text"]) for example in searches["examples"])
+        for example in searches["examples"]:
+            lists = {step["name"]: " ".join(_glyph(item["id"]) for item in step["found"]) for step in example["steps"]}
+            say(f" {example['text']:{width}}  before {lists['before']}  after {lists['after the switch']}")
+    print_rollback(result["identical"], result["same_lists"])
 
 
 def _glyph(name: str) -> str:
@@ -166,7 +154,7 @@ def _rows(sample: Bundle) -> pa.Table:
 
     sides = [(kind, sample.source[kind]) for kind in ("image", "text")]
     vectors = np.concatenate([side.vectors.astype(np.float32) for _, side in sides])
-    names = [str(one) for _, side in sides for one in side.ids.tolist()]
+    names = [str(name) for _, side in sides for name in side.ids.tolist()]
     kinds = [kind for kind, side in sides for _ in range(len(side))]
     return pa.table(
         {
@@ -182,21 +170,21 @@ def _rows(sample: Bundle) -> pa.Table:
     )  # fmt: skip
 
 
-def _ask(table: lancedb.table.Table, query: np.ndarray, k: int) -> list[str]:
+def _nearest_pictures(table: lancedb.table.Table, query: np.ndarray, k: int) -> list[str]:
     """Return the names of the ``k`` pictures nearest to a text."""
-    found = table.search(query, vector_column_name="embedding").distance_type("cosine")
-    rows = found.where("kind = 'image'", prefilter=True).select(["id", "_distance"]).limit(k).to_list()
+    search = table.search(query, vector_column_name="embedding").distance_type("cosine")
+    rows = search.where("kind = 'image'", prefilter=True).select(["id", "_distance"]).limit(k).to_list()
     return [str(row["id"]).partition("/")[2] for row in rows]
 
 
-def _score(queries: np.ndarray, vectors: np.ndarray, ids: list[str], asked: np.ndarray) -> dict[str, float]:
+def _score(queries: np.ndarray, vectors: np.ndarray, ids: list[str], names: np.ndarray) -> dict[str, float]:
     """Return the share of texts whose own picture is among the first hits, by exact search."""
     import numpy as np
 
     from congruence.metrics import recall_at_k
 
-    place = {str(one).rpartition("/")[2]: row for row, one in enumerate(ids)}
-    own = np.array([place[str(one)] for one in asked.tolist()])
+    rows = {str(i).rpartition("/")[2]: row for row, i in enumerate(ids)}
+    own = np.array([rows[str(name)] for name in names.tolist()])
     return {name: recall_at_k(queries, vectors, own, k) for name, k in MEASURES.items()}
 
 

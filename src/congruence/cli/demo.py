@@ -1,4 +1,4 @@
-"""``congruence demo``: move a photo library to a new model, or show the paper's claim on emoji; offline, in seconds."""
+"""``congruence demo``: move a photo library to a new model, or test the paper's claim on emoji; offline, in seconds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def command(
     files: Annotated[
         str | None,
         typer.Option(
-            help="Photos: only write the sample as files into this folder, to try the commands of an upgrade on."
+            help="Photos: only write the sample as files into this folder, on which you can try the commands of an upgrade."
         ),
     ] = None,
     share: Annotated[
         float | None, typer.Option(help="Photos: share of the library to re-embed; .1 by default.")
     ] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Emoji: number of classes whose images the map is fitted on; 800 by default.")
+        int | None, typer.Option(help="Emoji: number of classes to fit the map on, by their images; 800 by default.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of rows, classes and examples.")] = 0,
     save_map: Annotated[str | None, typer.Option(help="Folder to save the map to.")] = None,
@@ -47,18 +47,25 @@ def command(
 ) -> None:
     """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page that shows each step.
 
-    All data are packaged; your files are not changed. The library is a LanceDB table (without the extra lancedb, a Parquet file) in a temporary folder.
+    All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the extra lancedb, a Parquet file)
+    in a temporary folder.
     """  # fmt: skip
     from congruence._utils.validation import check_choice
     from congruence.datasets import SAMPLES
     from congruence.errors import ParameterError
 
     photos = check_choice(sample, SAMPLES, "sample") == "photos"
-    others = {"--classes": classes, "--migration-page": migration_page, "--no-migration": None if migration else True}
-    for name, value in (others if photos else {"--files": files, "--share": share}).items():
+    foreign: dict[str, object] = {"--files": files, "--share": share}
+    if photos:
+        foreign = {
+            "--classes": classes,
+            "--migration-page": migration_page,
+            "--no-migration": None if migration else True,
+        }
+    for flag, value in foreign.items():
         if value is not None:
             raise ParameterError(
-                f"Got {name} with the sample {sample}; expected options of that demo. Leave out {name}, or pass --sample {'emoji' if photos else 'photos'}."
+                f"Got {flag} with the sample {sample}; expected options of that demo. Leave out {flag}, or pass --sample {'emoji' if photos else 'photos'}."
             )
     if not photos:
         from congruence.cli._demo_emoji import run
@@ -135,10 +142,8 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     if report:
         write_story(out, story, force=True)
     if as_json:
-        examples = {"examples"}  # pictures
-        print_json(
-            {key: value for key, value in story.items() if key not in examples} | {"page": out if report else None}
-        )
+        facts = {key: value for key, value in story.items() if key != "examples"}  # without pictures
+        print_json(facts | {"page": out if report else None})
         return
     print_story(story)
     if report:
