@@ -261,7 +261,7 @@ TorchOutOfMemoryError.__name__ = "OutOfMemoryError"
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError(), "it did not say how much"),
+        (MemoryError(), "size unknown"),
         (TorchOutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …"), "Tried to allocate 20.00 GiB"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), "tried to allocate 4096 bytes"),
     ],
@@ -385,7 +385,7 @@ def test_ctrl_c_says_what_was_written(here, data, monkeypatch, written):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("congruence.cli.fit._print" if written else "congruence.stores.read_embeddings", interrupt)
+    monkeypatch.setattr("congruence.cli.fit._report" if written else "congruence.stores.read_embeddings", interrupt)
     said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 130)
     assert said == (
         "error: interrupted. Before that x was written.\n" if written else "error: interrupted; nothing was written.\n"
@@ -502,7 +502,7 @@ def test_every_error_of_the_tree_exits_with_2():
 
 
 def test_a_signal_says_what_was_written(here, data, monkeypatch):
-    monkeypatch.setattr("congruence.cli.fit._print", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("congruence.cli.fit._report", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     assert (
         one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 143)
         == "error: stopped by a signal. Before that x was written.\n"

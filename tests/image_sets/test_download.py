@@ -421,7 +421,7 @@ def test_the_command_downloads(here, server, tmp_path, monkeypatch):
     assert report["found"] == "there/oxford_pets"
     described = here("datasets", "pets", "--root", "there", "--download").out
     assert "the checksum of the first download is recorded" in described
-    assert "made" not in described
+    assert "written" not in described
 
 
 def test_the_command_describes_one(here):

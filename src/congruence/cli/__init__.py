@@ -56,7 +56,7 @@ class _Command(PlainValues, TyperCommand):
         except CongruenceError as error:
             text = self.as_typed(error)
             error.args = (text,)
-            if isinstance(error, ImportError):  # which prints this instead
+            if isinstance(error, ImportError):  # whose str() is msg
                 error.msg = text
             raise
         except KeyboardInterrupt:
@@ -77,22 +77,22 @@ class _Command(PlainValues, TyperCommand):
 
 
 class _TransformCommand(_Command):
-    """Accepts ``--normalize`` without a value as ``--normalize yes``, as before it took a value."""
+    """Accepts ``--normalize`` without a value as ``--normalize yes``, as in versions in which it took no value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the value if it is missing."""
         from congruence.cli.transform import NORMALIZE
 
-        given = []
+        expanded = []
         for arg, following in zip(args, [*args[1:], ""], strict=True):
-            given += [arg, "yes"] if arg == "--normalize" and following not in NORMALIZE else [arg]
-        return super().parse_args(ctx, given)
+            expanded += [arg, "yes"] if arg == "--normalize" and following not in NORMALIZE else [arg]
+        return super().parse_args(ctx, expanded)
 
 
 #: The command that is running, used for the messages of warnings.
 _running: ContextVar[_Command | None] = ContextVar("_running", default=None)
 
-#: Its context, or that of the last command that ran, used for messages about its failure.
+#: Context of the command that is running or ran last, used to report which of its outputs were written.
 _context: ContextVar[Any] = ContextVar("_context", default=None)
 
 
@@ -127,7 +127,7 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
     program = typer.Typer(
         name="congruence",
         cls=_Group,
-        help="Switch a search index to another embedding model without re-encoding everything. For a demonstration, run: congruence demo.",
+        help=_root.__doc__,
         no_args_is_help=True,
         add_completion=len(names) > 1,  # only the whole program offers completion, not a process that runs one command
         pretty_exceptions_enable=False,
@@ -162,7 +162,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _program(command: str) -> Any:
-    """Return the program with this command only, or with all commands if the word is no command: reading the options of all takes 0.1 s."""
+    """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there is no such command."""
     if command in COMMANDS:
         return typer.main.get_command(_build((command,), frames=False))
     return typer.main.get_command(_build(() if command == "frame" else COMMANDS))

@@ -1,4 +1,4 @@
-"""A sequence of progress bars."""
+"""Progress bars, one after another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Bars"]
 
 
 class Bars:
-    """A sequence of progress bars; a context manager."""
+    """Shows one progress bar at a time; as a context manager, it removes the last one."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet, self._stack = quiet, ExitStack()
@@ -21,12 +21,12 @@ class Bars:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def begin(self, words: str, total: int) -> None:
-        """Show a new bar for a pass over the rows."""
+    def begin(self, label: str, total: int) -> None:
+        """Show a new bar instead of the current one."""
         from congruence.cli._base import progress
 
         self.close()
-        self._advance = self._stack.enter_context(progress(words, total, self._quiet))
+        self._advance = self._stack.enter_context(progress(label, total, self._quiet))
 
     def advance(self, count: int) -> None:
         """Advance the current bar."""
@@ -34,9 +34,9 @@ class Bars:
             self._advance(count)
 
     @contextmanager
-    def shown(self, words: str, total: int) -> Iterator[Callable[[int], None] | None]:
-        """Show a bar while the block runs, and yield a function that advances it."""
-        self.begin(words, total)
+    def shown(self, label: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        """Show a bar while the block runs, and yield a function that advances it; None if no bar is shown."""
+        self.begin(label, total)
         try:
             yield self._advance
         finally:

@@ -23,13 +23,16 @@ BAD_INPUT, BUG, LOST, NO_READER, INTERRUPTED = 2, 70, 74, 141, 130
 #: Where to report a bug: the project has no public address yet.
 ISSUES = "the project's issue tracker"
 
-_WORDS = r"[\w-]*(?:token|secret|password|passwd|api[_-]?key)[\w-]*"
+_SECRET_NAME = r"[\w-]*(?:token|secret|password|passwd|api[_-]?key)[\w-]*"
 
-#: Passwords in addresses, strings that look like tokens, and values of options or names that suggest a secret: never to be shared.
+#: Patterns of secrets, with replacements: passwords in addresses, strings that look like tokens, and values whose names suggest a secret.
 _SECRETS = [
     (re.compile(r"(?<=://)[^/\s@'\"]+@"), "***@"),
     (re.compile(r"\b(?:hf_|ghp_|github_pat_|sk-)\w{6,}"), "***"),
-    (re.compile(rf"(?i)(--{_WORDS}['\"]?(?:=|\s+)['\"]?|{_WORDS}['\"]?\s*[=:]\s*['\"]?)[^\s'\",)]+"), r"\1***"),
+    (
+        re.compile(rf"(?i)(--{_SECRET_NAME}['\"]?(?:=|\s+)['\"]?|{_SECRET_NAME}['\"]?\s*[=:]\s*['\"]?)[^\s'\",)]+"),
+        r"\1***",
+    ),
 ]
 
 
@@ -63,42 +66,42 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
         return f"{end}{f'.{kept}' if kept else '; nothing was written.'}", code
     if isinstance(error, CongruenceError):
         return f"{error}{kept}", BAD_INPUT
-    if (asked := _memory_asked(error)) is not None:
+    if (failure := _allocation_failure(error)) is not None:
         return (
-            f"Got too little free memory ({asked}); expected enough for the data. Pass fewer rows or a smaller batch, or use a "
+            f"Got too little free memory ({failure}); expected enough for the data. Pass fewer rows or a smaller batch, or use a "
             f"machine with more memory.{kept}"
         ), BAD_INPUT
     if isinstance(error, OSError):
         where = f"for {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else "during the work"
         return f"{describe_refusal(error, f'from the system {where}')}{kept}", BAD_INPUT
-    return f"{_say_bug(error)}{kept}", BUG
+    return f"{_report_bug(error)}{kept}", BUG
 
 
-def _memory_asked(error: BaseException) -> str | None:
-    """Return a message if the error means that memory could not be allocated, else None."""
+def _allocation_failure(error: BaseException) -> str | None:
+    """Return the message of a failed allocation; None for any other error."""
     # torch raises its own RuntimeError for GPU memory, and a plain one for host memory.
     torch_error = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
     if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and torch_error)):
         return None
-    said = " ".join(str(error).split())
-    found = re.search(r"[Tt]ried to allocate [\d.]+ \w+|Unable to allocate .*|malloc of size \d+.*", said)
-    return found[0].rstrip(".") if found else said or "it did not say how much"
+    message = " ".join(str(error).split())
+    match = re.search(r"[Tt]ried to allocate [\d.]+ \w+|Unable to allocate .*|malloc of size \d+.*", message)
+    return match[0].rstrip(".") if match else message or "size unknown"
 
 
-def _say_bug(error: BaseException) -> str:
-    """Save what is needed to find a bug, and return a sentence that asks the user to report it."""
-    what = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
+def _report_bug(error: BaseException) -> str:
+    """Save the details of a bug to a file, and return a sentence that asks the user to report it."""
+    summary = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
     details = redact(_details(error))
     try:
-        handle, place = tempfile.mkstemp(prefix="congruence-bug-", suffix=".txt")
+        handle, path = tempfile.mkstemp(prefix="congruence-bug-", suffix=".txt")
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(details)
+        place = f"the file {path}"
     except OSError:
         print(details, file=sys.stderr)
-        place = "above"
-    shown = "the text above" if place == "above" else f"the file {place}"
+        place = "the text above"
     return (
-        f"This is a bug in congruence ({redact(what)}). Send {shown} to {ISSUES}. It contains versions, the command and "
+        f"This is a bug in congruence ({redact(summary)}). Send {place} to {ISSUES}. It contains versions, the command and "
         "where it failed; remove anything private before you send it."
     )
 
@@ -140,7 +143,7 @@ def redact(text: str) -> str:
 
 
 def named_by(command: Any, written: list[Path]) -> list[Path]:
-    """Return those of the written paths that the user named, without dependent files such as checkpoints.
+    """Return the written paths that the user named in options, without others such as checkpoints.
 
     Parameters
     ----------

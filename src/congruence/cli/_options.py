@@ -9,7 +9,7 @@ __all__ = ["PlainValues"]
 
 
 class PlainValues:
-    """A command or group in which values that already have the annotated type of their option are passed unchanged.
+    """Mixin for a command or group: values that already have the annotated type of their option are passed unchanged.
 
     These are strings, most defaults, and options that were left out. All other values are converted by typer, with typer's messages.
     """
@@ -18,25 +18,26 @@ class PlainValues:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _let_pass(self.params)
+        _skip_conversion(self.params)
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the option that typer adds to every command."""
         option = super().get_help_option(ctx)  # type: ignore[misc]  # of the command this is mixed into
-        _let_pass([option] if option else [])
+        _skip_conversion([option] if option else [])
         return option
 
 
-def _let_pass(options: Iterable[Any]) -> None:
+def _skip_conversion(options: Iterable[Any]) -> None:
+    """Replace ``process_value`` of the options that have neither a parser nor a range."""
     for option in options:
-        described = getattr(option, "type_descriptor", None)  # typer before 0.29 has none, and does without pydantic
-        if described is not None and "process_value" not in vars(option):
-            info = described.parameter_info
+        descriptor = getattr(option, "type_descriptor", None)  # typer before 0.29 has none, and does without pydantic
+        if descriptor is not None and "process_value" not in vars(option):
+            info = descriptor.parameter_info
             if info.parser is None and info.min is None and info.max is None:
-                option.process_value = _reader(option, described.annotation, option.process_value)
+                option.process_value = _process_value(option, descriptor.annotation, option.process_value)
 
 
-def _reader(option: Any, annotation: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _process_value(option: Any, annotation: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return a replacement for an option's ``process_value``."""
     several = option.multiple or option.nargs == -1
 

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop: they end it as Ctrl-C does, with no partial output."""
+"""Signals that ask a command to stop end it as Ctrl-C does, without partial output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Shielded(Exception):
-    """Carries an error through typer, which would interpret some errors as the end of a dialog or of a pipe; the error is its cause."""
+    """Wraps an error, its cause, that typer would otherwise handle itself, as the end of a prompt or of a pipe."""
 
 
 class Stopped(BaseException):
@@ -30,16 +30,16 @@ def stoppable() -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise :class:`Stopped` while the block runs, unless they are ignored, as under nohup."""
 
     def stop(number: int, _: object) -> None:
-        for other in before:  # a second signal must not disturb the cleanup started by the first
+        for other in handled:  # a second signal must not disturb the cleanup started by the first
             signal.signal(other, signal.SIG_IGN)
         raise Stopped(number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    for number in before:
+    handled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in before:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)

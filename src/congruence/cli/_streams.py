@@ -15,8 +15,8 @@ _PLAIN = {
     "≥": ">=", "≤": "<=", "≈": "~", "²": "^2", "°": " deg", "“": '"', "”": '"', "‘": "'", "’": "'", "§": "section ",
 }  # fmt: skip
 
-#: Name under which :func:`_spell` is registered with Python's codecs.
-_SPELLED = "congruence.spelled"
+#: Name under which :func:`_replace_characters` is registered with Python's codecs.
+_REPLACE = "congruence.replace"
 
 
 class OutputLostError(Exception):
@@ -33,7 +33,7 @@ class OutputLostError(Exception):
 
 
 class _Output:
-    """Standard output whose failures can be told apart from those of other files."""
+    """Standard output that raises :class:`OutputLostError`, so that its failures differ from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -70,17 +70,17 @@ class _Messages(_Output):
 @contextmanager
 def guarded() -> Iterator[None]:
     """Raise :class:`OutputLostError` if standard output cannot be written, and replace characters that it cannot encode."""
-    codecs.register_error(_SPELLED, _spell)
+    codecs.register_error(_REPLACE, _replace_characters)
     _open_closed()
     before = sys.stdout, sys.stderr
-    rules = [getattr(stream, "errors", None) for stream in before]
-    _set_rules(before, [_SPELLED] * 2)
+    handlers = [getattr(stream, "errors", None) for stream in before]
+    _set_error_handlers(before, [_REPLACE] * 2)
     sys.stdout, sys.stderr = _Output(before[0]), _Messages(before[1])
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        _set_rules(before, rules)
+        _set_error_handlers(before, handlers)
 
 
 def discard_output() -> None:
@@ -98,28 +98,28 @@ def knows_unicode() -> bool:
     return False
 
 
-def _set_rules(streams: Iterable[object], rules: Iterable[str | None]) -> None:
-    for stream, rule in zip(streams, rules, strict=True):
+def _set_error_handlers(streams: Iterable[object], handlers: Iterable[str | None]) -> None:
+    for stream, handler in zip(streams, handlers, strict=True):
         if hasattr(stream, "reconfigure"):
             with suppress(OSError):  # flushes its buffer first
-                stream.reconfigure(errors=rule)
+                stream.reconfigure(errors=handler)
 
 
 def _open_closed() -> None:
-    """Open standard streams that were closed (``>&-``): otherwise the next opened file would get their number, and their output."""
-    for number in range(3):
+    """Open standard streams that were closed (``>&-``): otherwise the next opened file would get their descriptor, and their output."""
+    for descriptor in range(3):
         try:
-            os.fstat(number)
+            os.fstat(descriptor)
         except OSError:
-            # Opened for reading: every write then fails, so that a closed output is noticed.
-            os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
+            # Standard output is opened for reading: every write then fails, so that a closed output is noticed.
+            os.open(os.devnull, os.O_WRONLY if descriptor == 2 else os.O_RDONLY)
     if sys.stdout is None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
 
 
-def _spell(error: UnicodeError) -> tuple[str, int]:
+def _replace_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]

@@ -20,13 +20,13 @@ def print_thresholds(translated: Sequence[Translation]) -> None:
         return
     rows = [
         [
-            number(one.threshold, 4),
-            number(one.value, 4),
-            *(f"{rate:.2e}" for rate in (one.fpr_old, one.fpr_unchanged, one.fpr)),
-            f"{one.fpr_interval[0]:.2e} … {one.fpr_interval[1]:.2e}",
-            *map(number, (one.recall_old, one.recall_unchanged, one.recall)),
+            number(row.threshold, 4),
+            number(row.value, 4),
+            *(f"{rate:.2e}" for rate in (row.fpr_old, row.fpr_unchanged, row.fpr)),
+            f"{row.fpr_interval[0]:.2e} … {row.fpr_interval[1]:.2e}",
+            *map(number, (row.recall_old, row.recall_unchanged, row.recall)),
         ]
-        for one in translated
+        for row in translated
     ]
     columns = [
         "threshold",

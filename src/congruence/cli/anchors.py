@@ -15,12 +15,16 @@ __all__ = ["command"]
 
 def command(
     file: Annotated[
-        str | None, typer.Argument(help="The store in the source model: a file, file:key, or a folder of parts.")
+        str | None, typer.Argument(help="The store, in the source model: a file, file:key, or a folder of parts.")
     ] = None,
     n: Annotated[int, typer.Option("--count", "-n", help="Number of anchors.")] = ...,  # type: ignore[assignment]
     out: Annotated[
         str,
-        typer.Option("--out", "-o", help=".txt: one id, row number or text per line. Other suffixes: ids and vectors."),
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write. .txt: one id, row number or text per line; other suffixes: ids and vectors.",
+        ),
     ] = ...,  # type: ignore[assignment]
     method: Annotated[
         str, typer.Option(help="How to choose: variance, facility, volume, kmeans++, leverage, random or balanced.")
@@ -33,7 +37,10 @@ def command(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     plot: Annotated[str | None, typer.Option(help="Plot the variance covered: .svg, .png or .pdf.")] = None,
     texts: Annotated[
-        bool, typer.Option("--texts", help="Instead of FILE: texts that come with congruence, for an index of images.")
+        bool,
+        typer.Option(
+            "--texts", help="Instead of items of FILE, write texts included in congruence, for an index of images."
+        ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -50,12 +57,12 @@ def command(
         )
     check_output(out, force=force)  # checked before the work starts
     if file is None:
-        given = {"method": method != "variance", "labels": labels, "ids": ids, "plot": plot}
-        foreign = next((name for name, value in given.items() if value), None)
-        if foreign is not None:
-            raise ParameterError(
-                f"Got --{foreign} with --texts, whose order is fixed; expected only --count and --out. Leave out --{foreign}."
-            )
+        needs_file = {"method": method != "variance", "labels": labels, "ids": ids, "plot": plot}
+        for name, value in needs_file.items():
+            if value:
+                raise ParameterError(
+                    f"Got --{name} with --texts, whose order is fixed; expected only --count and --out. Leave out --{name}."
+                )
         _write_texts(n, out, force, as_json)
         return
     from congruence.stores import check_output_place, open_source, read_column
@@ -70,7 +77,7 @@ def command(
         check_suffix(plot)
         check_output(plot, force=force)
         check_output_place(source, plot)
-    found = choose_anchors(
+    anchors = choose_anchors(
         source,
         n,
         method,
@@ -78,63 +85,66 @@ def command(
         max_rows=max_rows,
         random_state=seed,
     )
-    found.save(out, force=force)
+    anchors.save(out, force=force)
     if plot is not None:
         from congruence.report.pictures import write_figure
 
-        write_figure(plot, found.plot().figure, f"Anchors of {file}", force=force)  # type: ignore[arg-type]
-    following = _fit_command(file, ids, found, out)
+        write_figure(plot, anchors.plot().figure, f"Anchors of {file}", force=force)  # type: ignore[arg-type]
+    fit_command = _fit_command(file, ids, anchors, out)
     if as_json:
-        print_json({"store": file, "output": out, "plot": plot, "next": following, **found.to_dict()})
+        print_json({"store": file, "output": out, "plot": plot, "next": fit_command, **anchors.to_dict()})
     else:
-        _print(file, found, out, following)
+        _print(file, anchors, out, fit_command)
 
 
-def _fit_command(file: str, ids: str | None, found: Anchors, out: str) -> str | None:
-    """Return the command that fits a map on these anchors once the other model has encoded them, or None."""
+def _fit_command(file: str, ids: str | None, anchors: Anchors, out: str) -> str | None:
+    """Return the command that fits a map on these anchors once the other model has encoded them; None if rows have no ids to pair by."""
     if not out.lower().endswith(".txt"):
         return f"congruence fit {shlex.quote(out)} NEW -o map"
-    if not found.has_ids:
-        return None  # nothing would identify the store's rows
-    named = "" if ids is None else f" --ids {shlex.quote(ids)} --target-ids id"
-    return f"congruence fit {shlex.quote(file)} NEW{named} -o map"
+    if not anchors.has_ids:
+        return None
+    id_options = "" if ids is None else f" --ids {shlex.quote(ids)} --target-ids id"
+    return f"congruence fit {shlex.quote(file)} NEW{id_options} -o map"
 
 
-def _print(file: str, found: Anchors, out: str, following: str | None) -> None:
+def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> None:
     from congruence.cli._base import number, print_table, say
 
-    drawn = "" if found.n_candidates == found.n_rows else f", chosen among {found.n_candidates:,}"
+    drawn = "" if anchors.n_candidates == anchors.n_rows else f", chosen among {anchors.n_candidates:,}"
     left_out = [
-        f"{count:,} {what}"
-        for count, what in ((found.n_identical, "equal to another"), (found.n_zero, "all zeros"))
+        f"{count:,} {reason}"
+        for count, reason in ((anchors.n_identical, "equal to another"), (anchors.n_zero, "all zeros"))
         if count
     ]
+    covered, by_random = anchors.covered[-1], anchors.covered_by_random[-1]
     rows = [
-        ["store", f"{found.n_rows:,} rows of {file}{drawn}"],
+        ["store", f"{anchors.n_rows:,} rows of {file}{drawn}"],
         *([["left out", ", ".join(left_out)]] if left_out else []),
-        ["method", found.method],
-        ["anchors", f"{len(found):,}, the most informative first"],
-        ["variance they cover", f"{number(found.covered[-1])} (in random order {number(found.covered_by_random[-1])})"],
+        ["method", anchors.method],
+        ["anchors", f"{len(anchors):,}, the most informative first"],
+        ["variance they cover", f"{number(covered)} (as many random rows {number(by_random)})"],
         ["written to", out],
     ]
     print_table("Anchors", ["", ""], rows)
-    if following is None:
+    if fit_command is None:
         say(
             f"Encode these rows' items with the new model. For congruence fit, write the anchors with their vectors: -o {out[:-4]}.parquet."
         )
     else:
-        named = "the same ids" if found.has_ids else "their row numbers as ids"
-        say(f"Encode these items with the new model, under {named}, into a file NEW (congruence embed can). Then run:")
-        say(f"  {following}")
-    if found.method not in ("random", "balanced"):
+        new_ids = "the same ids" if anchors.has_ids else "their row numbers as ids"
         say(
-            "Chosen anchors are easier to tell apart than the other items. To certify the map, also encode some random items (--method random), and run "
-            f"congruence certify with --anchors {shlex.quote(out)}, which scores only the others."
+            f"Encode these items with the new model into a file NEW, with {new_ids} (e.g. by congruence embed). Then run:"
+        )
+        say(f"  {fit_command}")
+    if anchors.method not in ("random", "balanced"):
+        say(
+            "These anchors are not a random sample: they are easier to tell apart than other items. To certify the map, also encode random items "
+            f"(--method random), and run congruence certify with --anchors {shlex.quote(out)}, which scores only the other items."
         )
 
 
 def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
-    """Write the first of the texts that are included in the package."""
+    """Write the first ``n`` texts included in the package."""
     from congruence._utils.atomic import atomic_path
     from congruence.cli._base import print_json, say
     from congruence.datasets import anchor_texts
@@ -147,15 +157,15 @@ def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
     lines = anchor_texts(n)
     with atomic_path(out, force=force) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    place = shlex.quote(out)
-    following = [
-        f"congruence embed OLD_MODEL {place} -o old.parquet",
-        f"congruence embed NEW_MODEL {place} -o new.parquet",
+    path = shlex.quote(out)
+    commands = [
+        f"congruence embed OLD_MODEL {path} -o old.parquet",
+        f"congruence embed NEW_MODEL {path} -o new.parquet",
         "congruence fit old.parquet new.parquet --modality text --means image=STORE -o map",
     ]
     if as_json:
-        print_json({"texts": len(lines), "output": out, "next": following})
+        print_json({"texts": len(lines), "output": out, "next": commands})
         return
     say(f"{len(lines):,} texts written to {out}. Encode them with both models' text towers, and fit:")
-    for line in following:
+    for line in commands:
         say(f"  {line}")

@@ -48,7 +48,7 @@ def command(
     mode: Annotated[
         str,
         typer.Option(
-            help="What recall measures: any (the share of queries with a relevant row) or share (of the relevant rows found)."
+            help="What recall measures: any (share of queries with a relevant row among the first k) or share (of the relevant rows among them)."
         ),
     ] = "any",
     candidates: Annotated[
@@ -56,19 +56,15 @@ def command(
     ] = 100,
     center: Annotated[
         bool,
-        typer.Option("--center", help="Center queries and index at their own means before searching, for every line."),
+        typer.Option("--center", help="Center queries and index at their own means before all searches."),
     ] = False,
     hubness: Annotated[
         str | None,
-        typer.Option(
-            help="csls or qb_norm: search with a correction for hubs, for every line, which uses the queries as the query bank."
-        ),
+        typer.Option(help="csls or qb_norm: correct all searches for hubs; the queries serve as the query bank."),
     ] = None,
     bank: Annotated[
         str | None,
-        typer.Option(
-            help="Earlier queries in the new model, used for --center and --hubness instead of the measured ones."
-        ),
+        typer.Option(help="Past queries in the new model, used for --center and --hubness instead of --queries."),
     ] = None,
     threshold: Annotated[
         list[float] | None,
@@ -122,19 +118,18 @@ def command(
             check_choice(normalize, ("auto", "yes", "no"), "normalize")
             unit = "auto" if normalize == "auto" else normalize == "yes"
         bridge = Bridge(bridge.map, normalize=unit, modality=modality or bridge.modality)
-    asked = read(queries, ids, Space(modality=modality))
+    new_queries = read(queries, ids, Space(modality=modality))
     rows = read(index, ids, Space())
-    old = None if queries_old is None else read(queries_old, ids, Space(modality=modality))
-    new = None if index_new is None else read(index_new, ids, Space())
-    judged: dict[str, Any] = {"qrels": None if qrels is None else read_qrels(qrels)}
+    old_queries = None if queries_old is None else read(queries_old, ids, Space(modality=modality))
+    judgments: dict[str, Any] = {"qrels": None if qrels is None else read_qrels(qrels)}
     if query_labels is not None and index_labels is not None:
-        judged["labels"] = read_column(query_labels), read_column(index_labels)
+        judgments["labels"] = read_column(query_labels), read_column(index_labels)
     scores = bridge.evaluate(
-        asked,
+        new_queries,
         rows,
-        queries_old=old,
-        index_new=new,
-        **judged,
+        queries_old=old_queries,
+        index_new=None if index_new is None else read(index_new, ids, Space()),
+        **judgments,
         at=tuple(at or (1, 10)),
         mode=mode,
         candidates=candidates,
@@ -143,14 +138,14 @@ def command(
         bank=None if bank is None else read(bank, False, Space(modality=modality)),
     )
     translated = []
-    if old is not None and (threshold or out is not None):
-        bridge.fit_thresholds(asked, old, rows, **judged, random_state=seed)
-        translated = [bridge.translate(one) for one in threshold or []]
+    if old_queries is not None and (threshold or out is not None):
+        bridge.fit_thresholds(new_queries, old_queries, rows, **judgments, random_state=seed)
+        translated = [bridge.translate(value) for value in threshold or []]
     if out is not None:
         bridge.save(out, force=force)
     if as_json:
         print_json(
-            {"map": map_path, "output": out, **scores.to_dict(), "thresholds": [one.to_dict() for one in translated]}
+            {"map": map_path, "output": out, **scores.to_dict(), "thresholds": [row.to_dict() for row in translated]}
         )
         return
     _print_scores(scores)
@@ -172,8 +167,8 @@ def _print_scores(scores: BridgeScores) -> None:
         title += f"; two-stage: {scores.candidates} candidates"
     title += "; centered" * scores.center + (f"; hubness: {scores.hubness}" if scores.hubness else "")
     rows = []
-    for one in scores.systems:
-        cells = [number(one.scores[name]) + (f" ± {one.errors[name]:.3f}" if one.errors else "") for name in names]
-        rows.append([one.system, *cells])
+    for line in scores.systems:
+        cells = [number(line.scores[name]) + (f" ± {line.errors[name]:.3f}" if line.errors else "") for name in names]
+        rows.append([line.system, *cells])
     print_table(title, ["", *names], rows)
     print("±: standard error over queries.")

@@ -17,7 +17,7 @@ def command(
     name: Annotated[str | None, typer.Argument(help="Name of a data set; all by default.")] = None,
     root: Annotated[str, typer.Option(help="Folder that contains the data sets, each in a subfolder.")] = "data",
     download: Annotated[
-        bool, typer.Option("--download", help="Download what is missing, verify and unpack it.")
+        bool, typer.Option("--download", help="Download missing files, verify their checksums, and unpack them.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -39,19 +39,19 @@ def command(
         print_table(
             f"image data sets, looked for in {root}",
             ["name", "data set", "classes", "templates", "images by split", "download", "found"],
-            [_row(entry, fact) for entry, fact in zip(DATASETS.values(), facts, strict=True)],
+            [_row(entry, entry_facts) for entry, entry_facts in zip(DATASETS.values(), facts, strict=True)],
         )
         return
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
-    made: list[str] = []
+    written: list[str] = []
     if download:
         with progress(f"downloading {name}", sum(r.size or 0 for r in entry.resources), as_json) as callback:
-            made = download_dataset(name, root, callback)
-    fact: _Made = {**_facts(entry, root), "made": made}
+            written = download_dataset(name, root, callback)
+    details: _Details = {**_facts(entry, root), "made": written}
     if as_json:
-        print_json({"root": root, **fact})
+        print_json({"root": root, **details})
         return
-    print_table(entry.title, ["", ""], [[key, text] for key, text in _description(entry, fact) if text])
+    print_table(entry.title, ["", ""], [[key, text] for key, text in _description(entry, details) if text])
 
 
 class _Download(TypedDict):
@@ -74,7 +74,7 @@ class _Facts(TypedDict):
     found: str | None
 
 
-class _Made(_Facts):
+class _Details(_Facts):
     made: list[str]
 
 
@@ -104,35 +104,37 @@ def _source(resource: Resource) -> _Download:
     }
 
 
-def _row(entry: Entry, fact: _Facts) -> list[str]:
-    # DTD's ten official partitions would not fit on the line
-    shown = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
+def _named_splits(entry: Entry) -> list[str]:
+    """Return name and size of each split, except numbered ones: DTD's ten official partitions would not fit on a line."""
+    return [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
+
+
+def _row(entry: Entry, facts: _Facts) -> list[str]:
     return [
         entry.name,
         entry.title,
         "" if entry.classes is None else str(entry.classes),
         str(len(entry.templates)),
-        ", ".join(shown) or "any",
-        f"{fact['bytes'] / 1e6:,.0f} MB" if fact["bytes"] else "",
-        fact["found"] or ("no" if entry.resources else ""),
+        ", ".join(_named_splits(entry)) or "any",
+        f"{facts['bytes'] / 1e6:,.0f} MB" if facts["bytes"] else "",
+        facts["found"] or ("no" if entry.resources else ""),
     ]
 
 
-def _description(entry: Entry, fact: _Made) -> list[tuple[str, str]]:
-    named = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
+def _description(entry: Entry, details: _Details) -> list[tuple[str, str]]:
     numbered = [split for split in entry.splits if split[-1].isdigit()]
     rows = [
         ("name", entry.name),
         ("classes", "" if entry.classes is None else str(entry.classes)),
-        ("splits", ", ".join(named) or "one per folder, or all"),
+        ("splits", ", ".join(_named_splits(entry)) or "one per folder, or all"),
         ("", f"{numbered[0]} … {numbered[-1]}, {entry.splits[numbered[0]]:,} each" if numbered else ""),
         ("splits by", entry.splits_from),
         ("first template", entry.templates[0]),
         ("templates", str(len(entry.templates))),
-        ("found", fact["found"] or ("no" if entry.resources else "")),
-        ("made", ", ".join(fact["made"])),
+        ("found", details["found"] or ("no" if entry.resources else "")),
+        ("written", ", ".join(details["made"])),
     ]
-    for source in fact["download"]:
+    for source in details["download"]:
         checksum = source["sha256"] or source["md5"]
         rows += [
             ("download", source["url"] or ""),

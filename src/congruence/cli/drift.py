@@ -15,12 +15,12 @@ def command(
     canaries: Annotated[
         bool,
         typer.Option(
-            "--canaries", help="The stream holds the reference's items, encoded again: compare them one by one."
+            "--canaries", help="The stream holds the reference's items, encoded again: compare them item by item."
         ),
     ] = False,
     alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole stream.")] = 0.001,
     tolerance: Annotated[
-        float, typer.Option(help="Relative distance that canaries stay below if the encoder has not changed.")
+        float, typer.Option(help="Largest relative distance of a canary for which the encoder counts as unchanged.")
     ] = 0.01,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of the canaries' ids, in all files.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed that splits the reference and breaks ties.")] = 0,
@@ -44,23 +44,23 @@ def command(
                 f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded now. Pass the newest."
             )
         sides, paired_by = read_anchors((reference, stream[0]), (ids, ids), (Space(), Space()), False)
-        found = compare_canaries(*sides, tolerance=tolerance)
-        changed = found.changed
+        comparison = compare_canaries(*sides, tolerance=tolerance)
+        changed = comparison.changed
         if as_json:
-            print_json({"reference": reference, "stream": stream, "paired_by": paired_by, **found.to_dict()})
+            print_json({"reference": reference, "stream": stream, "paired_by": paired_by, **comparison.to_dict()})
         else:
-            words = {
+            answers = {
                 "none": "no",
                 "norms": "yes: other norms, the same directions",
                 "rotation": "yes: other directions, the same cosines between canaries",
                 "model": "yes: another model",
             }
             rows = [
-                ["canaries", f"{found.n}, paired by {paired_by}"],
-                ["changed", words[found.kind]],
-                ["moved by more than the tolerance", f"{found.moved:.0%}"],
-                ["distance, median and largest", f"{found.median:.2g}, {found.largest:.2g}"],
-                ["largest change of a cosine", f"{found.angles:.2g}"],
+                ["canaries", f"{comparison.n}, paired by {paired_by}"],
+                ["changed", answers[comparison.kind]],
+                ["moved by more than the tolerance", f"{comparison.moved:.0%}"],
+                ["distance, median and largest", f"{comparison.median:.2g}, {comparison.largest:.2g}"],
+                ["largest change of a cosine", f"{comparison.angles:.2g}"],
             ]
             print_table("Canaries", ["", ""], rows)
     else:
@@ -72,7 +72,7 @@ def command(
                 check_rows(block, spec, ids=RowNames(None, row))  # errors name the file and its row numbers
                 report = monitor.update(block)
                 row += len(block)
-        assert report is not None  # files are never empty
+        assert report is not None  # open_source refuses empty files
         changed = report.alarm
         if as_json:
             print_json({"reference": reference, "stream": stream, "alpha": alpha, **report.to_dict()})

@@ -19,7 +19,7 @@ def command(
         typer.Option(
             "--out",
             "-o",
-            help="File to write, or folder for sentence-transformers. For FAISS, .index writes an index with map and normalization, any other suffix the map alone.",
+            help="File to write, or folder for sentence-transformers. For FAISS, .index or .faiss writes an index with map and normalization, another suffix the map alone.",
         ),
     ],
     to: Annotated[str, typer.Option(help="Format: faiss, onnx or sentence-transformers.")] = "faiss",
@@ -70,8 +70,8 @@ def command(
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     for name, value in (("index", index), ("model", model), ("side", side)):
         if value is not None and name not in FORMATS[to]:
-            of = " or ".join(key for key, names in FORMATS.items() if name in names)
-            raise ParameterError(f"Got --{name} with --to {to}; expected it for {of} only. Leave out --{name}.")
+            formats = " or ".join(key for key, names in FORMATS.items() if name in names)
+            raise ParameterError(f"Got --{name} with --to {to}; expected it for {formats} only. Leave out --{name}.")
     if to == "sentence-transformers":
         if model is None:
             raise ParameterError(
@@ -98,10 +98,10 @@ def command(
 
         assert model is not None
         export_sentence_transformers(mapping, model, out, modality=modality, normalize=unit, side=side, force=force)
-    inner, usual = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
-    named = modality or usual or ("text" if to == "sentence-transformers" else inner.source_space_.modality)
+    inner, default = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
+    mapped = modality or default or ("text" if to == "sentence-transformers" else inner.source_space_.modality)
     report |= {"d_in": inner.d_target if side == "target" else inner.n_features_in_, "d_out": inner.d_out}
     if as_json:
-        print_json({**report, "modality": named})
+        print_json({**report, "modality": mapped})
     else:
-        say(f"written to {out}" + (f", for {named} vectors" if named else ""))
+        say(f"written to {out}" + (f", for {mapped} vectors" if mapped else ""))

@@ -48,23 +48,23 @@ def command(
     from congruence.stores import read_column
 
     vectors, candidates = read(store, None if labels else ids, Space()), read(texts, ids, Space())
-    by_id = None
+    text_ids = None
     if labels is not None:
         column = read_column(labels)
         if len(column) != len(vectors):
             raise ShapeError(
                 f"Got {len(column)} labels for {len(vectors)} vectors; expected one label per vector. Pass --labels with a column that has one entry for each row of {store}."
             )
-        by_id = dict(zip(id_texts(vectors.ids).tolist(), map(str, column.tolist()), strict=True))
-    kinds = protections or ["none"]
-    with progress("reading", draws * len(kinds), as_json) as callback:
+        text_ids = dict(zip(id_texts(vectors.ids).tolist(), map(str, column.tolist()), strict=True))
+    applied = protections or ["none"]
+    with progress("measuring", draws * len(applied), as_json) as callback:
         lines = measure_exposure(
             vectors,
             candidates,
             pairs=pairs or (10, 100),
-            labels=by_id,
+            labels=text_ids,
             queries=None if queries is None else read(queries, None, Space()),
-            protections=kinds,
+            protections=applied,
             rounds=rounds,
             draws=draws,
             random_state=seed,
@@ -87,5 +87,5 @@ def command(
         ],
     )
     print(
-        "search keeps: share of the owner's ten nearest stored vectors that are still found. An attacker may know more than this measurement assumes."
+        "search keeps: share of the ten nearest stored vectors of the owner's queries that are still found. An attacker may know more than this measurement assumes."
     )

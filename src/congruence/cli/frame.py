@@ -38,7 +38,7 @@ def fit(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Fit a frame for many models, whose anchors may overlap only partly."""
+    """Fit one coordinate frame for many models, whose anchors may overlap only partly."""
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 
@@ -79,7 +79,7 @@ def take(
     source: Annotated[str, typer.Argument(help="Name of the model to map from.")],
     target: Annotated[str, typer.Argument(help="Name of the model to map to.")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
-    modality: Annotated[str | None, typer.Option(help="Modality whose means the map uses initially.")] = None,
+    modality: Annotated[str | None, typer.Option(help="Modality whose means the map uses by default.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -106,7 +106,7 @@ def take(
 
 
 def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_rows: bool) -> dict[str, Any]:
-    """Read the models named in the arguments, by modality where one is stated."""
+    """Read the anchors of each model, by modality if one is stated."""
     from congruence._utils.validation import check_choice
     from congruence.cli._anchors import find_ids
     from congruence.cli._base import read
@@ -117,31 +117,33 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
         check_choice(modality, MODALITIES, "modality")
     parsed = [_parse(spec) for spec in specs]
     column: str | bool | None = False if ids == "none" else ids
-    found = [find_ids(spec) for _, _, _, spec in parsed] if ids is None else []
-    by_id = all(has_ids for has_ids, _ in found)
+    id_columns = [find_ids(spec) for _, _, _, spec in parsed] if ids is None else []
+    by_id = all(has_ids for has_ids, _ in id_columns)
     models: dict[str, dict[str | None, Embeddings]] = {}
-    for k, (name, said, named, spec) in enumerate(parsed):
-        here = column if ids is not None else found[k][1] if by_id else False
-        kind = said or modality
-        sides = models.setdefault(name, {})
-        if kind in sides:
+    for k, (name, own_modality, is_named, spec) in enumerate(parsed):
+        if ids is None:
+            column = id_columns[k][1] if by_id else False
+        rows_modality = own_modality or modality
+        by_modality = models.setdefault(name, {})
+        if rows_modality in by_modality:
             raise ParameterError(
-                f"Got two files of {f'{kind} ' if kind else ''}vectors for {name!r}; expected one for each modality. Write {name}:image=FILE "
+                f"Got two files of {f'{rows_modality} ' if rows_modality else ''}vectors for {name!r}; expected one for each modality. Write {name}:image=FILE "
                 f"and {name}:text=FILE, or give each model a name."
             )
-        sides[kind] = read(spec, here, Space(model=name if named else None, modality=kind), allow_zero_rows)
-    out: dict[str, object] = {}
-    for name, sides in models.items():
-        if None in sides and len(sides) > 1:
+        space = Space(model=name if is_named else None, modality=rows_modality)
+        by_modality[rows_modality] = read(spec, column, space, allow_zero_rows)
+    out: dict[str, Any] = {}
+    for name, by_modality in models.items():
+        if None in by_modality and len(by_modality) > 1:
             raise ParameterError(
                 f"Got files of {name!r} both with and without a modality; expected a modality for all of them. Write {name}:text=FILE, for example."
             )
-        out[name] = sides.get(None, sides)
+        out[name] = by_modality.get(None, by_modality)
     return out
 
 
 def _parse(entry: str) -> tuple[str, str | None, bool, str]:
-    """Return name, modality, whether the name was given, and the file of one argument."""
+    """Return name, modality, whether the argument states the name, and the file of one argument."""
     from pathlib import Path
 
     from congruence.embeddings import MODALITIES
@@ -171,7 +173,7 @@ def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
         return
     rows = []
     for name, model in frame.models_.items():
-        means = ", ".join(f"{q or 'all'} from {word}" for q, word in model.means_from.items())
+        means = ", ".join(f"{modality or 'all'} from {origin}" for modality, origin in model.means_from.items())
         rows.append([name, str(model.space), str(model.n_anchors), str(model.rank), means])
     title = f"Frame of {len(rows)} models, alignment {number(facts['alignment'])}, written to {out}"
     print_table(title, ["model", "space", "anchors", "directions covered", "means"], rows)

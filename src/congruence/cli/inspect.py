@@ -52,22 +52,24 @@ def command(
 
 
 def _of_bridge(bridge: Bridge) -> list[list[str]]:
-    """Describe what a bridge adds to its map: the queries it accepts, and the translated thresholds."""
+    """Describe what a bridge adds to its map: the queries it accepts, and thresholds."""
     facts = bridge.describe()
     rows = [["queries", str(bridge.source)], ["index", str(bridge.target)]]
     rows.append(["bridged queries", "unit rows" if facts["unit_rows"] else "as mapped"])
     rows += [[name, _text(value)] for name, value in facts["parameters"].items()]
-    found = bridge.thresholds
-    if found is None:
+    fitted = bridge.thresholds
+    if fitted is None:
         return [*rows, ["thresholds", "none; congruence bridge with --queries-old and --out fits them"]]
-    counts = f"{found.n_queries:,} queries, {found.n_pairs:,} irrelevant and {found.n_relevant:,} relevant pairs"
-    rows += [["thresholds", f"from {counts}"], ["known cut-offs", f"{found.lowest:.4f} to {found.highest:.4f}"]]
-    for rate, one in found.at_rates(_RATES):
-        rows.append([f"cut-off of {rate:.1%} false positives", f"{one.threshold:.4f} becomes {one.value:.4f}"])
+    counts = f"{fitted.n_queries:,} queries, {fitted.n_pairs:,} irrelevant and {fitted.n_relevant:,} relevant pairs"
+    rows += [["thresholds", f"from {counts}"], ["known thresholds", f"{fitted.lowest:.4f} to {fitted.highest:.4f}"]]
+    for rate, translation in fitted.at_rates(_RATES):
+        becomes = f"{translation.threshold:.4f} becomes {translation.value:.4f}"
+        rows.append([f"threshold of {rate:.1%} false positives", becomes])
     return rows
 
 
 def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
+    """Return the facts of a map as pairs of name and value."""
     from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
 
     rows = []
@@ -75,24 +77,24 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
         if key in ("source", "target"):
             continue
         if key in ("parameters", "scores"):
-            # Held-out scores have lines of their own, each with its reference value.
+            # held_out_rows prints held-out scores, each with its reference value.
             heldout = {n for n in value if n.startswith("held_out_")} if "held_out_pairs" in value else set()
             rows += [
-                (f"{key[:-1]}: {name}", inner)
-                for name, inner in value.items()
-                if name not in heldout and not isinstance(inner, dict)
+                (f"{key[:-1]}: {name}", item)
+                for name, item in value.items()
+                if name not in heldout and not isinstance(item, dict)
             ]
         elif key == "history":
             rows += _history(value)
         elif key == "training":
-            rows.append(("training", _differing(facts.get("method"), value)))
+            rows.append(("training", _changed_parameters(facts.get("method"), value)))
         elif isinstance(value, dict):
-            rows += [(f"{key}: {name}", inner) for name, inner in value.items()]
+            rows += [(f"{key}: {name}", item) for name, item in value.items()]
         else:
             rows.append((key, value))
-    for kind, words in (("choice", choice_rows), ("refinement", refinement_rows), ("alignment", alignment_rows)):
-        if kind in facts["scores"]:
-            rows += [(name, value) for name, value in words(facts["scores"][kind])]
+    for key, describe in (("choice", choice_rows), ("refinement", refinement_rows), ("alignment", alignment_rows)):
+        if key in facts["scores"]:
+            rows += [(name, value) for name, value in describe(facts["scores"][key])]
     pairing = facts["scores"].get("pairing")
     if pairing:
         rows += [
@@ -103,7 +105,7 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Describe the first and last value of each loss, and the course of the validation score."""
+    """Describe the first and last value of each loss, and the range of the validation score."""
     rows = [
         (
             name if name == "loss" or name.endswith(("_error", "_teacher")) else f"loss: {name}",
@@ -123,14 +125,18 @@ def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
     return rows
 
 
-def _differing(method: object, parameters: Mapping[str, object]) -> str:
+def _changed_parameters(method: object, parameters: Mapping[str, object]) -> str:
     """Return the parameters that differ from the method's defaults, as text."""
     from congruence.train import METHODS
 
-    usual = METHODS[method]().get_params() if method in METHODS else {}
-    usual = {name: list(value) if isinstance(value, tuple) else value for name, value in usual.items()}
-    said = [f"{name}={_text(value)}" for name, value in parameters.items() if name not in usual or usual[name] != value]
-    return ", ".join(said) or "default parameters"
+    defaults = METHODS[method]().get_params() if method in METHODS else {}
+    defaults = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+    changed = [
+        f"{name}={_text(value)}"
+        for name, value in parameters.items()
+        if name not in defaults or defaults[name] != value
+    ]
+    return ", ".join(changed) or "default parameters"
 
 
 def _text(value: object) -> str:

@@ -14,17 +14,19 @@ def command(
     texts: Annotated[str, typer.Argument(help="Their texts.")],
     hard: Annotated[
         str | None,
-        typer.Option(help="A wrong text for each image: a file, or “nearest” to exchange texts with similar ones."),
+        typer.Option(
+            help="Hard negatives, a wrong text for each image: a file, or nearest, which exchanges each text with a similar one."
+        ),
     ] = None,
     unrelated: Annotated[
-        str | None, typer.Option(help="Texts about something else; by default the texts, randomly re-paired.")
+        str | None, typer.Option(help="Unrelated texts; by default TEXTS, randomly re-paired.")
     ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(help="Name of a metric, or all. May be repeated; by default the four of the JAM paper."),
     ] = None,
     definition: Annotated[
-        str, typer.Option(help="Formulas: jam (the paper's), congruence (ours), or both, one below the other.")
+        str, typer.Option(help="Formulas of the metrics: jam (the paper's), congruence (ours), or both.")
     ] = "both",
     components: Annotated[
         int,
@@ -58,19 +60,19 @@ def command(
 
     captions = read(texts, target_ids or ids, Space())
     pairs = Pairs.join(read(images, ids, Space()), captions)
-    wrong: np.ndarray | str | None = hard
+    hard_texts: np.ndarray | str | None = hard
     if hard is not None and hard != "nearest":
-        # Paired with the texts, whose rows then determine the images they belong to.
-        matched = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
-        wrong = matched[id_rows(captions.ids, pairs.target.ids)]
-    others = None if unrelated is None else read(unrelated, None, Space()).vectors
+        # Paired with the texts, and then put in the order of the pairs.
+        wrong = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
+        hard_texts = wrong[id_rows(captions.ids, pairs.target.ids)]
+    unrelated_texts = None if unrelated is None else read(unrelated, None, Space()).vectors
     chosen = list(PERMUTATION_STATISTICS) if metric == ["all"] else metric or list(DEFAULT)
     with progress("scoring", draws + permutations, as_json) as callback:
-        found = match_test(
+        separations = match_test(
             pairs.source.vectors,
             pairs.target.vectors,
-            wrong,
-            unrelated=others,
+            hard_texts,
+            unrelated=unrelated_texts,
             metrics=chosen,
             definition=definition,
             components=components or None,
@@ -83,29 +85,29 @@ def command(
             callback=callback,
         )
     if as_json:
-        print_json({"images": images, "texts": texts, "hard": hard, "results": [one.to_dict() for one in found]})
+        print_json({"images": images, "texts": texts, "hard": hard, "results": [row.to_dict() for row in separations]})
         return
-    whose = {"jam": "paper", "congruence": "ours", "both": "both"}
+    sources = {"jam": "paper", "congruence": "ours", "both": "both"}
     lines = [
         [
-            f"{one.metric}, {one.formula} ({whose[one.definition]})" if one.formula else one.metric,
-            one.against,
-            number(one.match),
-            number(one.other),
-            f"{number(float(np.mean(one.match_scores)))} ± {number(float(np.std(one.match_scores)))}",
-            f"{number(float(np.mean(one.other_scores)))} ± {number(float(np.std(one.other_scores)))}",
-            number(one.effect_size, 1),
-            number(one.auc),
-            number(one.p_value),
+            f"{row.metric}, {row.formula} ({sources[row.definition]})" if row.formula else row.metric,
+            row.against,
+            number(row.match),
+            number(row.other),
+            f"{number(float(np.mean(row.match_scores)))} ± {number(float(np.std(row.match_scores)))}",
+            f"{number(float(np.mean(row.other_scores)))} ± {number(float(np.std(row.other_scores)))}",
+            number(row.effect_size, 1),
+            number(row.auc),
+            number(row.p_value),
         ]
-        for one in found
+        for row in separations
     ]
     print_table(
-        f"{found[0].n} pairs, {draws} draws of {found[0].rows}, {permutations} randomizations",
+        f"{separations[0].n} pairs, {draws} draws of {separations[0].rows}, {permutations} randomizations",
         ["metric", "against", "match", "other", "match, drawn", "other, drawn", "effect", "AUC", "p"],
         lines,
     )
-    if any(one.formula for one in found):
+    if any(row.formula for row in separations):
         print(
             "paper: Yoon et al. (JAM), appendix B.2: the first canonical correlation, biased CKA (eq. 3–4), CKNNA by eq. 6–9. "
             "ours: the mean canonical correlation, debiased CKA, CKNNA by the code of Huh et al. SVCCA is the same in both."

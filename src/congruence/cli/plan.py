@@ -37,7 +37,7 @@ def command(
     fragment_mb: Annotated[float, typer.Option(help="Size of a fragment before it is mapped, in MB.")] = 256.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Measure how fast one core reads, maps and writes here, and plan a job of any size: bytes, hours, cost, and the first bottleneck."""
+    """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and the bottleneck."""
     from congruence._utils.validation import check_choice, check_positive
     from congruence.cli._base import print_json, print_table, say
     from congruence.engines.planning import Machines, measure_rates, plan_rows
@@ -68,7 +68,7 @@ def command(
     if as_json:
         print_json(plan.to_dict())
         return
-    table = [
+    facts = [
         ["one core reads", f"{rates.read:,.0f} rows/s"],
         ["one core multiplies", f"{rates.product:,.0f} rows/s"],
         ["one core writes", f"{rates.write:,.0f} rows/s"],
@@ -82,15 +82,15 @@ def command(
         ["cost of machines", f"{plan.cost_machines:,.2f}"],
         ["cost of requests", f"{plan.cost_requests:,.2f}"],
     ]
-    print_table(f"{int(rows):,} × {dim} → {width}", ["", ""], table)
+    print_table(f"{int(rows):,} × {dim} → {width}", ["", ""], facts)
     print_table(
         "limits, the most heavily loaded first",
         ["", "load", "limit", "share"],
         [
-            [one.name, f"{one.load:,.1f} {one.unit}", f"{one.limit:,.1f} {one.unit}", f"{one.share:.2f}"]
-            for one in plan.checks
+            [check.name, f"{check.load:,.1f} {check.unit}", f"{check.limit:,.1f} {check.unit}", f"{check.share:.2f}"]
+            for check in plan.checks
         ],
     )
-    for one in plan.checks:
-        if one.share > 1:
-            say(f"{one.name}: {one.advice}")
+    for check in plan.checks:
+        if check.share > 1:
+            say(f"{check.name}: {check.advice}")

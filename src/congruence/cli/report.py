@@ -14,36 +14,45 @@ def command(
         str,
         typer.Argument(
             metavar="MAP",
-            help="Folder of a saved map, of a bridge (whose map is measured), or of a migration's journal.",
+            help="Folder of a saved map, of a bridge (its map is scored), or of a migration's journal.",
         ),
     ],
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji. Not for joint-space maps, which use --pairs."
+            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji. For joint-space maps, pass --pairs instead."
         ),
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="HTML file to write.")] = "report.html",
     pairs: Annotated[
-        str | None, typer.Option(help="Joint-space maps: SOURCE,TARGET, the files it was trained on, or others.")
+        str | None, typer.Option(help="Joint-space maps: SOURCE,TARGET, the files of the training, or other pairs.")
     ] = None,
     negatives: Annotated[
         str | None,
         typer.Option(help="Joint-space maps: a wrong caption for each pair, paired in the same way as --pairs."),
     ] = None,
-    groups: Annotated[str | None, typer.Option(help="The image of each pair (file:key), as in training.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="The kind of each wrong caption (file:key).")] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Joint-space maps: the image of each pair (file:key), as in the training.")
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Joint-space maps: the kind of each wrong caption (file:key).")
+    ] = None,
     texts: Annotated[
-        str | None, typer.Option(help="CAPTION,WRONG: the texts of both (file:key,file:key), for the examples.")
+        str | None,
+        typer.Option(
+            help="Joint-space maps: CAPTION,WRONG, the texts of captions and wrong captions (file:key,file:key), for the examples."
+        ),
     ] = None,
     sugarcrepe: Annotated[
-        str | None, typer.Option(help="Folder of SugarCrepe's files: images, tasks and texts of its items.")
+        str | None,
+        typer.Option(help="Joint-space maps: folder of SugarCrepe's files, which give images, tasks and texts."),
     ] = None,
     categories: Annotated[
         str | None, typer.Option(help="Which of SugarCrepe's files to use, separated by commas; by default all seven.")
     ] = None,
     pictures: Annotated[
-        str | None, typer.Option(help="Folder of images named as in --groups, or as in SugarCrepe.")
+        str | None,
+        typer.Option(help="Joint-space maps: folder of images named as in --groups, or as in SugarCrepe."),
     ] = None,
     note: Annotated[str | None, typer.Option(help="Joint-space maps: a sentence to show below the title.")] = None,
     held_out: Annotated[
@@ -55,7 +64,9 @@ def command(
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(help="Random seed of examples and anchors and, for joint-space maps, of other images' captions."),
+        typer.Option(
+            help="Random seed of examples and anchors; for joint-space maps, of the captions of other images to choose among."
+        ),
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
@@ -72,20 +83,19 @@ def command(
 
         if data is not None:
             raise ParameterError(
-                "Got DATA for the journal of a migration; expected the folder alone. Leave it out, or pass the folder of a map."
+                "Got DATA for the journal of a migration; expected the journal's folder alone. Leave out DATA, or pass the folder of a map."
             )
-        migrated = read_migration(map_path)
-        write_migration(out, migrated, reembedding=read_reembedding(map_path), force=force)
+        migration = read_migration(map_path)
+        write_migration(out, migration, reembedding=read_reembedding(map_path), force=force)
         if as_json:
-            print_json(migrated)
+            print_json(migration)
         else:
-            say(f"{migrated['place']}: {migrated['state']}, {migrated['rows']:,} rows")
+            say(f"{migration['place']}: {migration['state']}, {migration['rows']:,} rows")
             say(f"Report: {out}")
         return
-    mapping, _ = load_map(
-        map_path
-    )  # of a bridge, only its map is measured: congruence bridge measures the bridge itself
-    for_pairs = {
+    # Only the map of a bridge is scored here; congruence bridge evaluates the bridge itself.
+    mapping, _ = load_map(map_path)
+    pair_options = {
         "--pairs": pairs,
         "--negatives": negatives,
         "--groups": groups,
@@ -104,17 +114,17 @@ def command(
             raise ParameterError(
                 f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}); expected --pairs SOURCE,TARGET. Pass the same two files as in the training."
             )
-        options = {name.removeprefix("--"): value for name, value in for_pairs.items()}
+        options = {flag.removeprefix("--"): value for flag, value in pair_options.items()}
         summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
         write_training(out, summary, force=force)
     else:
         from congruence.datasets import open_bundle
         from congruence.report import summarize, write_report
 
-        for name, value in for_pairs.items():
+        for flag, value in pair_options.items():
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or a sample. Leave it out, and pass DATA after the map."
+                    f"Got {flag} for a map into the target's space ({mapping.kind}); expected a bundle, or a sample. Leave out {flag}, and pass DATA after the map."
                 )
         if data is None:
             raise ParameterError(

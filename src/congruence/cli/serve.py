@@ -40,10 +40,12 @@ def command(
     ] = 256,
     timeout: Annotated[float, typer.Option(help="Seconds after which a request is answered with a 504.")] = 30.0,
     batch_size: Annotated[int, typer.Option(help="Number of texts that the encoder processes at a time.")] = 32,
-    device: Annotated[str, typer.Option(help="auto, cuda, cuda:1, mps or cpu.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    pooling: Annotated[str | None, typer.Option(help="cls, mean, cls_mean or last.")] = None,
+    device: Annotated[str, typer.Option(help="Device of the encoder: auto, cuda, cuda:1, mps or cpu.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Data type of the encoder: auto, float32, float16 or bfloat16.")] = "auto",
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of the model on the Hugging Face Hub.")
+    ] = None,
+    pooling: Annotated[str | None, typer.Option(help="Pooling over tokens: cls, mean, cls_mean or last.")] = None,
     normalize: Annotated[
         bool | None, typer.Option(help="Scale the encoder's rows to unit norm, or not; by default as the model does.")
     ] = None,
@@ -69,7 +71,7 @@ def command(
     for module in ("fastapi", "uvicorn", "prometheus_client"):  # checked before a model is loaded
         require(module, extra="serve")
     bridge = Bridge.load(map_path)
-    with listen(host, port) as taken:
+    with listen(host, port) as socket:
         model = load_encoder(
             encoder,
             "text",
@@ -93,8 +95,8 @@ def command(
             check=check_space,
         )
         service = app.state.service
-        shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
-        url = f"http://{shown}:{taken.getsockname()[1]}/v1"
+        url_host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+        url = f"http://{url_host}:{socket.getsockname()[1]}/v1"
 
         def ready() -> None:
             if as_json:
@@ -108,4 +110,4 @@ def command(
             else:
                 say(f"serving {service.names[0]} ({service.vectors.dim}-d) at {url}; Ctrl-C stops it.")
 
-        serve(app, taken, timeout=timeout, on_ready=ready)
+        serve(app, socket, timeout=timeout, on_ready=ready)

@@ -1,4 +1,4 @@
-"""``congruence shift``: the distance between two collections, without any pairing."""
+"""``congruence shift``: the distance between two unpaired collections."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ def command(
     unpaired: Annotated[str, typer.Argument(help="Vectors of one collection: a file, or file:key.")],
     paired: Annotated[str, typer.Argument(help="Vectors of the other collection, from the same model.")],
     unpaired_text: Annotated[
-        str | None, typer.Option(help="Texts of the first collection, whose distance is added.")
+        str | None,
+        typer.Option(help="Texts of the first collection; the distance between both sides' texts is added."),
     ] = None,
     paired_text: Annotated[str | None, typer.Option(help="Texts of the second collection.")] = None,
     variant: Annotated[str, typer.Option(help="Variant of the distance: circular or linear.")] = "circular",
-    p: Annotated[float, typer.Option(help="Power of the distance, at least 1.")] = 2.0,
+    p: Annotated[float, typer.Option(help="Order p of the Wasserstein distance, at least 1.")] = 2.0,
     projections: Annotated[int, typer.Option(help="Number of great circles to project on.")] = 500,
     rows: Annotated[int, typer.Option(help="If there are more rows, use a random sample of this size.")] = 100_000,
     repeats: Annotated[int, typer.Option(help="Number of random draws of rows and circles.")] = 20,

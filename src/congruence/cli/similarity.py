@@ -44,7 +44,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Score the similarity of two spaces with several metrics, each next to the score of unrelated rows."""
+    """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows."""
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
@@ -137,12 +137,12 @@ def _layers(
         )
     chosen = metric[0] if metric else "linear_cka"
     entry(chosen)  # an unknown metric is reported before the work starts
-    ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
-    pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
+    x_layers, y_layers = _read_layers(first, ids), _read_layers(second, target_ids or ids)
+    pairs = Pairs.join(next(iter(x_layers.values())), next(iter(y_layers.values())))
     with progress("re-pairing", permutations, as_json) as callback:
-        found = compare_layers(
-            {name: layer.vectors[id_rows(layer.ids, pairs.source.ids)] for name, layer in ours.items()},
-            {name: layer.vectors[id_rows(layer.ids, pairs.target.ids)] for name, layer in theirs.items()},
+        comparison = compare_layers(
+            {name: layer.vectors[id_rows(layer.ids, pairs.source.ids)] for name, layer in x_layers.items()},
+            {name: layer.vectors[id_rows(layer.ids, pairs.target.ids)] for name, layer in y_layers.items()},
             chosen,
             permutations=permutations,
             max_rows=max_rows,
@@ -152,36 +152,36 @@ def _layers(
     if plot is not None:
         from congruence.report import write_layers
 
-        write_layers(plot, found, _title(first, second), force=force)
+        write_layers(plot, comparison, _title(first, second), force=force)
     if as_json:
-        print_json({"first": first, "second": second, "layers": found.to_dict(), "plot": plot})
+        print_json({"first": first, "second": second, "layers": comparison.to_dict(), "plot": plot})
     else:
-        _print_heatmap(found)
+        _print_heatmap(comparison)
 
 
-def _read_side(spec: str, ids: str | None) -> dict[str, Embeddings]:
+def _read_layers(spec: str, ids: str | None) -> dict[str, Embeddings]:
     """Read every matrix of a file or folder, with rows in the order of the first."""
     from congruence.cli._base import read
     from congruence.embeddings import Pairs, Space
     from congruence.errors import InputError
     from congruence.stores import matrices
 
-    side: dict[str, Embeddings] = {}
-    for name, place in matrices(spec).items():
+    layers: dict[str, Embeddings] = {}
+    for name, matrix in matrices(spec).items():
         try:
-            layer = read(place, ids, Space())
-            first = next(iter(side.values()), layer)
-            side[name] = Pairs.join(first, layer, missing="error").target
+            layer = read(matrix, ids, Space())
+            first = next(iter(layers.values()), layer)
+            layers[name] = Pairs.join(first, layer, missing="error").target
         except InputError as error:
             raise type(error)(f"Layer {name} of {spec}: {error}") from error
-    return side
+    return layers
 
 
 #: Intensity of a cell's color above which white text is more legible than black.
 _WHITE = 0.86
 
 
-def _print_heatmap(found: LayerComparison) -> None:
+def _print_heatmap(comparison: LayerComparison) -> None:
     """Print the scores as a table, colored if the terminal supports color."""
     import sys
 
@@ -195,25 +195,26 @@ def _print_heatmap(found: LayerComparison) -> None:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
-    for name in found.y_layers:
+    for name in comparison.y_layers:
         table.add_column(Text(visible(name)), justify="right", no_wrap=True)
-    for i, (name, colours) in enumerate(zip(found.x_layers, found.strength.tolist(), strict=True)):
+    for i, (name, strengths) in enumerate(zip(comparison.x_layers, comparison.strength.tolist(), strict=True)):
         cells = []
-        for j, (other, shade) in enumerate(zip(found.y_layers, colours, strict=True)):
-            red, green, blue = (round(255 + shade * (full - 255)) for full in (31, 95, 191))
-            ink = "#ffffff" if shade > _WHITE else "#000000"
-            mark = "*" if (name, other) == found.best else " "
-            cells.append(Text(f" {found.values[i, j]:.2f}{mark}", style=f"{ink} on rgb({red},{green},{blue})"))
+        for j, (other, strength) in enumerate(zip(comparison.y_layers, strengths, strict=True)):
+            red, green, blue = (round(255 + strength * (full - 255)) for full in (31, 95, 191))
+            ink = "#ffffff" if strength > _WHITE else "#000000"
+            mark = "*" if (name, other) == comparison.best else " "
+            cells.append(Text(f" {comparison.values[i, j]:.2f}{mark}", style=f"{ink} on rgb({red},{green},{blue})"))
         table.add_row(Text(visible(name)), *cells)
-    # A table wider than the screen wraps, and one written to a file has no width limit: nothing is ever truncated.
+    # A table wider than the terminal wraps, and one written to a file has no width limit: nothing is truncated.
     needed = Console(width=100_000).measure(table).maximum
     console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
     console.print(
-        f"[bold]{found.metric}, {found.n} items, {found.permutations} re-pairings[/]; stronger color: further above chance"
+        f"[bold]{comparison.metric}, {comparison.n} items, {comparison.permutations} re-pairings[/]; stronger color: further above chance"
     )
     console.print(table)
+    best = " and ".join(map(visible, comparison.best))
     print(
-        f"* best of {found.values.size}: {visible(found.best[0])} and {visible(found.best[1])}, {number(found.best_value)}; by chance the best is "
-        f"{number(found.best_null_mean)} ± {number(found.best_null_sd)}. "
-        f"p = {number(found.best_p_value)} alone, {number(found.best_adjusted_p_value)} corrected for the search."
+        f"* best of {comparison.values.size}: {best}, {number(comparison.best_value)}; by chance the best is "
+        f"{number(comparison.best_null_mean)} ± {number(comparison.best_null_sd)}. "
+        f"p = {number(comparison.best_p_value)} alone, {number(comparison.best_adjusted_p_value)} corrected for the search."
     )
