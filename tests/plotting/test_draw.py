@@ -217,9 +217,9 @@ def test_the_learning_curve_goes_on_by_its_law():
     ax = plotting.draw_learning_curve(data, axes())
     found = lines(ax)
     assert found["mean of 5 draws"].tolist() == [[10, 0.7], [20, 0.8], [40, 0.85]]
-    ahead = found["continued"]
-    assert (ahead[0, 0], ahead[-1, 0]) == (pytest.approx(40), pytest.approx(200))
-    np.testing.assert_allclose(ahead[:, 1], 0.9 - 2 / ahead[:, 0])
+    extrapolated = found["extrapolated"]
+    assert (extrapolated[0, 0], extrapolated[-1, 0]) == (pytest.approx(40), pytest.approx(200))
+    np.testing.assert_allclose(extrapolated[:, 1], 0.9 - 2 / extrapolated[:, 0])
     assert found["re-embed"][:, 1].tolist() == [0.95, 0.95]
     (band,) = ax.collections
     assert {(10, 0.6), (10, 0.8)} <= {tuple(np.round(point, 6)) for point in band.get_paths()[0].vertices}
@@ -325,7 +325,7 @@ def test_a_certificate_draws_what_it_holds():
     curve = certificate.plot_learning_curve(axes())
     repeats = certificate.curve["repeats"]
     np.testing.assert_allclose(lines(curve)[f"mean of {repeats} draws"][:, 1], certificate.curve["mean"])
-    assert lines(curve)["continued"][-1, 0] == pytest.approx(4 * certificate.n_anchors)
+    assert lines(curve)["extrapolated"][-1, 0] == pytest.approx(4 * certificate.n_anchors)
 
 
 def certify_tiny():

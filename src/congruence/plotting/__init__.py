@@ -1,7 +1,7 @@
-"""Plots with matplotlib: each function draws one plot, from plain data, on given or new axes.
+"""Plots with matplotlib: each function draws one plot from plain data, on the user's axes or on new ones.
 
-Results have the same pictures as methods, ``plot``. Importing this package imports matplotlib, but never pyplot: no figure
-is registered anywhere, and what the user has set in ``rcParams`` is neither read for new axes nor changed.
+The ``plot`` methods of results draw the same plots. Importing this package imports matplotlib, but never pyplot: figures are not
+registered with pyplot, and the user's ``rcParams`` are not changed, nor used for new axes.
 """
 
 from congruence.plotting.anchors import draw_covered

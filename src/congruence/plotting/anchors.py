@@ -16,11 +16,11 @@ def draw_covered(data: Covered, ax: Axes | None = None, *, annotate: bool = True
     Parameters
     ----------
     data : mapping
-        ``shares``: by order of anchors, ``random`` among them or not, the shares for 1, 2, … anchors.
+        ``shares``: for each order of the anchors, the shares for the first 1, 2, … anchors; the order named ``random`` is drawn as a control.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which line is which.
+        Add a title and a legend.
 
     Returns
     -------
@@ -29,9 +29,9 @@ def draw_covered(data: Covered, ax: Axes | None = None, *, annotate: bool = True
     with canvas(ax) as ax:
         most = 1
         for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
-            random = name == "random"
-            style = {"color": COLOR["ink"], "linestyle": (0, (1, 2))} if random else {"color": COLOR["after"]}
-            ax.plot(range(1, len(shares) + 1), shares, label="in random order" if random else words(name), **style)
+            is_random = name == "random"
+            style = {"color": COLOR["ink"], "linestyle": (0, (1, 2))} if is_random else {"color": COLOR["after"]}
+            ax.plot(range(1, len(shares) + 1), shares, label="in random order" if is_random else words(name), **style)
             most = max(most, len(shares))
         ax.set(xlim=(0, most), ylim=(0, 1.02), xlabel="anchors", ylabel="variance covered")
         tidy(ax)

@@ -10,7 +10,7 @@ from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_learning_curve", "draw_strategies"]
 
-#: Ways to search in their order, with names short enough to stand side by side, and their colors.
+#: Label and color of each strategy, in their order.
 _LABELS = {
     "keep": ("keep old", "source"),
     "stored": ("map store", "after"),
@@ -22,16 +22,16 @@ _CONTROLS = {"chance": "a random list", "random_rotation": "random rotation"}
 
 
 def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score of each strategy with its interval; dotted lines are the scores of the controls.
+    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls.
 
     Parameters
     ----------
     data : mapping
-        ``task``; ``strategies``: by strategy ``(value, low, high)``; ``controls``: by control its score.
+        ``task``; ``strategies``: ``(value, low, high)`` by strategy; ``controls``: score by control.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which line is which control.
+        Add a title, and a legend of the controls.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool 
 
 
 def draw_learning_curve(data: AnchorsCurve, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the score by number of anchors, extrapolated to four times the anchors.
+    """Draw the score by number of anchors, extrapolated to four times the present number.
 
     Parameters
     ----------
@@ -83,18 +83,18 @@ def draw_learning_curve(data: AnchorsCurve, ax: Axes | None = None, *, annotate:
         sizes: list[float] = list(curve["anchors"])
         mean, sd = np.array(curve["mean"]), np.array(curve["sd"])
         law = curve["law"]
-        ahead = np.geomspace(sizes[-1], 4 * now, 20)
-        future = law["best"] - law["drop"] * ahead ** -law["exponent"]
+        more = np.geomspace(sizes[-1], 4 * now, 20)
+        extrapolated = law["best"] - law["drop"] * more ** -law["exponent"]
         ax.axvline(now, color=COLOR["faint"], linestyle=(0, (4, 4)))
         ax.fill_between(sizes, mean - sd, mean + sd, color=COLOR["after"], alpha=0.18, linewidth=0)
         ax.plot(sizes, mean, "o-", color=COLOR["after"], label=f"mean of {curve['repeats']} draws")
-        ax.plot(ahead, future, color=COLOR["faint"], linestyle=(0, (4, 4)), label="continued")
+        ax.plot(more, extrapolated, color=COLOR["faint"], linestyle=(0, (4, 4)), label="extrapolated")
         if data["re-embed"] is not None:
             ax.axhline(data["re-embed"], color=COLOR["target"], linewidth=1.6, label="re-embed")
         ax.set_xscale("log")
         ax.set(
             xlim=(sizes[0] / 1.08, 4.8 * now),
-            ylim=(min(0.0, float((mean - sd).min())), max(1.0, float(future.max()), float((mean + sd).max()))),
+            ylim=(min(0.0, float((mean - sd).min())), max(1.0, float(extrapolated.max()), float((mean + sd).max()))),
             xlabel="anchors (logarithmic)",
             ylabel=words(data["task"]),
         )

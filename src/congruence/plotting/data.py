@@ -47,7 +47,7 @@ class Bars(TypedDict):
 
 
 class Series(TypedDict):
-    """A line along a horizontal axis, and its standard deviation where there are several draws."""
+    """A line along a horizontal axis, and its standard deviations if there are several draws."""
 
     name: str
     color: str
@@ -66,7 +66,7 @@ class BarsPanel(TypedDict):
 
 
 class LinesPanel(TypedDict):
-    """Lines with their spread; ``label`` is the horizontal axis's."""
+    """Lines with their standard deviations; ``label`` is that of the horizontal axis."""
 
     kind: Literal["lines"]
     title: str
@@ -84,14 +84,14 @@ class CloudsPanel(TypedDict):
 
 
 class KernelPoints(TypedDict):
-    """Image–text similarities in the source and in the target, of the same class and of others."""
+    """Image–text similarities in the source and in the target, of pairs of the same class and of other pairs."""
 
     matched: Sequence[Sequence[float]]
     other: Sequence[Sequence[float]]
 
 
 class KernelPanel(KernelPoints):
-    """The same with its title."""
+    """Image–text similarities with the title of their panel."""
 
     kind: Literal["kernel"]
     title: str
@@ -101,7 +101,7 @@ Panel: TypeAlias = BarsPanel | LinesPanel | CloudsPanel | KernelPanel
 
 
 class CosineHistogram(TypedDict):
-    """Distribution of pairs over cosines: before and after mapping, and for the controls; None if not available."""
+    """Histograms of the cosines of pairs: before and after mapping, and of the controls; None if not available."""
 
     name: str
     edges: Sequence[float]
@@ -147,7 +147,7 @@ class Curve(TypedDict):
 
 
 class TermCurve(Curve):
-    """A term of a loss, of one side where it has two."""
+    """A term of a loss; if it has a value for each side, that of one side, whose name it has."""
 
     name: str
 
@@ -173,7 +173,7 @@ class ValidationCurve(Curve):
 
 
 class TaskRecalls(TypedDict):
-    """Both recalls of a task; None where items have another number of captions."""
+    """Both recalls of a task; None if it was not measured."""
 
     task: str
     n: int
@@ -189,7 +189,7 @@ class Chance(TypedDict):
 
 
 class Recalls(TypedDict):
-    """How often the caption is found, by task, and how often by chance."""
+    """Recall of the caption by task, and by chance."""
 
     rows: Sequence[TaskRecalls]
     wrong: int
@@ -198,7 +198,7 @@ class Recalls(TypedDict):
 
 
 class Margins(TypedDict):
-    """A histogram of how much nearer images are their captions than the wrong ones."""
+    """A histogram of the cosine of the caption minus that of the nearest wrong caption."""
 
     name: str
     n: int
@@ -217,7 +217,7 @@ class ProgressPoint(TypedDict):
 
 
 class ProgressPicture(TypedDict):
-    """Quality against the share of re-embedded rows; ``lines`` are those of the old and the new model."""
+    """Quality against the share of re-embedded rows; ``lines`` are the scores of the old and the new model."""
 
     metric: str
     stages: Sequence[ProgressPoint]
@@ -226,7 +226,7 @@ class ProgressPicture(TypedDict):
 
 
 class Covered(TypedDict):
-    """Shares of the rows' variance in the span of the first 1, 2, … anchors, by how these were ordered."""
+    """Shares of the rows' variance in the span of the first 1, 2, … anchors, by the order of the anchors."""
 
     shares: Mapping[str, Sequence[float]]
 
@@ -260,5 +260,5 @@ class MeasuredCurve(TypedDict):
 AnchorsCurve = TypedDict(
     "AnchorsCurve", {"task": str, "n_anchors": int, "curve": MeasuredCurve, "re-embed": float | None}
 )
-# "re-embed" is no name of Python's, so the class cannot be written out, nor its docstring.
-AnchorsCurve.__doc__ = "A task's score by number of anchors, how many there are, and its score after re-embedding all."
+# The key "re-embed" is not an identifier, so a class statement, with a docstring, is not possible.
+AnchorsCurve.__doc__ = "A task's score by number of anchors, the present number, and the score of re-embedding."

@@ -13,18 +13,19 @@ from congruence.plotting.look import COLOR, canvas, words
 
 __all__ = ["MIDDLE", "STRONG", "draw_layers", "layer_notes", "layers_size"]
 
+#: Size of a cell, and average width of a letter, in points.
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
 
-#: Maximum length of a layer's name beside the cells.
+#: Maximum length of a layer's name.
 _NAME = 40
 
-#: Color strengths above which text switches to white in light mode and to black in dark mode. The contrast is at least 4.5 on both sides.
+#: Color strengths above which text switches to white in light mode, and to black in dark mode. The contrast is at least 4.5 for all strengths.
 STRONG = 0.86
 MIDDLE = 0.62
 
 
 def layer_notes(data: dict[str, Any]) -> list[str]:
-    """Return the lines of the note that explains the plot."""
+    """Return the notes that explain the plot, one line each."""
     return [
         f"{data['metric']}, {data['n']} items. Stronger color: more standard deviations closer than chance.",
         f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and {words(data['best'][1])}, {data['best_value']:.3f}.",
@@ -65,7 +66,7 @@ def draw_layers(
     """
     with canvas(ax, layers_size(data, title)) as ax:
         strength, values = np.asarray(data["strength"]), data["values"]
-        # A fully transparent cell would not react to the pointer.
+        # A fully transparent cell would show no tooltip.
         fade = LinearSegmentedColormap.from_list("strength", [to_rgba(COLOR["after"], a) for a in (0.002, 1)], N=1001)
         mesh = ax.pcolormesh(
             strength, cmap=fade, norm=Normalize(0, 1), edgecolors=COLOR["paper"], linewidth=1, gid="cells"

@@ -17,12 +17,12 @@ from congruence._utils.display import short, visible
 
 __all__ = ["COLOR", "COLORS", "HEIGHT", "WIDTH", "canvas", "explain", "new_axes", "style", "tick", "tidy", "words"]
 
-#: Size of a picture in points, which are pixels of a page: small enough that words stay readable on a telephone.
+#: Size of a plot in points, which are pixels on a page: small enough that text is readable on a phone.
 WIDTH = 360
 HEIGHT = 250
 
-#: Every color by what it means, in light and in dark. No two of the light ones are equal, and none is black, which
-#: matplotlib leaves out of SVG: so a page can put a CSS variable in the place of each (:mod:`congruence.report.svg`).
+#: The colors by their meaning, for light and dark mode. The light colors are all different, and none is black, which matplotlib
+#: omits in SVG, so that a page can replace each by a CSS variable (:mod:`congruence.report.svg`).
 COLORS = {
     "ink": ("#1b1f24", "#e8eaed"),
     "soft": ("#57606a", "#a6aeb8"),
@@ -33,11 +33,11 @@ COLORS = {
     "after": ("#1f5fbf", "#7fb0ff"),
     "target": ("#b83a86", "#f58fc7"),
     "mid": ("#8a6100", "#e3b341"),
-    # Words on cells of a heat map: contrast of at least 4.5 on every strength of "after", see layers.py.
+    # Text in cells of a heat map: contrast of at least 4.5 on every strength of "after"; see layers.py.
     "on-weak": ("#010101", "#ffffff"),
     "on-middle": ("#020202", "#000000"),
     "on-strong": ("#fffffe", "#000000"),
-    # Series of an experiment stay apart for the color-blind (Okabe and Ito 2008).
+    # Series of an experiment, which color-blind readers can tell apart (Okabe and Ito 2008).
     "series-0": ("#0072b2", "#3d97d6"),
     "series-1": ("#e69f00", "#e6a82e"),
     "series-2": ("#009e73", "#2bbf94"),
@@ -46,7 +46,7 @@ COLORS = {
     "series-5": ("#56b4e9", "#9ad6fa"),
     "series-6": ("#8c6d1f", "#b89640"),
     "series-7": ("#5f3dc4", "#a08bf0"),
-    # What is not a map's work is gray, its controls are brown.
+    # Unmapped vectors and single models are gray, controls are brown.
     "before": ("#d5dae1", "#4a525d"),
     "constant": ("#c9b79c", "#7d6f58"),
     "random-rotation": ("#b08d57", "#a5854f"),
@@ -55,7 +55,7 @@ COLORS = {
     "oracle": ("#1b2430", "#f4f5f7"),
 }
 
-#: The colors that pictures are drawn in.
+#: The colors in which plots are drawn.
 COLOR = {name: light for name, (light, _) in COLORS.items()}
 
 _STYLE: dict[Any, Any] = {
@@ -91,7 +91,7 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelsize": 11,
     "figure.constrained_layout.h_pad": 0.1,
     "figure.constrained_layout.w_pad": 0.08,
-    "image.composite_image": False,  # pictures go into SVG and PDF as they are
+    "image.composite_image": False,  # images are written to SVG and PDF one by one
     "svg.fonttype": "none",
     "svg.hashsalt": "congruence",
     "pdf.fonttype": 42,
@@ -101,17 +101,17 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the style of the reports, whatever the user's settings, which are restored afterwards."""
+    """Use the style of the reports while the block runs, independent of the user's settings, which are restored afterwards."""
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # Letters that the font for measuring lacks are drawn by the reader's own.
+        # matplotlib's font only measures text: a browser draws characters that are missing from it in another font.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         yield
 
 
-class _Picture(Axes):
-    """Axes of a figure that pyplot does not know; as the last value of a notebook's cell they show themselves."""
+class _NotebookAxes(Axes):
+    """Axes of a figure that is not registered with pyplot; a notebook displays them as the value of a cell."""
 
     def _repr_svg_(self) -> str:
         file = io.StringIO()
@@ -123,19 +123,19 @@ class _Picture(Axes):
 
 
 def new_axes(size: tuple[float, float] = (WIDTH, HEIGHT)) -> Axes:
-    """Return axes of a new figure of ``size`` points; to be called within :func:`style`."""
+    """Return axes of a new figure of ``size`` points. Call it within :func:`style`."""
     figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=144, layout="constrained")
-    return figure.add_subplot(axes_class=_Picture)
+    return figure.add_subplot(axes_class=_NotebookAxes)
 
 
 @contextmanager
 def canvas(ax: Axes | None, size: tuple[float, float] = (WIDTH, HEIGHT)) -> Iterator[Axes]:
-    """Return the axes to draw on: the user's, in the user's style, or new ones in ours."""
+    """Yield the axes to draw on: the user's, in the user's style, or new ones in the style of the reports."""
     if ax is None:
         with style():
             yield new_axes(size)
     else:
-        with matplotlib.rc_context({"text.parse_math": False}):  # a name with two dollar signs is no formula
+        with matplotlib.rc_context({"text.parse_math": False}):  # a name with two dollar signs is not a formula
             yield ax
 
 
@@ -164,12 +164,12 @@ def tick(value: float) -> str:
 
 
 def words(text: object, most: int = 80) -> str:
-    """Return a name for display: control characters are escaped, and very long names are truncated."""
+    """Return text for display: control characters are escaped, and text longer than ``most`` is truncated."""
     return short(visible(str(text)), most)
 
 
 def explain(ax: Axes, title: str, *, columns: int = 2, reverse: bool = False) -> None:
-    """Put a title above the axes and, if several things are drawn, a legend below it."""
+    """Write a title above the axes and, if there are several labels, a legend below the title."""
     handles, labels = ax.get_legend_handles_labels()
     if len(handles) < 2:
         ax.set_title(title, loc="left")

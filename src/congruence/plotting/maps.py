@@ -12,7 +12,7 @@ from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_clouds", "draw_cosines", "draw_few_anchors", "draw_kernel", "draw_spectrum"]
 
-#: Dashes of a control that is drawn at random, and of a line to compare with.
+#: Dashes of random controls, and of reference lines.
 _DOTTED, _DASHED = (0, (3, 3)), (0, (4, 4))
 
 _NAMES = {
@@ -49,8 +49,8 @@ def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: boo
         for shares, dashes, kind in controls:
             if shares:
                 ax.stairs(shares, edges, color=COLOR["ink"], linewidth=1.6, linestyle=dashes, label=_NAMES[kind])
-        every = (data["before"], data["after"], data["constant"], data["random_rotation"])
-        top = max(max(shares) for shares in every if shares) * 1.08 or 1.0
+        histograms = (data["before"], data["after"], data["constant"], data["random_rotation"])
+        top = max(max(shares) for shares in histograms if shares) * 1.08 or 1.0
         ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xlabel="cosine", ylabel="share of pairs")
         tidy(ax)
         if annotate:
@@ -77,10 +77,10 @@ def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *
     with canvas(ax) as ax:
         values, n = data["singular_values"], len(data["singular_values"])
         top = max(values) or 1.0
-        at, shares = range(1, n + 1), [value / top for value in values]
-        ax.fill_between(at, shares, color=COLOR["faint"], alpha=0.18, linewidth=0)
-        ax.plot(at, shares, color=COLOR["faint"], label="singular values")
-        ax.plot(at, data["gains"], color=COLOR["ink"], label="gain of the map")
+        x, shares = range(1, n + 1), [value / top for value in values]
+        ax.fill_between(x, shares, color=COLOR["faint"], alpha=0.18, linewidth=0)
+        ax.plot(x, shares, color=COLOR["faint"], label="singular values")
+        ax.plot(x, data["gains"], color=COLOR["ink"], label="gain of the map")
         ax.set(xlim=(1, max(n, 2)), ylim=(0, 1.02), xlabel="direction, strongest first", ylabel="share of the first")
         tidy(ax)
         if annotate:
@@ -102,14 +102,14 @@ def draw_clouds(
     Parameters
     ----------
     data : dict
-        Points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``; of each
-        modality, point i of both sides is the same item.
+        Points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``. Point i of a modality is the same
+        item on both sides.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     mapped : bool, default=False
-        Whether the source's points were mapped, which is another color.
+        Whether the source's points were mapped; they then have the color of mapped vectors.
     names : mapping of str to str, optional
-        What clouds are called in the legend, where not by the names above.
+        Labels of clouds in the legend; by default the names above.
     title : str, default="Two principal directions"
     annotate : bool, default=True
         Add the title and labels that identify what is drawn.
@@ -132,7 +132,7 @@ def draw_clouds(
             marker, size = ("^", 5.2) if modality == "text" else ("o", 4.4)
             x, y = zip(*points, strict=True) if len(points) else ((), ())
             ax.plot(x, y, marker, color=color, markersize=size, label=(names or {}).get(name, label))
-        ax.set_aspect("equal", adjustable="datalim")  # one scale for both directions, or distances would lie
+        ax.set_aspect("equal", adjustable="datalim")  # with different scales, distances could not be compared
         ax.margins(0.03)
         ax.set_axis_off()
         if annotate:
@@ -157,7 +157,7 @@ def draw_kernel(
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     color : str, default="ink"
-        Of matched pairs. They are of both models: neither model's own color would be right.
+        Color of matched pairs, which belong to both models.
     title : str, default="Similarities"
     annotate : bool, default=True
         Add the title and labels that identify what is drawn.

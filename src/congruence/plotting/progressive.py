@@ -11,7 +11,7 @@ __all__ = ["draw_progress"]
 
 
 def draw_progress(data: ProgressPicture, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the quality of each stage with its interval, the present point, the forecast, and lines for the old and the new model.
+    """Draw the quality of each stage with its interval, the last stage as a dot, the forecast, and lines for the old and the new model.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def draw_progress(data: ProgressPicture, ax: Axes | None = None, *, annotate: bo
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
-        Add a title, and say which line is which.
+        Add a title and a legend.
 
     Returns
     -------
@@ -32,16 +32,16 @@ def draw_progress(data: ProgressPicture, ax: Axes | None = None, *, annotate: bo
             color = COLOR["target" if name == "new model" else "source"]
             ax.axhline(value, color=color, linewidth=1.2, linestyle=(0, (3, 3)), label=name)
         for part, color, label in ((data["forecast"], "faint", "forecast"), (data["stages"], "after", "measured")):
-            points = [one for one in part if one["value"] == one["value"]]
+            points = [point for point in part if point["value"] == point["value"]]  # without NaN
             if not points:
                 continue
-            x = [100 * one["share"] for one in points]
-            low, high = [one["low"] for one in points], [one["high"] for one in points]
+            x = [100 * point["share"] for point in points]
+            low, high = [point["low"] for point in points], [point["high"] for point in points]
             ax.fill_between(x, low, high, color=COLOR[color], alpha=0.2, linewidth=0)
             dashes = (0, (1, 1.5)) if label == "forecast" else "solid"
-            ax.plot(x, [one["value"] for one in points], color=COLOR[color], linestyle=dashes, label=label)
-        today = data["stages"][-1]
-        ax.plot([100 * today["share"]], [today["value"]], "o", markersize=7, color=COLOR["after"])
+            ax.plot(x, [point["value"] for point in points], color=COLOR[color], linestyle=dashes, label=label)
+        last = data["stages"][-1]
+        ax.plot([100 * last["share"]], [last["value"]], "o", markersize=7, color=COLOR["after"])
         ax.set(xlabel="% re-embedded", ylabel=words(data["metric"]))
         tidy(ax)
         if annotate:

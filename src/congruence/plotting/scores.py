@@ -1,4 +1,4 @@
-"""Plots of scores and their chance levels: one row per score, with marks for the score, its interval and its controls."""
+"""Plots of scores and their chance levels: one line per score, with marks for the score, its interval and its controls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_pairing", "draw_scores", "draw_separations", "draw_shift", "draw_similarities"]
 
-#: Height in points of a line with its name above it, and of what stands around all lines.
+#: Height in points of a line with its name, and of axis, title and legend.
 _LINE, _AROUND = 36, 96
 
-#: Places between two standard errors of a mean that hold 95 % of a normal distribution.
+#: Half width of the central 95 % of a normal distribution, in standard deviations.
 _NORMAL = 1.96
 
+#: Label and color of each kind of non-match.
 _OTHERS = {
     "noise": ("noise", "faint"),
     "shuffled": ("re-paired texts", "mid"),
@@ -35,7 +36,7 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
     Parameters
     ----------
     data : sequence of mapping
-        One a metric, as :meth:`congruence.compare.spaces.Similarity.to_dict` gives it. Where smaller is closer, the line says so.
+        One entry per metric, from :meth:`congruence.compare.spaces.Similarity.to_dict`.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -46,11 +47,11 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
     matplotlib.axes.Axes
     """
     with canvas(ax, _size(data)) as ax:
-        names = [one["metric"] + ("" if one["larger_is_closer"] else ", smaller is closer") for one in data]
+        names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
         _bars(ax, data, "re-paired, 95 %")
-        heldout = [one["held_out"] for one in data]
-        _marks(ax, [one["value"] for one in data], "score, 95 %", "after", ends=_ends(data))
-        _marks(ax, heldout, "held out", "target", marker="D")
+        intervals = [(row["low"], row["high"]) for row in data]
+        _marks(ax, [row["value"] for row in data], "score, 95 %", "after", intervals=intervals)
+        _marks(ax, [row["held_out"] for row in data], "held out", "target", marker="D")
         _frame(ax, names, "score")
         if annotate:
             explain(ax, f"Similarity of two spaces, {data[0]['n']:,} rows")
@@ -63,7 +64,7 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
     Parameters
     ----------
     data : sequence of mapping
-        Lines of :meth:`congruence.evaluation.Scores.to_dict`; distances, which have another scale, are left out.
+        Rows from :meth:`congruence.evaluation.Scores.to_dict`; distances, which have another scale, are left out.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -93,12 +94,12 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
 
 
 def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw scores of matching pairs and of non-matches, means and standard deviations over random subsets of the rows.
+    """Draw scores of matching pairs and of non-matches: means and standard deviations over random subsets of the rows.
 
     Parameters
     ----------
     data : sequence of mapping
-        As :meth:`congruence.compare.matching.Separation.to_dict` gives them; those of one metric and formula share a line.
+        From :meth:`congruence.compare.matching.Separation.to_dict`; entries of the same metric and formula share a line.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -109,19 +110,19 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
     matplotlib.axes.Axes
     """
     lines: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for one in data:
-        name = ", ".join(part for part in (one["metric"], one["formula"]) if part)
-        lines.setdefault(name, {})[one["against"]] = one
+    for row in data:
+        name = ", ".join(part for part in (row["metric"], row["formula"]) if part)
+        lines.setdefault(name, {})[row["against"]] = row
     with canvas(ax, _size(lines)) as ax:
         kinds = [kind for kind in _OTHERS if any(kind in line for line in lines.values())]
-        first = [next(iter(line.values()))["match_scores"] for line in lines.values()]
+        matches = [next(iter(line.values()))["match_scores"] for line in lines.values()]
         shifts = np.linspace(-0.12, 0.12, len(kinds) + 1)
         for kind, shift in zip(kinds, shifts[1:], strict=True):
             label, color = _OTHERS[kind]
             _spread(
                 ax, [line[kind]["other_scores"] if kind in line else () for line in lines.values()], label, color, shift
             )
-        _spread(ax, first, "matching pairs", "after", shifts[0])
+        _spread(ax, matches, "matching pairs", "after", shifts[0])
         _frame(ax, list(lines), "score")
         if annotate:
             explain(ax, f"Matches and non-matches, draws of {data[0]['rows']:,} rows")
@@ -129,12 +130,12 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
 
 
 def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw distances between two collections with their standard deviations, and the distance between samples of one collection.
+    """Draw distances between two collections with their standard deviations, next to the distance between samples of one collection.
 
     Parameters
     ----------
     data : mapping
-        As :meth:`congruence.transport.shift.DistributionShift.to_dict` gives it.
+        From :meth:`congruence.transport.shift.DistributionShift.to_dict`.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -148,24 +149,24 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
     if data["text"] is not None:
         kinds = {"images": data["image"], "texts": data["text"], "total": data["total"]}
     with canvas(ax, _size(kinds)) as ax:
-        found = list(kinds.values())
-        _marks(ax, [one["floor"] for one in found], "samples of one collection", "ink", marker="|")
-        ends = [(one["value"] - one["sd"], one["value"] + one["sd"]) for one in found]
-        _marks(ax, [one["value"] for one in found], "distance, ± sd", "after", ends=ends)
+        distances = list(kinds.values())
+        _marks(ax, [d["floor"] for d in distances], "samples of one collection", "ink", marker="|")
+        intervals = [(d["value"] - d["sd"], d["value"] + d["sd"]) for d in distances]
+        _marks(ax, [d["value"] for d in distances], "distance, ± sd", "after", intervals=intervals)
         _frame(ax, list(kinds), "sliced Wasserstein distance, turns")
-        ax.set_xlim(left=min(0.0, *(low for low, _ in ends)))
+        ax.set_xlim(left=min(0.0, *(low for low, _ in intervals)))
         if annotate:
             explain(ax, "Distance between the collections")
     return ax
 
 
 def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the alignment of held-out pairs; a bar shows its range when they are paired at random.
+    """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings.
 
     Parameters
     ----------
     data : mapping
-        As :meth:`congruence.compare.pairing.PairingReport.to_dict` gives it, of enough pairs.
+        From :meth:`congruence.compare.pairing.PairingReport.to_dict`, with enough pairs for a null distribution.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -178,8 +179,8 @@ def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     with canvas(ax, _size([data])) as ax:
         _bars(ax, [data], "re-paired, 95 %")
         _marks(ax, [data["alignment"]], "as paired", "after")
-        wrong = len(data["suspects"])
-        note = f", {wrong:,} of them look wrong" if wrong else ""
+        suspects = len(data["suspects"])
+        note = f", {suspects:,} of them look wrong" if suspects else ""
         _frame(ax, [f"{data['n_pairs']:,} pairs{note}: {data['state']}"], "mean cosine of held-out pairs")
         if annotate:
             explain(ax, "Alignment of the anchors")
@@ -197,10 +198,6 @@ def _heights(rows: Sized) -> np.ndarray:
     return np.arange(len(rows)) + 0.12
 
 
-def _ends(data: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    return [(one["low"], one["high"]) for one in data]
-
-
 def _marks(
     ax: Axes,
     values: Sequence[float | None],
@@ -208,10 +205,10 @@ def _marks(
     color: str,
     *,
     marker: str = "o",
-    ends: Sequence[tuple[float, float]] | None = None,
+    intervals: Sequence[tuple[float, float]] | None = None,
     shift: float = 0.0,
 ) -> None:
-    """Mark a value on each line that has one, with an interval."""
+    """Mark the value of each line that has one, with its interval."""
     shown = [
         (value, y + shift, k)
         for k, (value, y) in enumerate(zip(values, _heights(values), strict=True))
@@ -220,29 +217,29 @@ def _marks(
     if not shown:
         return
     x, y, lines = zip(*shown, strict=True)
-    if ends is not None:
-        low, high = zip(*(ends[k] for k in lines), strict=True)
+    if intervals is not None:
+        low, high = zip(*(intervals[k] for k in lines), strict=True)
         ax.hlines(y, low, high, color=COLOR[color], linewidth=1.6)
     size, edge = (11, 1.8) if marker == "|" else (5 if marker == "D" else 7, 0)
     ax.plot(x, y, marker, color=COLOR[color], markersize=size, markeredgewidth=edge, label=label, zorder=3)
 
 
 def _spread(ax: Axes, draws: Sequence[Sequence[float]], label: str, color: str, shift: float) -> None:
-    """Mark mean and standard deviation of the draws of each line that has some."""
+    """Mark mean and standard deviation of the draws of each line that has draws."""
     means = [float(np.mean(line)) if len(line) else None for line in draws]
     sds = [float(np.std(line)) if len(line) else 0.0 for line in draws]
-    ends = [((mean or 0.0) - sd, (mean or 0.0) + sd) for mean, sd in zip(means, sds, strict=True)]
-    _marks(ax, means, label, color, ends=ends, shift=shift)
+    intervals = [((mean or 0.0) - sd, (mean or 0.0) + sd) for mean, sd in zip(means, sds, strict=True)]
+    _marks(ax, means, label, color, intervals=intervals, shift=shift)
 
 
 def _bars(ax: Axes, data: Sequence[Mapping[str, Any]], label: str) -> None:
-    """Draw the range of each line's null distribution."""
-    low, high = ([one["null_mean"] + way * _NORMAL * one["null_sd"] for one in data] for way in (-1, 1))
+    """Draw the central 95 % of each line's null distribution."""
+    low, high = ([row["null_mean"] + sign * _NORMAL * row["null_sd"] for row in data] for sign in (-1, 1))
     ax.hlines(_heights(data), low, high, color=COLOR["rule"], linewidth=9, label=label)
 
 
 def _frame(ax: Axes, names: Sequence[str], label: str) -> None:
-    """Write the name of each line above it, and leave lines from above to below."""
+    """Write the name of each line above it; the first line is at the top."""
     for k, name in enumerate(names):
         ax.text(0, k - 0.2, words(name), transform=ax.get_yaxis_transform(), va="center_baseline", color=COLOR["ink"])
     ax.set(ylim=(len(names) - 0.45, -0.5), xlabel=label)

@@ -1,4 +1,4 @@
-"""Plots of the theorems' quantities: what a set of rows spans, and the resulting bounds."""
+"""Plots of the theorems' quantities: spectra of a set of rows, bounds, and margins."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def draw_singular_values(
     Parameters
     ----------
     values : mapping of int to float
-        By their number from 1, descending; those of 0 lie at the lower end of the axis.
+        Singular values in descending order, by their number from 1; zeros are drawn at the lower end of the axis.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     tolerance : float
-        A singular value counts if it is above this.
+        Singular values above it count towards the rank.
     rank : int
-        How many do.
+        Number of singular values above the tolerance.
     title : str, default="Singular values"
     annotate : bool, default=True
         Add the title and labels that identify what is drawn.
@@ -45,18 +45,18 @@ def draw_singular_values(
     matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
-        at, size = np.array(list(values)), np.array(list(values.values()), dtype=float)
-        top = float(size.max()) or 1.0
-        positive = size[size > 0]
+        numbers, sizes = np.array(list(values)), np.array(list(values.values()), dtype=float)
+        top = float(sizes.max()) or 1.0
+        positive = sizes[sizes > 0]
         floor = min(float(positive.min()) if len(positive) else top, tolerance or top) / 10
-        shown = np.maximum(size, floor)
-        line = "-" if len(at) > 60 else "o-" if np.array_equal(np.diff(at), np.ones(len(at) - 1)) else "o"
-        ax.plot(at, shown, line, color=COLOR["after"], label="singular values")
+        consecutive = np.array_equal(np.diff(numbers), np.ones(len(numbers) - 1))
+        line = "-" if len(numbers) > 60 else "o-" if consecutive else "o"
+        ax.plot(numbers, np.maximum(sizes, floor), line, color=COLOR["after"], label="singular values")
         if tolerance > 0:
             ax.axhline(tolerance, color=COLOR["ink"], linewidth=1.2, linestyle=_DASHED, label="tolerance")
         ax.axvline(rank, color=COLOR["faint"], linestyle=_DASHED, label=f"rank {rank:,}")
         ax.set_yscale("log")
-        ax.set(xlim=(min(1.0, at[0]), max(2.0, float(at[-1]), 1.02 * rank)), ylim=(floor, 3 * top))
+        ax.set(xlim=(min(1.0, numbers[0]), max(2.0, float(numbers[-1]), 1.02 * rank)), ylim=(floor, 3 * top))
         ax.set(xlabel="direction, strongest first", ylabel="singular value, logarithmic")
         tidy(ax)
         if annotate:
@@ -80,9 +80,10 @@ def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annota
     matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
-        at = np.arange(1, len(values) + 1)
-        ax.fill_between(at, values, color=COLOR["after"], alpha=0.18, linewidth=0)
-        ax.plot(at, values, "o-" if len(at) <= 60 else "-", color=COLOR["after"], label="in-sample correlation")
+        numbers = np.arange(1, len(values) + 1)
+        ax.fill_between(numbers, values, color=COLOR["after"], alpha=0.18, linewidth=0)
+        line = "o-" if len(numbers) <= 60 else "-"
+        ax.plot(numbers, values, line, color=COLOR["after"], label="in-sample correlation")
         ax.set(xlim=(1, max(len(values), 2)), ylim=(0, 1.02), xlabel="direction, strongest first")
         ax.set_ylabel("canonical correlation")
         tidy(ax)
@@ -92,12 +93,12 @@ def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annota
 
 
 def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw the bound on the text error by the number of leading directions, its two parts, and the measured error within them.
+    """Draw the bound on the text error by the number of leading directions, its two terms, and the measured error within these directions.
 
     Parameters
     ----------
     data : mapping
-        ``ranks``, ``sharp``, ``outside``, ``whole``, ``measured``: a number for each rank; ``best``: the rank of the least bound.
+        ``ranks``, and for each rank ``sharp``, ``outside``, ``whole`` and ``measured``; ``best``: the rank with the least bound.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -126,12 +127,12 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
 
 
 def draw_class_margins(data: Mapping[str, object], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw each class's margin against what could change its result; classes above the line are certified.
+    """Draw the margin of each class against the margin it needs; retrieval is certified for classes above the line.
 
     Parameters
     ----------
     data : mapping
-        ``margins`` and ``needed``: by class, γ_c and 2(η_c + s_c); ``right``: by class, whether retrieval found it.
+        For each class, ``margins`` (γ_c), ``needed`` (2(η_c + s_c)), and ``right`` (whether it was retrieved).
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -149,7 +150,7 @@ def draw_class_margins(data: Mapping[str, object], ax: Axes | None = None, *, an
         ax.plot(span, span, color=COLOR["faint"], linestyle=_DASHED)
         for kind, color, label in ((right, "after", "retrieved"), (~right, "source", "another class retrieved")):
             ax.plot(needed[kind], margins[kind], "o", color=COLOR[color], label=label)
-        ax.set(xlim=span, ylim=span, xlabel="2(η + s), what could overturn it", ylabel="margin γ")
+        ax.set(xlim=span, ylim=span, xlabel="needed margin 2(η + s)", ylabel="margin γ")
         tidy(ax)
         if annotate:
             explain(ax, "Margins of the classes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,9 +19,6 @@ from congruence.plotting.data import (
 )
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 __all__ = [
     "MARKS",
     "draw_loss",
@@ -35,16 +31,16 @@ __all__ = [
     "validation_curve",
 ]
 
-#: Most marks of a curve; a picture needs no more.
+#: Largest number of points of a curve.
 MARKS = 300
 
-#: A curve that spans more than this factor is drawn on a logarithmic axis.
+#: Ratio of largest to smallest value above which a curve is drawn on a logarithmic axis.
 _WIDE = 30
 
-#: Most tasks drawn as bars.
+#: Largest number of tasks that are drawn.
 _TASKS = 14
 
-#: What terms of losses are called; others go by their names.
+#: Labels of terms of losses; by default the name of the term.
 _TERMS = {
     "loss": "total loss",
     "reconstruct": "reconstruction error",
@@ -71,20 +67,20 @@ def loss_curves(record: TrainingRecord) -> list[LossCurves]:
     Returns
     -------
     list of dict
-        ``term``, ``name``, ``log`` (is a logarithmic axis called for), ``best_step``, ``steps`` and ``lines``: list of dict with ``name``,
-        ``step``, ``value``. Of more than :data:`MARKS` records, means of so many runs of them.
+        ``term``, ``name``, ``log`` (whether to use a logarithmic axis), ``best_step``, ``steps`` and ``lines``: list of dict with ``name``,
+        ``step``, ``value``. More than :data:`MARKS` records are averaged by :func:`thin`.
     """
     losses = record.get("losses", {})
     steps = losses.get("step", [])
-    pictures: dict[str, list[TermCurve]] = {}
+    lines_of: dict[str, list[TermCurve]] = {}
     for term, values in losses.items():
         if term != "step" and len(values) == len(steps) > 0:
-            stem, _, side = term.rpartition("_")
-            name, line = (stem, side) if side in ("source", "target") else (term, "")
+            stem, _, suffix = term.rpartition("_")
+            name, side = (stem, suffix) if suffix in ("source", "target") else (term, "")
             step, value = thin(steps, values)
-            pictures.setdefault(name, []).append({"name": line, "step": step, "value": value})
+            lines_of.setdefault(name, []).append({"name": side, "step": step, "value": value})
     out: list[LossCurves] = []
-    for term, lines in pictures.items():
+    for term, lines in lines_of.items():
         values = [value for line in lines for value in line["value"]]
         out.append(
             {
@@ -129,7 +125,7 @@ def validation_curve(record: TrainingRecord, teacher: float | None = None) -> Va
 
 
 def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return means of runs of records, :data:`MARKS` at most."""
+    """Return steps and values averaged over consecutive records, so that at most :data:`MARKS` are left."""
     parts = min(len(steps), MARKS)
     return tuple(
         [float(np.mean(part)) for part in np.array_split(np.asarray(column, dtype=float), parts)]
@@ -143,7 +139,7 @@ def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True
     Parameters
     ----------
     data : dict
-        One of :func:`loss_curves`.
+        One entry of :func:`loss_curves`.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -156,7 +152,7 @@ def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True
     with canvas(ax) as ax:
         values = [value for line in data["lines"] for value in line["value"]]
         lines = [(line, _SIDES[line["name"]], line["name"] or data["name"]) for line in data["lines"]]
-        _curves(ax, data, words(data["name"]), values, lines, log=data["log"])
+        _draw_curves(ax, data, words(data["name"]), values, lines, log=data["log"])
         if annotate:
             explain(ax, words(data["name"]))
     return ax
@@ -168,7 +164,7 @@ def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: 
     Parameters
     ----------
     data : dict
-        Of :func:`validation_curve`.
+        From :func:`validation_curve`.
     ax : matplotlib.axes.Axes, optional
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
@@ -182,10 +178,10 @@ def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: 
         lines: list[tuple[Curve, str, str]] = [(data, "target", "heads")]
         values = [*data["value"], data["best"]]
         if data["teacher"] is not None:
-            flat: Curve = {"step": [0, data["steps"]], "value": [data["teacher"]] * 2}
-            lines.append((flat, "source", "their linear teacher"))
+            teacher: Curve = {"step": [0, data["steps"]], "value": [data["teacher"]] * 2}
+            lines.append((teacher, "source", "their linear teacher"))
             values.append(data["teacher"])
-        _curves(ax, data, "validation score", values, lines)
+        _draw_curves(ax, data, "validation score", values, lines)
         if data["best_step"] is not None:
             ax.plot([data["best_step"]], [data["best"]], "o", color=COLOR["target"], markersize=8)
         if annotate:
@@ -193,49 +189,51 @@ def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: 
     return ax
 
 
-def _curves(
+def _draw_curves(
     ax: Axes,
     data: LossCurves | ValidationCurve,
-    title: str,
+    label: str,
     values: Sequence[float],
     lines: Sequence[tuple[Curve, str, str]],
     *,
     log: bool = False,
 ) -> None:
+    """Draw lines by step, each with a color and a label; ``values`` determine the range of the axis, ``label`` its name."""
     low, high = min(values), max(values)
     if data["best_step"] is not None:
         ax.axvline(data["best_step"], color=COLOR["faint"], linestyle=_DASHED)
-    for line, color, label in lines:
+    for line, color, name in lines:
         marker = "o" if len(line["step"]) <= 40 else None
-        ax.plot(line["step"], line["value"], color=COLOR[color], label=words(label), marker=marker, markersize=3.6)
+        ax.plot(line["step"], line["value"], color=COLOR[color], label=words(name), marker=marker, markersize=3.6)
     if log:
         ax.set_yscale("log")
         ax.set_ylim(low * 0.9, high * 1.1)
     else:
         room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
         ax.set_ylim(0.0 if 0 <= low < 0.6 * high else low - room, high + room)
-    ax.set_xlim(0, 1.05 * max(data["steps"], 1))  # room for the last label
-    ax.set(xlabel="step", ylabel=f"{title}, logarithmic" if log else title)
+    ax.set_xlim(0, 1.05 * max(data["steps"], 1))  # room for the last tick label
+    ax.set(xlabel="step", ylabel=f"{label}, logarithmic" if log else label)
     tidy(ax)
 
 
 def recalls_size(data: Recalls) -> tuple[float, float]:
     """Return the size in points that :func:`draw_recalls` needs."""
-    return WIDTH, 10 + _step(data) * len(_tasks(data))
+    return WIDTH, 10 + _task_height(data) * len(_tasks(data))
 
 
-def _step(data: Recalls) -> int:
+def _task_height(data: Recalls) -> int:
+    """Return the height of a task in points: its name, and one or two bars."""
     return 24 + 16 * (1 + (data["options"] is not None))
 
 
 def _tasks(data: Recalls) -> Sequence[TaskRecalls]:
-    """Return the lines to draw: all, or the first and what all items make together."""
+    """Return the tasks to draw: all or, if there are too many, the first ones and the last, which is that of all items."""
     rows = data["rows"]
     return rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
 
 
 def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw both recalls of each task as bars from the left, with chance as dashed lines.
+    """Draw both recalls of each task as horizontal bars, with chance as dashed lines.
 
     Parameters
     ----------
@@ -252,7 +250,7 @@ def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True
     """
     size = recalls_size(data)
     with canvas(ax, (size[0], size[1] + (50 if annotate else 0))) as ax:
-        step = _step(data)
+        height = _task_height(data)
         rows, chances = _tasks(data), data["chance"]
         kinds = (
             ([row["binary"] for row in rows], chances["binary"], "after", f"of {1 + data['wrong']} captions"),
@@ -262,7 +260,7 @@ def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True
             shown = [(i, recall) for i, recall in enumerate(recalls) if recall is not None]
             if not shown or chance is None:
                 continue
-            middle = [step * i + 25.5 + 16 * j for i, _ in shown]
+            middle = [height * i + 25.5 + 16 * j for i, _ in shown]
             ax.barh(middle, [share for _, share in shown], 11, color=COLOR[color], label=label)
             for y, (_, share) in zip(middle, shown, strict=True):
                 ax.annotate(
@@ -272,8 +270,8 @@ def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True
             ends = [y - 7.5 for y in middle], [y + 7.5 for y in middle]
             ax.vlines([chance] * len(middle), *ends, color=COLOR["ink"], linestyles=(0, (2, 2)), linewidth=1.6)
         for i, row in enumerate(rows):
-            ax.text(0, step * i + 13, f"{words(row['task'], 40)}, {row['n']:,}", va="baseline", color=COLOR["ink"])
-        ax.set(xlim=(0, 1.13), ylim=(step * len(rows), 0))
+            ax.text(0, height * i + 13, f"{words(row['task'], 40)}, {row['n']:,}", va="baseline", color=COLOR["ink"])
+        ax.set(xlim=(0, 1.13), ylim=(height * len(rows), 0))
         ax.set_axis_off()
         if annotate:
             explain(ax, "Recall at 1 by task")
@@ -281,7 +279,7 @@ def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True
 
 
 def draw_margins(data: Margins, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a histogram of how much nearer images are their captions than the wrong ones; dashed, the mean.
+    """Draw a histogram of the cosine of the caption minus that of the nearest wrong caption; a dashed line marks the mean.
 
     Parameters
     ----------
@@ -299,11 +297,11 @@ def draw_margins(data: Margins, ax: Axes | None = None, *, annotate: bool = True
     with canvas(ax, (WIDTH, HEIGHT)) as ax:
         edges, counts = data["edges"], data["counts"]
         half = len(counts) // 2
-        for color, part, of, label in (
+        for color, bins, bin_edges, label in (
             ("source", slice(half), slice(half + 1), "nearer the wrong one"),
             ("after", slice(half, None), slice(half, None), "nearer the caption"),
         ):
-            ax.stairs(counts[part], edges[of], fill=True, color=COLOR[color], alpha=0.55, label=label)
+            ax.stairs(counts[bins], edges[bin_edges], fill=True, color=COLOR[color], alpha=0.55, label=label)
         ax.axvline(data["mean"], color=COLOR["faint"], linestyle=_DASHED)
         ax.set(
             xlim=(edges[0], edges[-1]),
