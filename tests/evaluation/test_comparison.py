@@ -329,6 +329,6 @@ def test_evaluate_against_another_map(here, tmp_path):
     assert lines["cosine"]["n"] == 60
     assert lines["cosine"]["first"] == pytest.approx(next(r["after"] for r in data["rows"] if r["metric"] == "cosine"))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert page.count("Is it better than another map?") == 1
+    assert page.count("Comparison with other maps") == 1
     assert f"{lines['cosine']['wins']} / {lines['cosine']['losses']}" in page
     assert "--groups without --against" in here(*common, "--groups", "none").err

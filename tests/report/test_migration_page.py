@@ -160,7 +160,7 @@ def test_each_stage_of_reembedding_stands_in_a_table_and_the_picture(here, journ
         f'{last.value:.3f} <span class="note">{last.low:.3f} … {last.high:.3f}</span>',
     ):
         assert words in page
-    assert ("forecast, the map as it is" in page) is forecast
+    assert ("forecast, without refitting the map" in page) is forecast
 
 
 def test_a_first_stage_of_which_little_is_known_is_drawn_too(journal, plan, tmp_path):

@@ -30,7 +30,7 @@ from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.plotting.training import MARKS, thin
 from congruence.recipe import make_recipe, run_recipe
 from congruence.report import render_training, summarize_training, write_training
-from congruence.report.questions import changed
+from congruence.report.caption_choices import changed
 from congruence.train import split_by_group
 
 #: What the planted decoder does to a row.
@@ -179,7 +179,7 @@ def test_too_few_images_to_draw_from_are_said():
     assert got["by_task"]["rows"][0]["choice"] is None
     assert got["by_task"]["options"] is None
     page = render_training(got)
-    assert "nothing was measured" in page
+    assert "was not measured" in page
     assert "among 5 captions" not in page
 
 
@@ -361,7 +361,7 @@ def test_pairs_held_out_by_a_recipe_are_found_again(data, tmp_path):
     assert got["held_out"]
     with pytest.raises(InputError, match="rows instead of 8"):
         summarize_training(done.map, data.X, data.Y)
-    with pytest.raises(InputError, match="but other rows: .*@"):
+    with pytest.raises(InputError, match="but different ones: .*@"):
         summarize_training(done.map, data.X[::2], np.roll(data.Y[::2], 1, axis=0))
 
 
@@ -635,7 +635,7 @@ def test_pictures_that_are_none_are_refused(data, pictures, monkeypatch):
         show(data, {})
     for name in ("../pictures/x.png", str(pictures / "000.png")):
         changed = SimpleNamespace(**{**vars(data), "groups": np.where(data.groups == "000.png", name, data.groups)})
-        with pytest.raises(ParameterError, match="leads out"):
+        with pytest.raises(ParameterError, match="outside of the folder"):
             show(changed, pictures, examples=20)
     (pictures / "003.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
     with pytest.raises(CorruptFileError, match="003"):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from congruence._utils.atomic import atomic_path
-from congruence.report.rendering import fill, svg
+from congruence.report.rendering import fill, svg, write_page
 from congruence.upgrade.certify import ACTIONS, Certificate
 
 __all__ = ["render_certificate", "write_certificate"]
@@ -25,10 +24,10 @@ _STRATEGIES = {
     "re-embed": "re-embed everything",
 }
 
-#: What to do next, by verdict.
+#: The next step, by verdict.
 _NEXT = {
     "map": "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
-    "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model back.",
+    "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model to the source model's space.",
     "progressive": "fit the map ({fit}), and run congruence migrate with it, --progressive and --share {share}.",
     "collect": "encode more items with both models, and certify again.",
     "re-embed": "encode the store again with the target model.",
@@ -63,14 +62,14 @@ def render_certificate(certificate: Certificate) -> str:
         plots={
             "strategies": {
                 task: svg(certificate.plot, task=task, title=f"{task} of each strategy")
-                for task in _charted(certificate)
+                for task in _plotted_measures(certificate)
             },
             "curve": svg(certificate.plot_learning_curve, title=f"{certificate.task} by number of anchors"),
         },
     )
 
 
-def _charted(certificate: Certificate) -> list[str]:
+def _plotted_measures(certificate: Certificate) -> list[str]:
     """Return the measures to plot: the one that the verdict is based on, and the overlap of result lists."""
     overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
     return list(dict.fromkeys([certificate.task, overlap]))
@@ -88,9 +87,7 @@ def write_certificate(path: str | Path, certificate: Certificate, *, force: bool
 
     Raises
     ------
-    OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+    OutputExistsError, FileError, StorageError
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
-    html = render_certificate(certificate)
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    write_page(path, render_certificate(certificate), force=force)

@@ -34,30 +34,31 @@ def commuting(
     rng: np.random.Generator,
     examples: int,
 ) -> dict[str, Any] | None:
-    """Compare the direct path with the one through texts (appendix E.12, figures 53 and 54)."""
+    """Compare images retrieved by mapped images with those retrieved through texts (appendix E.12, figures 53 and 54)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
-    # Drawn from the pictures that both models have, where there are any: a few encoded again may be all that can be shown.
+    # If both models have some pictures in common, the queries are drawn from these, since only they have a correct result.
     common = np.flatnonzero(is_in(source["image"].ids, target["image"].ids))
     common = common if len(common) else np.arange(len(source["image"]))
     queries = common[some_rows(len(common), 2_000, rng)]
     pictures = unit(target["image"])
     mapped = aligned["image"].vectors[queries].astype(np.float32, copy=False)
     direct = _nearest(mapped, pictures, 5)
-    read = _nearest(unit(source["image"])[queries], unit(source["text"]), 1)[:, 0]
-    moved = _nearest(aligned["text"].vectors[read].astype(np.float32, copy=False), unit(target["text"]), 1)[:, 0]
-    mediated = _nearest(unit(target["text"])[moved], pictures, 5)
+    captions = _nearest(unit(source["image"])[queries], unit(source["text"]), 1)[:, 0]
+    mapped_captions = aligned["text"].vectors[captions].astype(np.float32, copy=False)
+    target_captions = _nearest(mapped_captions, unit(target["text"]), 1)[:, 0]
+    mediated = _nearest(unit(target["text"])[target_captions], pictures, 5)
     own = np.flatnonzero(is_in(source["image"].ids[queries], target["image"].ids))
-    own_row = {i: k for k, i in enumerate(target["image"].ids.tolist())}
+    target_row = {i: k for k, i in enumerate(target["image"].ids.tolist())}
 
-    def own_at(q: int, found: np.ndarray) -> int | None:
+    def own_at(q: int, nearest: np.ndarray) -> int | None:
         """Return the rank, from 1, at which a query finds the target's vector of the same picture."""
-        hits = np.flatnonzero(found[q] == own_row[str(source["image"].ids[queries[q]])])
+        hits = np.flatnonzero(nearest[q] == target_row[str(source["image"].ids[queries[q]])])
         return int(hits[0]) + 1 if len(hits) else None
 
     overlap = np.array([len({*a} & {*b}) / len(a) for a, b in zip(direct.tolist(), mediated.tolist(), strict=True)])
     image_ids, text_ids = source["image"].ids[queries], source["text"].ids
-    labels = [bundle.labels.get(c) for c in bundle.class_of("image", target["image"].ids).tolist()]
+    picture_labels = [bundle.labels.get(c) for c in bundle.class_of("image", target["image"].ids).tolist()]
     result: dict[str, Any] = {
         "overlap": float(overlap.mean()),
         "chance": float(direct.shape[1] / len(pictures)),
@@ -67,13 +68,14 @@ def commuting(
         "found": float(np.mean([own_at(q, direct) is not None for q in own.tolist()])) if len(own) else None,
         "examples": [],
     }
-    if all(label is not None for label in labels):
-        names = np.array(labels)
-        mine = np.array([bundle.labels.get(c) for c in bundle.class_of("image", image_ids).tolist()], dtype=object)
+    if all(label is not None for label in picture_labels):
+        labels = np.array(picture_labels)
+        query_classes = bundle.class_of("image", image_ids).tolist()
+        query_labels = np.array([bundle.labels.get(c) for c in query_classes], dtype=object)
         result["label_agreement"] = {
-            "direct": float((names[direct] == mine[:, None]).mean()),
-            "mediated": float((names[mediated] == mine[:, None]).mean()),
-            "chance": float(np.mean([(names == label).mean() for label in mine])),
+            "direct": float((labels[direct] == query_labels[:, None]).mean()),
+            "mediated": float((labels[mediated] == query_labels[:, None]).mean()),
+            "chance": float(np.mean([(labels == label).mean() for label in query_labels])),
         }
     for q in rng.permutation(own)[:examples].tolist():
         both = {*direct[q].tolist()} & {*mediated[q].tolist()}
@@ -82,17 +84,17 @@ def commuting(
                 {
                     **_item(bundle, "image", str(target["image"].ids[k])),
                     "shared": k in both,
-                    "own": r + 1 == own_at(q, found),
+                    "own": r + 1 == own_at(q, nearest),
                 }
-                for r, k in enumerate(found[q].tolist())
+                for r, k in enumerate(nearest[q].tolist())
             ]
-            for name, found in (("direct", direct), ("mediated", mediated))
+            for name, nearest in (("direct", direct), ("mediated", mediated))
         }
         result["examples"].append(
             {
                 "query": _item(bundle, "image", str(image_ids[q])),
-                "read": _words(bundle, "text", str(text_ids[read[q]])),
-                "carried_to": _words(bundle, "text", str(target["text"].ids[moved[q]])),
+                "read": _text(bundle, "text", str(text_ids[captions[q]])),
+                "carried_to": _text(bundle, "text", str(target["text"].ids[target_captions[q]])),
                 **paths,
                 "own_at": {"direct": own_at(q, direct), "mediated": own_at(q, mediated)},
                 "shared": round(float(overlap[q]) * direct.shape[1]),
@@ -102,56 +104,57 @@ def commuting(
 
 
 def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
-    """Change only the class in a caption, map it, and retrieve images (appendix E.13, figures 55 and 56)."""
+    """Retrieve images by mapped captions in which only the class was changed (appendix E.13, figures 55 and 56)."""
     if "edit" not in bundle.source or "image" not in bundle.target:
         return None
-    edits, pictures = bundle.source["edit"], bundle.target["image"]
-    queries = map_rows(mapping, "text", edits).vectors.astype(np.float32, copy=False)
+    edited, pictures = bundle.source["edit"], bundle.target["image"]
+    queries = map_rows(mapping, "text", edited).vectors.astype(np.float32, copy=False)
     gallery = unit(pictures)
-    found = _nearest(queries, gallery, 5)
+    nearest = _nearest(queries, gallery, 5)
     oracle = None
     if "edit" in bundle.target:
-        oracle = _nearest(unit(bundle.target["edit"].take(edits.ids)), gallery, 5)
-    wanted, classes = bundle.class_of("edit", edits.ids), bundle.class_of("image", pictures.ids)
+        oracle = _nearest(unit(bundle.target["edit"].take(edited.ids)), gallery, 5)
+    wanted, classes = bundle.class_of("edit", edited.ids), bundle.class_of("image", pictures.ids)
     rows = []
-    for q, i in enumerate(edits.ids.tolist()):
+    for q, i in enumerate(edited.ids.tolist()):
         before = bundle.before.get(i)
-        hit = np.flatnonzero(classes[found[q]] == wanted[q])
+        hits = np.flatnonzero(classes[nearest[q]] == wanted[q])
         rows.append(
             {
-                "found_at": int(hit[0]) + 1 if len(hit) else None,
-                "text": _words(bundle, "edit", i),
-                "before": _words(bundle, "text", before) if before else None,
+                "found_at": int(hits[0]) + 1 if len(hits) else None,
+                "text": _text(bundle, "edit", i),
+                "before": _text(bundle, "text", before) if before else None,
                 "found": [
                     {**_item(bundle, "image", str(pictures.ids[k])), "wanted": bool(classes[k] == wanted[q])}
-                    for k in found[q]
+                    for k in nearest[q]
                 ],
             }
         )
 
-    def hits(best: np.ndarray) -> float:
-        return float((classes[best] == wanted[:, None]).any(axis=1).mean())
+    def hit_rate(nearest: np.ndarray) -> float:
+        return float((classes[nearest] == wanted[:, None]).any(axis=1).mean())
 
     return {
         "rows": rows,
-        "top5": hits(found),
-        "oracle_top5": None if oracle is None else hits(oracle),
-        "chance": chance_at_k([int((classes == name).sum()) for name in wanted], len(classes), found.shape[1]),
+        "top5": hit_rate(nearest),
+        "oracle_top5": None if oracle is None else hit_rate(oracle),
+        "chance": chance_at_k([int((classes == name).sum()) for name in wanted], len(classes), nearest.shape[1]),
         "n": len(rows),
         "gallery": len(gallery),
     }
 
 
-def _words(bundle: Bundle, kind: str, i: str) -> str:
+def _text(bundle: Bundle, kind: str, i: str) -> str:
+    """Return the text of an item, or its id if there is none."""
     return bundle.texts.get(kind, {}).get(i, i)
 
 
 def _item(bundle: Bundle, kind: str, i: str) -> dict[str, object]:
-    return {"id": i, "text": _words(bundle, kind, i), "picture": data_uri(bundle.thumbnails.get(i))}
+    return {"id": i, "text": _text(bundle, kind, i), "picture": data_uri(bundle.thumbnails.get(i))}
 
 
 def data_uri(picture: bytes | None) -> str | None:
-    """Return a picture as a data URI; anything that is not clearly a PNG, JPEG or WebP is omitted."""
+    """Return a picture as a data URI; None if its first bytes are not those of a PNG, JPEG or WebP."""
     if not picture:
         return None
     for magic, kind in _PICTURES.items():

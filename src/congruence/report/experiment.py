@@ -1,4 +1,4 @@
-"""An experiment's numbers as files: JSON, CSV, and the figure in the paper's layout."""
+"""Write the results of an experiment to files: JSON, CSV, and the figure in the paper's layout."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def write_experiment(
     out : path-like
         A new folder.
     outcome : Outcome
-        As for :func:`congruence.papers.run`.
+        From :func:`congruence.papers.run`.
     png, pdf : bool, default=False
         Write ``figure.png`` or ``figure.pdf`` as well.
     html : bool, default=False
-        Write ``report.html``, a page of figure, claim and numbers, as well.
+        Write ``report.html``, a page with figure, claim and numbers, as well.
     force : bool, default=False
-        Replace an experiment that is there; nothing else is replaced.
+        Replace the results of an earlier experiment; other folders are never replaced.
 
     Raises
     ------
     OutputExistsError, FileError, StorageError
-        If the output already exists; a file cannot be read; or the output cannot be written.
+        If the output already exists, its parent folder does not exist, or it cannot be written.
     """
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         write_files(folder, outcome, png=png, pdf=pdf, html=html)
 
 
 def why_no_experiment(folder: Path) -> str | None:
-    """Return why a folder must not be replaced by an experiment; None if it is one."""
+    """Return why a folder must not be replaced; None if it contains the results of an experiment."""
     return why_foreign(
         folder,
         "an experiment's results",
@@ -58,7 +58,7 @@ def why_no_experiment(folder: Path) -> str | None:
 
 
 def write_files(folder: Path, outcome: Outcome, *, png: bool = False, pdf: bool = False, html: bool = False) -> None:
-    """Write the files into a folder that exists; see :func:`write_experiment`."""
+    """Write the files into an existing folder; parameters as for :func:`write_experiment`."""
     results = outcome.results
     text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")
@@ -70,8 +70,8 @@ def write_files(folder: Path, outcome: Outcome, *, png: bool = False, pdf: bool 
         if wanted:
             save_figure(folder / f"figure.{kind}", figure, title, pictures=sources)
     if html:
-        drawn = (folder / "figure.svg").read_text(encoding="utf-8")
-        (folder / "report.html").write_text(render_experiment(results, drawn), encoding="utf-8")
+        svg = (folder / "figure.svg").read_text(encoding="utf-8")
+        (folder / "report.html").write_text(render_experiment(results, svg), encoding="utf-8")
 
 
 def to_csv(rows: Sequence[Row]) -> str:

@@ -21,7 +21,7 @@ def render_experiment(results: ExperimentResults, figure: str) -> str:
     Parameters
     ----------
     results : mapping
-        As for :func:`congruence.papers.run`.
+        From :func:`congruence.papers.run`.
     figure : str
         The whole figure as an SVG document.
 
@@ -32,7 +32,7 @@ def render_experiment(results: ExperimentResults, figure: str) -> str:
     """
     rows = results["rows"]
     shown = [column for column in AXES if any(row[column] is not None for row in rows)]
-    words = {str(panel["title"]) for panel in panels(results)}
+    panel_titles = {str(panel["title"]) for panel in panels(results)}
     claim, held, *rules = claim_lines(results)
     config = results["config"]
     summary = {
@@ -51,7 +51,7 @@ def render_experiment(results: ExperimentResults, figure: str) -> str:
             for metric in dict.fromkeys([*config["metrics"], *(row["metric"] for row in rows)])
             if any(row["metric"] == metric for row in rows)
         ],
-        "alt": f"Panels: {'; '.join(sorted(words))}. Every number is in the tables below.",
+        "alt": f"Panels: {'; '.join(sorted(panel_titles))}. Every number is in the tables below.",
         "config": json.dumps(config, indent=1, ensure_ascii=False),
         "versions": ", ".join(f"{name} {version}" for name, version in results["versions"].items()),
     }  # fmt: skip

@@ -11,8 +11,8 @@ from congruence.plotting.training import loss_curves, validation_curve
 
 __all__ = ["curves", "facts", "source", "teacher", "validation"]
 
-#: Settings of a training that are shown where a map has them, and what they are called.
-_SETTINGS = {
+#: Names of the training parameters that the page shows if a map has them.
+_PARAMETERS = {
     "divergence_weight": "α",
     "spread_mix": "α",
     "temperature": "τ",
@@ -23,8 +23,7 @@ _SETTINGS = {
     "random_state": "Seed",
 }
 
-
-#: Where methods come from.
+#: Paper of each method.
 _SOURCES = {
     "jam": "JAM after Yoon, Yue and Kim (2025), “Escaping Plato’s Cave”.",
     "sotalign": "SOTAlign after Roschmann et al. (2026), “SOTAlign”.",
@@ -33,8 +32,8 @@ _SOURCES = {
 
 def facts(mapping: TwoSidedMap) -> list[list[str]]:
     """Return names and values of the relevant facts, as text."""
-    known = getattr(mapping, "facts_", {})
-    settings = known.get("training", {})
+    recorded = getattr(mapping, "facts_", {})
+    parameters = recorded.get("training", {})
     out = [
         [name, f"{space.model or 'unnamed'}, {width}-d"]
         for name, space, width in (
@@ -42,39 +41,37 @@ def facts(mapping: TwoSidedMap) -> list[list[str]]:
             ("Target", mapping.target_space_, mapping.d_target),
         )
     ]
-    method = str(known.get("method", mapping.kind))
-    out.append(["Method", f"{method}, loss {settings['loss']}" if "loss" in settings else method])
-    widths = [str(width) for width in [*_list(settings.get("hidden")), mapping.d_out]]
+    method = str(recorded.get("method", mapping.kind))
+    out.append(["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method])
+    widths = [str(width) for width in [*_list(parameters.get("hidden")), mapping.d_out]]
     out.append(["Widths, to the joint space", " → ".join(widths)])
-    size = known.get("size", {})
+    size = recorded.get("size", {})
     for side in ("source", "target"):
         if f"{side}_parameters" in size:
-            parameters, flops = size[f"{side}_parameters"] / 1e6, size[f"{side}_flops_per_row"] / 1e6
-            out.append(
-                [f"{side.capitalize()} side, round trip", f"{parameters:.3g} M parameters, {flops:.3g} MFLOP a row"]
-            )
-    if "split" in known:
-        counts = ", ".join(f"{known['split'][part]:,}" for part in ("train", "validation", "test"))
-        out.append(["Rows to train on, choose by, test on", counts])
+            weights, flops = size[f"{side}_parameters"] / 1e6, size[f"{side}_flops_per_row"] / 1e6
+            out.append([f"{side.capitalize()} autoencoder", f"{weights:.3g} M parameters, {flops:.3g} MFLOP per row"])
+    if "split" in recorded:
+        counts = ", ".join(f"{recorded['split'][part]:,}" for part in ("train", "validation", "test"))
+        out.append(["Training, validation and test rows", counts])
     elif getattr(mapping, "n_pairs_", 0):
         unpaired = [
-            f"{known[key]:,} unpaired {key.removeprefix('n_unpaired_')} rows"
-            for key in known
+            f"{recorded[key]:,} unpaired {key.removeprefix('n_unpaired_')} rows"
+            for key in recorded
             if key.startswith("n_unpaired_")
         ]
         out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *unpaired])])
-    if "steps" in known:
-        best = known.get("best_step")
-        out.append(["Steps", f"{known['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
-    for key, name in _SETTINGS.items():
-        unused = key == "temperature" and settings.get("pair_loss") == "siglip"
-        if settings.get(key) is not None and not unused:
-            out.append([name, " → ".join(_text(value) for value in _list(settings[key]))])
-    if "alpha_at_best" in known:
-        out.append(["α at the best step", _text(known["alpha_at_best"])])
-    if "temperature" in known:
-        out.append(["τ learned", _text(known["temperature"])])
-    if error := known.get("reconstruction_error"):
+    if "steps" in recorded:
+        best = recorded.get("best_step")
+        out.append(["Steps", f"{recorded['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
+    for key, name in _PARAMETERS.items():
+        unused = key == "temperature" and parameters.get("pair_loss") == "siglip"
+        if parameters.get(key) is not None and not unused:
+            out.append([name, " → ".join(_text(value) for value in _list(parameters[key]))])
+    if "alpha_at_best" in recorded:
+        out.append(["α at the best step", _text(recorded["alpha_at_best"])])
+    if "temperature" in recorded:
+        out.append(["τ learned", _text(recorded["temperature"])])
+    if error := recorded.get("reconstruction_error"):
         shares = ", ".join(f"{side} {error[side]:.1%}" for side in ("source", "target"))
         out.append([f"Variance not reconstructed, {error['rows']} rows", shares])
     return out
@@ -101,13 +98,13 @@ def teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
 
 
 def source(mapping: TwoSidedMap) -> str | None:
-    """Return the name of the paper of the method that trained a map."""
+    """Return the citation of the method that trained a map; None if it is unknown."""
     return _SOURCES.get(str(getattr(mapping, "facts_", {}).get("method")))
 
 
 def _history(mapping: TwoSidedMap) -> TrainingRecord:
-    found = getattr(mapping, "facts_", {}).get("history")
-    return History.from_dict(found).to_dict() if isinstance(found, Mapping) else {}
+    record = getattr(mapping, "facts_", {}).get("history")
+    return History.from_dict(record).to_dict() if isinstance(record, Mapping) else {}
 
 
 def _list(value: object) -> list[object]:

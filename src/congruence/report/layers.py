@@ -1,4 +1,4 @@
-"""Comparisons as files: scores of two spaces, and the heat map of layers against layers."""
+"""Write plots of comparisons to files: the scores of two spaces, and the heat map of two models' layers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def write_layers(path: str | Path, found: LayerComparison, title: str, *, force:
     Parameters
     ----------
     path : path-like
-        ``.svg``, in which a cell that is pointed at says its value and chance; ``.png``; or ``.pdf``.
+        ``.svg``, in which each cell has a tooltip with its score and the score by chance; ``.png``; or ``.pdf``.
     found : LayerComparison
     title : str
-        Shown above, and read by screen readers.
+        Shown above the plot, and read by screen readers.
     force : bool, default=False
         Replace an existing file.
 
     Raises
     ------
     ParameterError
-        Another suffix.
+        If the suffix is none of these.
     OutputExistsError, FileError, StorageError
-        If the output already exists; a file cannot be read; or the output cannot be written.
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
     figure = found.plot(title=title).figure
     assert isinstance(figure, Figure)
@@ -55,21 +55,21 @@ def write_similarities(path: str | Path, found: Similarities, title: str, *, for
         ``.svg``, ``.png`` or ``.pdf``.
     found : Similarities
     title : str
-        Read by screen readers, of SVG.
+        Read by screen readers, in SVG only.
     force : bool, default=False
         Replace an existing file.
 
     Raises
     ------
     ParameterError
-        Another suffix.
+        If the suffix is none of these.
     OutputExistsError, FileError, StorageError
-        If the output already exists; a file cannot be read; or the output cannot be written.
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
     figure = found.plot().figure
     assert isinstance(figure, Figure)
     scores = "; ".join(
-        f"{one.metric} {one.value:.3f} ({one.low:.3f} to {one.high:.3f}), by chance {one.null_mean:.3f} ± {one.null_sd:.3f}"
-        for one in found
+        f"{row.metric} {row.value:.3f} ({row.low:.3f} to {row.high:.3f}), by chance {row.null_mean:.3f} ± {row.null_sd:.3f}"
+        for row in found
     )
     write_figure(path, figure, words(title), description=scores, force=force)

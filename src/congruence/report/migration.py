@@ -1,4 +1,4 @@
-"""The HTML page of a migration: its state, the checks, the events, and searches before and after, with pictures."""
+"""The HTML page of a migration: its state, the verification, the events, and searches before and after."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from congruence._utils.atomic import atomic_path
+from markupsafe import Markup
+
 from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
-from congruence.report.rendering import fill, svg
+from congruence.plotting.data import ProgressPicture
+from congruence.report.rendering import fill, svg, write_page
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.native import read_stages
 from congruence.upgrade.migrate.summary import summarize
@@ -39,19 +41,19 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        As of :meth:`congruence.Migration.summary`.
+        As from :meth:`congruence.Migration.summary`.
 
     Raises
     ------
     MigrationError
-        There is no journal.
+        If the folder has no journal.
     CorruptFileError, FileError
-        If a file is damaged, or a file cannot be read.
+        If a file is damaged, or cannot be read.
     """
     journal = Journal.read(Path(folder))
     if journal is None:
         raise MigrationError(
-            f"Got {folder}, which holds no journal of a migration; expected the folder that congruence migrate made. Pass that one."
+            f"Got {folder}, which holds no journal of a migration; expected the folder that congruence migrate created. Pass that folder."
         )
     return summarize(journal)
 
@@ -87,7 +89,7 @@ def render_migration(
     reembedding : mapping, optional
         From :func:`read_reembedding`.
     licenses : sequence of str
-        Sentences for the foot of the page.
+        Sentences for the page's footer.
 
     Returns
     -------
@@ -101,13 +103,12 @@ def render_migration(
         level=_LEVELS.get(summary["state"], "passes"),
         searches=searches,
         reembedding=reembedding,
-        picture=_draw(reembedding),
+        picture=None if reembedding is None else _draw(reembedding["picture"]),
         licenses=licenses,
     )
 
 
-def _draw(reembedding: Mapping[str, Any] | None) -> Any:
-    picture = None if reembedding is None else reembedding["picture"]
+def _draw(picture: ProgressPicture | None) -> Markup | None:
     return picture and svg(draw_progress, picture, title=f"{picture['metric']} by share re-embedded")
 
 
@@ -126,15 +127,14 @@ def write_migration(
     ----------
     path : path-like
     summary, searches, reembedding, licenses
-        As of :func:`render_migration`.
+        As for :func:`render_migration`.
     force : bool, default=False
         Replace an existing file.
 
     Raises
     ------
-    OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+    OutputExistsError, FileError, StorageError
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
     html = render_migration(summary, searches, reembedding=reembedding, licenses=licenses)
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    write_page(path, html, force=force)

@@ -1,4 +1,4 @@
-"""Write figures as SVG, PNG or PDF, depending on the suffix; the same figure always gives the same bytes."""
+"""Write figures as SVG, PNG or PDF, depending on the suffix; equal figures give equal bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from congruence.report.svg import to_document
 
 __all__ = ["check_suffix", "save_figure", "write_figure"]
 
-#: What each format would otherwise say of when and by what it was made.
+#: Metadata to leave out of each format: the program and the date.
 _METADATA: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -35,12 +35,12 @@ def check_suffix(path: str | Path) -> str:
     Raises
     ------
     ParameterError
-        It is another than ``.svg``, ``.png`` and ``.pdf``.
+        If the suffix is none of ``.svg``, ``.png`` and ``.pdf``.
     """
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
         raise ParameterError(
-            f"Got the path {Path(path).name} for a picture; expected one that ends in .svg, .png or .pdf. Choose one of these endings."
+            f"Got the path {Path(path).name} for a picture; expected one that ends in .svg, .png or .pdf. Choose one of these suffixes."
         )
     return suffix
 
@@ -54,24 +54,24 @@ def write_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     force: bool = False,
 ) -> None:
-    """Write a figure drawn in the palette, atomically.
+    """Write a figure in the palette's colors, atomically.
 
     Parameters
     ----------
     path : path-like
-        Its suffix is the format.
+        The suffix determines the format.
     figure : matplotlib.figure.Figure
     title, description, tips
-        Of SVG, as for :func:`congruence.report.svg.to_document`.
+        Used in SVG only, as for :func:`congruence.report.svg.to_document`.
     force : bool, default=False
         Replace an existing file.
 
     Raises
     ------
     ParameterError
-        Another suffix.
+        If the suffix is none of ``.svg``, ``.png`` and ``.pdf``, or a color is not in the palette.
     OutputExistsError, FileError, StorageError
-        If the output already exists; a file cannot be read; or the output cannot be written.
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
     suffix = check_suffix(path)
     with atomic_path(path, force=force) as temporary:
@@ -88,7 +88,7 @@ def save_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     pictures: Mapping[str, str] | None = None,
 ) -> None:
-    """Save a figure if the path is free; parameters as for :func:`write_figure` and :func:`congruence.report.svg.to_document`."""
+    """Save a figure in place, without an atomic write; parameters as for :func:`write_figure` and :func:`congruence.report.svg.to_document`."""
     suffix = suffix or check_suffix(path)
     if suffix == ".svg":
         text = to_document(figure, title, description=description, tips=tips, pictures=pictures)

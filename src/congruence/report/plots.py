@@ -1,4 +1,4 @@
-"""The numbers for a report's plots: histograms, spectrum, clouds, kernels, and the few-anchor curve."""
+"""Compute the data of a report's plots: histograms, spectrum, clouds, kernels, and the few-anchor curve."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from congruence.splits import Split, duplicate_groups
 
 __all__ = ["FewAnchorsFigure", "clouds", "few_anchors", "histograms", "kernel", "spectrum"]
 
-#: Largest number of rows used for histograms and scatter plots, and of marks drawn; a plot needs no more.
+#: Largest number of rows in a histogram, and of points in a scatter plot.
 _ROWS, _MARKS = 5_000, 400
 
-#: Largest number of rows among which a fit of the few-anchor curve has to retrieve counterparts.
+#: Largest number of rows that a fit of the few-anchor curve is scored on.
 _GALLERY = 2_000
 
-#: Measures of the few-anchor figures in their order, and names of the curves by measure and by what is measured: the mapped rows or a control.
+#: Measures of the few-anchor curves in their order, and names of the curves by measure and kind: the mapped rows or a control.
 _MEASURES = ("classified", "retrieval", "cosine")
 _NAMES = {
     ("classified", "mapped"): "images classified by mapped text",
@@ -51,33 +51,34 @@ def histograms(
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
 ) -> list[dict[str, object]]:
-    """Return histograms, for each modality, of the cosines of the same items in both models: before and after mapping, and of the controls."""
+    """Return histograms of the cosines of pairs, by modality: before and after mapping, and of the controls."""
     out = []
     for modality in source:
         if modality not in target:
             continue
-        raw, moved = (Pairs.join(rows, target[modality]) for rows in (source[modality], aligned[modality]))
+        raw, mapped = (Pairs.join(rows, target[modality]) for rows in (source[modality], aligned[modality]))
         rows = some_rows(len(raw), _ROWS, rng)
-        after = paired_cosines(moved.source.vectors[rows], moved.target.vectors[rows])
+        after = paired_cosines(mapped.source.vectors[rows], mapped.target.vectors[rows])
         before = None
         if raw.source.dim == raw.target.dim:
             before = paired_cosines(raw.source.vectors[rows], raw.target.vectors[rows])
         cosines = {"after": after, "before": before, **_controls(with_means(mapping, modality), raw.take(rows))}
-        edges = np.linspace(min(0.0, *[float(found.min()) for found in cosines.values() if found is not None]), 1.0, 41)
+        lowest = min(0.0, *[float(values.min()) for values in cosines.values() if values is not None])
+        edges = np.linspace(lowest, 1.0, 41)
         entry: dict[str, object] = {"name": f"{modality}–{modality}", "edges": edges.tolist()}
-        for name, found in cosines.items():
-            entry[name] = None if found is None else (np.histogram(found, edges)[0] / len(found)).tolist()
-            entry[f"mean_{name}"] = None if found is None else float(found.mean())
+        for name, values in cosines.items():
+            entry[name] = None if values is None else (np.histogram(values, edges)[0] / len(values)).tolist()
+            entry[f"mean_{name}"] = None if values is None else float(values.mean())
         out.append(entry)
     return out
 
 
 def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
-    """Return cosines of the target's rows with control rows, which use nothing of the target but its mean."""
+    """Return the cosines of the target's rows with control rows, which depend on the target only through its mean."""
     X, Y = pairs
     rows, rng = control_rows(mapping, X, Y), np.random.default_rng(RANDOM_STATE)
-    constant, drawn = rows.constant(), [rows.rotated(rng) for _ in range(DRAWS)]
-    rotated = [paired_cosines(turned, Y) for turned in drawn if turned is not None]
+    constant, draws = rows.constant(), [rows.rotated(rng) for _ in range(DRAWS)]
+    rotated = [paired_cosines(draw, Y) for draw in draws if draw is not None]
     return {
         "constant": None if constant is None else paired_cosines(constant, Y),
         "random_rotation": np.concatenate(rotated) if rotated else None,
@@ -105,31 +106,30 @@ def clouds(
     shared = [m for m in ("image", "text") if m in source and m in target]
     if not shared:
         return None
-    rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    drawn_ids: dict[str, np.ndarray] = {}
     for m in shared:
         ids = id_texts(source[m].ids)
         ids = ids[is_in(ids, target[m].ids)]
-        ids = ids[some_rows(len(ids), 60, rng)]
-        rows[m] = (ids, ids)
+        drawn_ids[m] = ids[some_rows(len(ids), 60, rng)]
 
     def project(side: Mapping[str, Embeddings]) -> dict[str, object]:
-        clouds = {f"source {m}": unit(side[m].take(rows[m][0])) for m in shared}
-        clouds |= {f"target {m}": unit(target[m].take(rows[m][1])) for m in shared}
+        clouds = {f"source {m}": unit(side[m].take(drawn_ids[m])) for m in shared}
+        clouds |= {f"target {m}": unit(target[m].take(drawn_ids[m])) for m in shared}
         width = max(cloud.shape[1] for cloud in clouds.values())
-        # A narrower model is padded with zeros: its coordinates have no meaning in the other model anyway.
+        # Rows of a narrower model are padded with zeros; before mapping, coordinates of different models are unrelated anyway.
         stacked = np.vstack([np.pad(cloud, ((0, 0), (0, width - cloud.shape[1]))) for cloud in clouds.values()])
         stacked = stacked.astype(np.float64)
         centered = stacked - stacked.mean(axis=0)
         _, s, vt = np.linalg.svd(centered, full_matrices=False)
         # Signs of principal directions are arbitrary: fix them, so that equal data give equal plots.
         vt = vt[:2] * np.sign(vt[:2][[0, 1], np.abs(vt[:2]).argmax(axis=1)])[:, None]
-        flat = centered @ vt.T
+        projected = centered @ vt.T
         points, start = {}, 0
         for name, cloud in clouds.items():
-            points[name] = np.round(flat[start : start + len(cloud)], 4).tolist()
+            points[name] = np.round(projected[start : start + len(cloud)], 4).tolist()
             start += len(cloud)
-        energy = float((s[:2] ** 2).sum() / (s**2).sum()) if s.any() else 0.0
-        return {"points": points, "energy": energy}
+        variance_share = float((s[:2] ** 2).sum() / (s**2).sum()) if s.any() else 0.0
+        return {"points": points, "energy": variance_share}
 
     return {
         "before": {**project(source), "gaps": {"source": _gap(source), "target": _gap(target)}},
@@ -138,7 +138,7 @@ def clouds(
 
 
 def _gap(side: Mapping[str, Embeddings]) -> float | None:
-    """Distance between the mean image and the mean text (Liang et al. 2022)."""
+    """Return the modality gap, the distance between the mean image and the mean text (Liang et al. 2022)."""
     if not {"image", "text"} <= {*side}:
         return None
     return float(np.linalg.norm(side["image"].mean - side["text"].mean))
@@ -147,29 +147,29 @@ def _gap(side: Mapping[str, Embeddings]) -> float | None:
 def kernel(
     bundle: Bundle, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], rng: np.random.Generator
 ) -> dict[str, object] | None:
-    """Compare ⟨f(x), g(y)⟩ with ⟨f̃(x), g̃(y)⟩ (figures 3 and 10)."""
+    """Compare the image–text similarities ⟨f(x), g(y)⟩ of the source with ⟨f̃(x), g̃(y)⟩ of the target (figures 3 and 10)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
     images, texts = Pairs.join(source["image"], target["image"]), Pairs.join(source["text"], target["text"])
     images, texts = images.take(some_rows(len(images), 1_000, rng)), texts.take(some_rows(len(texts), 1_000, rng))
-    ours = unit(images.source) @ unit(texts.source).T
-    theirs = unit(images.target) @ unit(texts.target).T
+    source_kernel = unit(images.source) @ unit(texts.source).T
+    target_kernel = unit(images.target) @ unit(texts.target).T
     same = bundle.class_of("image", images.ids)[:, None] == bundle.class_of("text", texts.ids)[None]
-    centered = [k - k.mean(0) - k.mean(1, keepdims=True) + k.mean() for k in (ours, theirs)]
-    bottom = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
+    centered = [k - k.mean(0) - k.mean(1, keepdims=True) + k.mean() for k in (source_kernel, target_kernel)]
+    norms = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
 
-    def draw(which: np.ndarray, most: int) -> list[list[float]]:
-        a, b = ours[which], theirs[which]
+    def draw(mask: np.ndarray, most: int) -> list[list[float]]:
+        a, b = source_kernel[mask], target_kernel[mask]
         chosen = some_rows(len(a), most, rng)
         return np.round(np.stack([a[chosen], b[chosen]], 1), 4).tolist()
 
     return {
         "matched": draw(same, _MARKS),
         "other": draw(~same, 1_500),
-        "correlation": float(np.corrcoef(ours.ravel(), theirs.ravel())[0, 1]),
-        "centered_alignment": float((centered[0] * centered[1]).sum() / bottom) if bottom else None,
-        "difference": float(np.sqrt(np.mean((ours - theirs) ** 2))),
-        "n": int(ours.size),
+        "correlation": float(np.corrcoef(source_kernel.ravel(), target_kernel.ravel())[0, 1]),
+        "centered_alignment": float((centered[0] * centered[1]).sum() / norms) if norms else None,
+        "difference": float(np.sqrt(np.mean((source_kernel - target_kernel) ** 2))),
+        "n": int(source_kernel.size),
     }
 
 
@@ -226,26 +226,26 @@ def _small_fit(
     target: Mapping[str, Embeddings],
     controls: bool,
 ) -> dict[tuple[str, str, str], float]:
-    """Return the scores of a fit on few anchors, by (measure, items, "mapped" or the name of a control)."""
+    """Fit a map on few anchors, and return its scores by measure, items, and kind: "mapped" or the name of a control."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
         small = OrthogonalMap(**mapping.get_params())
         small.fit(anchors.source.vectors, anchors.target.vectors, modality=fitted)
-        for modality, (ours, theirs) in mapping.modality_means_.items():
+        for modality, (source_mean, target_mean) in mapping.modality_means_.items():
             if modality != fitted:
-                small = small.recenter(ours, theirs, modality=modality)
+                small = small.recenter(source_mean, target_mean, modality=modality)
     out: dict[tuple[str, str, str], float] = {}
     for modality in source:
         if modality in target and modality in small.modality_means_:
             raw = Pairs.join(source[modality], target[modality])
             raw = raw.take(some_rows(len(raw), _GALLERY, np.random.default_rng(0)))  # the same rows for every fit
-            moved = map_rows(small, modality, raw.source).vectors
+            mapped = map_rows(small, modality, raw.source).vectors
             own = np.arange(len(raw))
-            out["retrieval", modality, "mapped"] = class_retrieval(moved, raw.target.vectors, own)
-            out["cosine", modality, "mapped"] = float(paired_cosines(moved, raw.target.vectors).mean())
+            out["retrieval", modality, "mapped"] = class_retrieval(mapped, raw.target.vectors, own)
+            out["cosine", modality, "mapped"] = float(paired_cosines(mapped, raw.target.vectors).mean())
             if controls:
-                known = cosine_controls(with_means(small, modality), *raw)
-                for kind, value in (("constant", known.constant), ("random rotation", known.random_rotation)):
+                scores = cosine_controls(with_means(small, modality), *raw)
+                for kind, value in (("constant", scores.constant), ("random rotation", scores.random_rotation)):
                     if value is not None:
                         out["cosine", modality, kind] = value
     if "text" in source and "image" in target and "text" in small.modality_means_:

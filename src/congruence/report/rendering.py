@@ -1,4 +1,4 @@
-"""Render the plain data of a summary as one HTML file without external references."""
+"""Render plain data as self-contained HTML pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, dra
 from congruence.plotting.look import HEIGHT, WIDTH
 from congruence.report.svg import draw_svg
 
-__all__ = ["fill", "render", "svg", "templates", "write_report"]
+__all__ = ["fill", "render", "svg", "templates", "write_page", "write_report"]
 
 
 def render(summary: dict[str, object]) -> str:
@@ -36,14 +36,14 @@ def render(summary: dict[str, object]) -> str:
 
 
 def fill(template: str, **data: object) -> str:
-    """Fill in one of the templates; all text is escaped."""
-    # Words in plots are escaped by who draws them, so control characters are taken from the page as a whole.
+    """Return a filled-in template; all text is escaped."""
+    # Plots enter the template as markup, without escaping, so control characters are replaced in the whole page.
     return visible(templates().get_template(template).render(**data), keep="\n\t")
 
 
 @cache
 def templates() -> Environment:
-    """Return the templates of all pages; they are compiled once per process, because compiling takes longer than filling them in."""
+    """Return the environment of all templates; it is cached, because compiling a template takes longer than filling it in."""
     environment = Environment(
         loader=PackageLoader("congruence.report", "templates"),
         autoescape=True,
@@ -69,16 +69,20 @@ def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = Fal
 
     Raises
     ------
-    OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+    OutputExistsError, FileError, StorageError
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
-    html = render(summary)
+    write_page(path, render(summary), force=force)
+
+
+def write_page(path: str | Path, html: str, *, force: bool) -> None:
+    """Write a rendered page, atomically."""
     with atomic_path(path, force=force) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 
 def _draw(summary: dict[str, Any]) -> dict[str, object]:
-    """Draw every plot there is data for. What is drawn has its words escaped already."""
+    """Draw the plots whose data the summary has; their text is already escaped."""
     few: dict[str, Markup] = {}
     plots: dict[str, object] = {"few_anchors": few, "spectrum": None, "kernel": None, "clouds": None}
     plots["histograms"] = [
@@ -108,7 +112,7 @@ def svg(
     size: tuple[float, float] = (WIDTH, HEIGHT),
     **options: object,
 ) -> Markup:
-    """Return a picture of :mod:`congruence.plotting` for a page, whose own words are its title and its legend."""
+    """Return a plot of :mod:`congruence.plotting` for a page, without title and legend, which the page has as text."""
     return Markup(draw_svg(lambda ax: draw(*data, ax=ax, annotate=False, **options), title, size))
 
 

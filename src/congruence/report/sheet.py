@@ -1,4 +1,4 @@
-"""All panels of an experiment on one sheet, with examples and the paper's claim."""
+"""Draw all panels of an experiment on one figure, with examples and the paper's claim."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from congruence.plotting.look import COLOR, HEIGHT, WIDTH, style, words
 
 __all__ = ["draw_experiment"]
 
-#: Room for the axis and its names around a panel's drawing, and between panels, in points.
+#: Margins around a panel's axes, for ticks and labels, and the gap between panels, in points.
 _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 52, 10, 14, 48, 16
 
-#: Width of a letter of a line of text, on average; height of a line; and of a picture.
+#: Average width of a letter, height of a line of text, and size of a picture, in points.
 _LETTER, _LINE, _PICTURE = 5.4, 14, 64
 
 
 def draw_experiment(results: ExperimentResults, pictures: Mapping[str, bytes] | None = None) -> Figure:
-    """Draw a paper's figure: its panels three in a row, examples, the paper's claim, and the data.
+    """Draw a paper's figure: its panels, three per row, then examples, the paper's claim, and the data.
 
     Parameters
     ----------
     results : mapping
-        As for :func:`congruence.papers.run`.
+        From :func:`congruence.papers.run`.
     pictures : mapping of str to bytes, optional
-        PNG, JPEG or WebP by id; what is none of these, or cannot be decoded, is named instead.
+        PNG, JPEG or WebP by id. A picture that is missing, of another format or damaged is replaced by its text or id.
 
     Returns
     -------
     matplotlib.figure.Figure
-        That pyplot does not know.
+        Not registered with pyplot.
     """
     shown = panels(results)
     columns = min(3, max(1, len(shown)))
@@ -52,44 +52,44 @@ def draw_experiment(results: ExperimentResults, pictures: Mapping[str, bytes] | 
         for part in textwrap.wrap(words(line, 10_000), int(width / _LETTER), subsequent_indent="    ")
     ]
     rows = [shown[first : first + columns] for first in range(0, len(shown), columns)]
-    heights = [HEIGHT + 46 + _LINE * max(_entries(panel) for panel in row) for row in rows]
+    heights = [HEIGHT + 46 + _LINE * max(_legend_lines(panel) for panel in row) for row in rows]
     examples = results["extra"].get("examples", [])
     top = 46 + 16 * len(heading)
-    height = top + sum(heights) + sum(map(_tall, examples)) + _LINE * len(claim) + 6
+    height = top + sum(heights) + sum(map(_example_height, examples)) + _LINE * len(claim) + 6
     with style():
         sheet = _Sheet(width, height)
         for k, line in enumerate(heading):
             sheet.write(8, 20 + 16 * k, line, size=13, weight="bold")
         quick = " (quick run)" if results["quick"] else ""
         sheet.write(
-            8, top - 24, f"{len(results['seeds'])} draws{quick}; the claim and the data stand below.", soft=True
+            8, top - 24, f"{len(results['seeds'])} draws{quick}; claim and data are below the panels.", soft=True
         )
-        for r, (row, tall) in enumerate(zip(rows, heights, strict=True)):
+        for r, (row, row_height) in enumerate(zip(rows, heights, strict=True)):
             for c, panel in enumerate(row):
                 letter = chr(ord("a") + (r * columns + c) % 26)
                 sheet.panel(c * (WIDTH + _GAP) + 8, top, panel, letter)
-            top += tall
+            top += row_height
         for example in examples:
             sheet.example(example, pictures or {}, top)
-            top += _tall(example)
+            top += _example_height(example)
         for k, line in enumerate(claim):
             sheet.write(8, top + _LINE * k, line, soft=True)
         return sheet.figure
 
 
-def _entries(panel: Panel) -> int:
-    """Return how many lines the legend of a panel takes."""
+def _legend_lines(panel: Panel) -> int:
+    """Return the number of lines of a panel's legend."""
     if panel["kind"] == "clouds":
         return len(panel["points"])
     return 2 if panel["kind"] == "kernel" else len(panel["series"])
 
 
-def _tall(example: Example) -> int:
+def _example_height(example: Example) -> int:
     return max(16 + 74 * len(example["rows"]), 80) + _LINE
 
 
 class _Sheet:
-    """A figure whose places are points from its left upper corner, as they are in SVG."""
+    """A figure with coordinates in points from its upper left corner, as in SVG."""
 
     def __init__(self, width: float, height: float) -> None:
         self.figure = Figure(figsize=(width / 72, height / 72), dpi=144)
@@ -98,11 +98,11 @@ class _Sheet:
     def write(
         self, x: float, y: float, text: str, *, size: float = 10.5, soft: bool = False, weight: str = "normal"
     ) -> None:
-        place = x / self._width, 1 - y / self._height
+        position = x / self._width, 1 - y / self._height
         if soft:
-            self.figure.text(*place, text, size=9.5, va="baseline", weight=weight, color=COLOR["soft"])
+            self.figure.text(*position, text, size=9.5, va="baseline", weight=weight, color=COLOR["soft"])
         else:
-            self.figure.text(*place, text, size=size, va="baseline", weight=weight)
+            self.figure.text(*position, text, size=size, va="baseline", weight=weight)
 
     def panel(self, left: float, top: float, panel: Panel, letter: str) -> None:
         self.write(left, top, f"({letter}) {words(panel['title'])}")
@@ -120,13 +120,13 @@ class _Sheet:
         )
         draw_panel(panel, ax, annotate=False)
         handles, labels = ax.get_legend_handles_labels()
-        # Below the drawing, whatever the axes' own height is.
-        below = left + _LEFT, top + HEIGHT + 10
+        # The legend is positioned on the figure, since the height of the axes varies.
+        legend_left, legend_top = left + _LEFT, top + HEIGHT + 10
         ax.legend(
             handles,
             labels,
             loc="upper left",
-            bbox_to_anchor=(below[0] / self._width, 1 - below[1] / self._height),
+            bbox_to_anchor=(legend_left / self._width, 1 - legend_top / self._height),
             bbox_transform=self.figure.transFigure,
             labelspacing=0.25,
             **({"handlelength": 0.9, "handleheight": 0.8} if panel["kind"] == "bars" else {}),
@@ -147,16 +147,16 @@ class _Sheet:
         if decoded is None:
             self.write(x, y + 34, words(item["text"] or item["id"], 12), soft=True)
             return
-        place = Bbox.from_bounds(
+        bounds = Bbox.from_bounds(
             x / self._width, 1 - (y + _PICTURE) / self._height, _PICTURE / self._width, _PICTURE / self._height
         )
-        image = BboxImage(TransformedBbox(place, self.figure.transFigure), interpolation="none", gid=item["id"])
+        image = BboxImage(TransformedBbox(bounds, self.figure.transFigure), interpolation="none", gid=item["id"])
         image.set_data(decoded)
         self.figure.add_artist(image)
 
 
 def _decode(picture: bytes | None) -> Image.Image | None:
-    """Return a picture, None for what is none of the three formats or cannot be decoded."""
+    """Return a decoded picture; None if it is missing, of another format, or damaged."""
     try:
         return Image.open(io.BytesIO(picture or b""), formats=("PNG", "JPEG", "WEBP")).convert("RGBA")
     except (OSError, ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError):

@@ -1,15 +1,14 @@
-"""The page of ``congruence demo``: a photo library is moved to a new model, step by step."""
+"""The page of ``congruence demo``, which shows each step of the migration of a photo library."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TypedDict
 
-from congruence._utils.atomic import atomic_path
 from congruence._version import __version__
 from congruence.plotting import draw_progress
 from congruence.plotting.data import ProgressPicture, ProgressPoint
-from congruence.report.rendering import fill, svg
+from congruence.report.rendering import fill, svg, write_page
 
 __all__ = [
     "CertifiedStrategy",
@@ -27,7 +26,7 @@ __all__ = [
 
 
 class SearchedStep(TypedDict):
-    """The library at one step: how often a photo's nearest name is correct, and how often a name's first hit is one of its photos."""
+    """Scores at one step: share of photos whose nearest name is that of their class, and share of names whose first hit is of their class."""
 
     name: str
     note: str
@@ -36,7 +35,7 @@ class SearchedStep(TypedDict):
 
 
 class SearchStage(TypedDict):
-    """The accuracy at a share that was re-embedded."""
+    """The accuracy after a share of the photos was re-embedded."""
 
     share: float
     value: float
@@ -59,7 +58,7 @@ class StepResults(TypedDict):
 
 
 class Search(TypedDict):
-    """A search that is shown, and whether it is one that the map alone degrades."""
+    """A search that is shown, and whether it was chosen because mapping degrades it."""
 
     text: str
     harmed: bool
@@ -77,7 +76,7 @@ class CertifiedStrategy(TypedDict):
 
 
 class StoryCertificate(TypedDict):
-    """The certificate in words, and what it expects of each step."""
+    """The certificate's verdict, and the quality that it expects of each strategy."""
 
     anchors: int
     headline: str
@@ -86,7 +85,7 @@ class StoryCertificate(TypedDict):
 
 
 class MovedLibrary(TypedDict):
-    """The events of the demo; see :func:`render_story`."""
+    """The results of the demo without the certificate; see :func:`render_story`."""
 
     rows: int
     names: int
@@ -105,7 +104,7 @@ class MovedLibrary(TypedDict):
 
 
 class Story(MovedLibrary):
-    """The same with the certificate that came before."""
+    """The results of the demo, with the certificate."""
 
     certificate: StoryCertificate
 
@@ -116,10 +115,10 @@ def render_story(story: Story) -> str:
     Parameters
     ----------
     story : mapping
-        ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models`` (words); ``certificate``: ``headline``,
+        ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models`` (text); ``certificate``: ``headline``,
         ``reason``, ``anchors`` and ``costs``; ``steps``: before, encoder changed, mapped, re-embedded and rolled back, each with ``name``, ``note``,
         ``accuracy`` and ``first``; ``new_model``: accuracy; ``stages``: ``share`` and ``value`` of accuracy; ``examples``: ``text``, ``harmed`` and
-        the ``found`` photos of each step; ``identical`` and ``same_lists``: what the rollback gave back; ``licences``.
+        the ``found`` photos of each step; ``identical`` and ``same_lists``: whether the rollback restored the vectors and the results; ``licences``.
 
     Returns
     -------
@@ -127,8 +126,8 @@ def render_story(story: Story) -> str:
         HTML without scripts and without references to anything outside it. All text is escaped.
     """
     points: list[ProgressPoint] = [
-        {"share": one["share"], "value": one["value"], "low": one["value"], "high": one["value"]}
-        for one in story["stages"]
+        {"share": stage["share"], "value": stage["value"], "low": stage["value"], "high": stage["value"]}
+        for stage in story["stages"]
     ]
     picture: ProgressPicture = {
         "metric": "accuracy",
@@ -151,15 +150,13 @@ def write_story(path: str | Path, story: Story, *, force: bool = False) -> None:
     ----------
     path : path-like
     story : mapping
-        As of :func:`render_story`.
+        As for :func:`render_story`.
     force : bool, default=False
         Replace an existing file.
 
     Raises
     ------
-    OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+    OutputExistsError, FileError, StorageError
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
-    html = render_story(story)
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    write_page(path, render_story(story), force=force)

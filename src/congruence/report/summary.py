@@ -16,7 +16,7 @@ from congruence.errors import InputError, ParameterError
 from congruence.evaluation import Comparison, Score, Scores, evaluate
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.maps.evidence import choice_rows
-from congruence.report import examples as pictures
+from congruence.report import examples as report_examples
 from congruence.report import plots
 from congruence.report._base import held_out_ids, map_rows
 from congruence.splits import Split
@@ -41,7 +41,7 @@ def summarize(
     examples: int = 6,
     repeats: int = 5,
 ) -> dict[str, Any]:
-    """Score a map and collect everything that a report shows, as plain data.
+    """Score a map, and return everything that a report shows, as plain data.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def summarize(
     bundle : Bundle
         Embeddings of both models. Parts of the report whose data are missing are left out.
     held_out : bool, optional
-        Measure only on classes that the map was not fitted on. By default, if the map records them.
+        Measure only on items that the map was not fitted on. By default, if the map records them.
     scores : Scores, optional
         From :func:`congruence.evaluate`, if they have already been computed.
     comparison : Comparison, optional
@@ -58,7 +58,7 @@ def summarize(
     random_state : int, default=0
         Determines the examples and the anchors that are drawn.
     examples : int, default=6
-        Number of pictures in the commuting diagram.
+        Number of examples of the commuting diagram.
     repeats : int, default=5
         Number of draws of anchors for each point of the few-anchor curve.
 
@@ -95,7 +95,7 @@ def summarize(
     if scores is None:
         scores = evaluate(mapping, source, target, labels=_classes(unseen, "image"), prompt_labels=None)
     aligned = {m: map_rows(mapping, m, rows) for m, rows in source.items()}
-    summary = {
+    return {
         "version": __version__,
         "title": f"{mapping.source_space_.model or 'source model'} → {mapping.target_space_.model or 'target model'}",
         "held_out": unseen is not bundle,
@@ -110,11 +110,10 @@ def summarize(
         "clouds": plots.clouds(source, target, aligned, rng),
         "kernel": plots.kernel(unseen, source, target, rng),
         "few_anchors": plots.few_anchors(mapping, bundle, rule, rng, repeats),
-        "commuting": pictures.commuting(unseen, source, target, aligned, rng, examples),
-        "edits": pictures.edits(mapping, bundle),
+        "commuting": report_examples.commuting(unseen, source, target, aligned, rng, examples),
+        "edits": report_examples.edits(mapping, bundle),
         "info": _plain_info(bundle.info),
     }
-    return summary
 
 
 def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
@@ -124,7 +123,7 @@ def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
     return {i: bundle.classes[kind].get(i, i) for i in ids}
 
 
-#: What to do, and how well the map works, for each level of the verdict.
+#: What to do, and the beginning of the sentence, for each level of the verdict.
 _ACTIONS = {
     "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
     "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
@@ -140,11 +139,11 @@ _OPENINGS = {
 
 
 def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
-    """Return what to do, and a sentence with the retrieval scores. Cosines are left out, because they mean little without their controls."""
+    """Return the level, what to do, and a sentence with retrieval scores; without cosines, which say little without their controls."""
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
         ("zero_shot", "target image", "aligned text")
-    )
+    )  # the score that the verdict is based on, if both modalities are given
     where = "held-out items" if held_out else "items, some of which the map may have been fitted on"
     parts = []
     reached, rule = None, ""
@@ -175,22 +174,22 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
 
 
 def _in_parentheses(row: Score) -> str:
-    known = [
-        f"{value:.1%} {what}"
-        for value, what in ((row.before, "without the map"), (row.chance, "by chance"))
+    references = [
+        f"{value:.1%} {name}"
+        for value, name in ((row.before, "without the map"), (row.chance, "by chance"))
         if value is not None
     ]
-    return f" ({', '.join(known)})" if known else ""
+    return f" ({', '.join(references)})" if references else ""
 
 
 def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]) -> list[list[str]]:
-    def width(side: Mapping[str, Embeddings], space: Space) -> str:
+    def describe(side: Mapping[str, Embeddings], space: Space) -> str:
         dim = next((rows.dim for rows in side.values()), space.dim)
         return f"{space.model or 'unnamed'}, {dim}-d"
 
     facts = [
-        ["Source", width(source, mapping.source_space_)],
-        ["Target", width(target, mapping.target_space_)],
+        ["Source", describe(source, mapping.source_space_)],
+        ["Target", describe(target, mapping.target_space_)],
         ["Map", type(mapping).__name__],
     ]
     fitted = mapping.source_space_.modality
@@ -201,8 +200,8 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
         evidence = [row for row in choice_rows(mapping.scores_["choice"]) if not row[0].startswith(" ")]
         facts += [[name.capitalize(), value] for name, value in evidence]
     if isinstance(mapping, OrthogonalMap):
-        known = ", ".join(mapping.modality_means_) or fitted or "as fitted"
-        facts += [["Means known for", known], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]
+        modalities = ", ".join(mapping.modality_means_) or fitted or "as fitted"
+        facts += [["Means known for", modalities], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]
     return facts
 
 

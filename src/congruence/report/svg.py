@@ -1,4 +1,4 @@
-"""Convert matplotlib figures to SVG for HTML pages: CSS variables for colors, text as text, no ids, no external resources."""
+"""Convert matplotlib figures to SVG for HTML pages: CSS variables for colors, selectable text, no ids, no external resources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINK = "{http://www.w3.org/1999/xlink}href"
 #: Name of each palette color, by its light value, in which figures are drawn.
 _NAMES = {light: name for name, (light, _) in COLORS.items()}
 
-#: Style properties that are kept, with the default values that are left out.
+#: Style properties that are written, with their default values, which are left out.
 _KEPT = {
     "fill": None,
     "stroke": "none",
@@ -51,7 +51,7 @@ def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, floa
     draw : callable
         Draws on the axes that it is passed.
     title : str
-        Label for screen readers; the visible title belongs in the page.
+        Label for screen readers; the page shows its own title.
     size : (float, float)
         Width and height in points, which are pixels if the plot is shown at its original size.
 
@@ -69,7 +69,7 @@ def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, floa
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """Return a figure drawn in the palette as an SVG element whose colors are CSS variables of the page.
+    """Return a figure in the palette's colors as an SVG element whose colors are CSS variables of the page.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def to_svg(figure: Figure, title: str) -> str:
     Returns
     -------
     str
-        The same for the same figure, and without ids, so that a page can hold any number of figures.
+        Without ids, so that a page can contain any number of figures; equal figures give equal text.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def to_document(
     tips: Mapping[str, Sequence[str]] | None = None,
     pictures: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a figure drawn in the palette as a complete SVG file for light and dark mode.
+    """Return a figure in the palette's colors as a complete SVG file for light and dark mode.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def to_document(
     Returns
     -------
     str
-        Elements have the light colors, for programs without support of style sheets; in a browser, CSS variables override them.
+        Elements have the light colors, for programs that ignore style sheets; in a browser, CSS variables override them.
 
     Raises
     ------
@@ -136,10 +136,10 @@ def to_document(
         'font-family:system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}'
         f"@media(prefers-color-scheme:dark){{svg{{{dark}}}}}{rules}text{{pointer-events:none}}"
     )
-    said = f"<desc>{escape(description)}</desc>" if description else ""
+    desc = f"<desc>{escape(description)}</desc>" if description else ""
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="{"group" if tips else "img"}" aria-label="{escape(title)}"><title>{escape(title)}</title>{said}<style>{sheet}</style>'
+        f'role="{"group" if tips else "img"}" aria-label="{escape(title)}"><title>{escape(title)}</title>{desc}<style>{sheet}</style>'
         f'<rect width="100%" height="100%" fill="{COLORS["paper"][0]}"/>{parts}</svg>\n'
     )
     return visible(text, keep="\n\t")  # XML allows no control characters, not even escaped ones
@@ -148,7 +148,7 @@ def to_document(
 def _parts(
     figure: Figure, color: Callable[[str], str], tips: Mapping[str, Sequence[str]], pictures: Mapping[str, str]
 ) -> tuple[tuple[str, str], str]:
-    """Return a figure's size and its shapes in drawing order, without their groups; paths of one look that follow each other are merged."""
+    """Return a figure's size, and its shapes in drawing order, without groups; consecutive paths of the same style are merged."""
     file, canvas, face = io.StringIO(), figure.canvas, figure.get_facecolor()
     with style():
         # savefig would draw a figure that has a layout engine twice and discard the first result; print_svg applies the layout, too.
@@ -164,13 +164,13 @@ def _parts(
     for (tag, look, alone), shapes in groupby(
         _shapes(root, markers, tips, pictures), lambda s: (s.tag, s.look, bool(s.tip) or not s.path)
     ):
-        attributes = "".join(f' {key}="{escape(value)}"' for key, value in _painted(look, color).items())
+        attributes = "".join(f' {key}="{escape(value)}"' for key, value in _with_colors(look, color).items())
         for shape in [*shapes] if alone else [_Shape(tag, look, "".join(shape.path for shape in shapes))]:
             path = f' d="{shape.path}"' if shape.path else ""
             inner = f"<title>{escape(shape.tip)}</title>" if shape.tip else escape(shape.text)
             out.append(f"<{tag}{attributes}{path}" + (f">{inner}</{tag}>" if inner else "/>"))
-    width, height = (_short(float(value)) for value in root.get("viewBox", "0 0 0 0").split()[2:])
-    # matplotlib sets line joins in a style sheet of its own, which is dropped.
+    width, height = (_rounded(float(value)) for value in root.get("viewBox", "0 0 0 0").split()[2:])
+    # matplotlib sets line joins in its own style sheet, which is not copied.
     return (width, height), f'<g stroke-linejoin="round">{"".join(out)}</g>'
 
 
@@ -203,28 +203,28 @@ def _shapes(
         look = _look(node)
         if node.tag == f"{_SVG}path":
             if look.get("fill") != "none" or "stroke" in look:
-                yield _Shape("path", look, _moved(node.get("d", "")), tip=next(tips_left) if tips_left else "")
+                yield _Shape("path", look, _translated(node.get("d", "")), tip=next(tips_left) if tips_left else "")
         elif node.tag == f"{_SVG}use":
             shape = markers[node.get(_LINK, "#")[1:]]
             d, (x, y) = shape.get("d", ""), (float(node.get(key, "0")) for key in ("x", "y"))
             look = _look(shape) | look
             if d.count("C") == 8 and "stroke" not in look:
-                # A dot is written as a point with a round line cap, so that thousands of one look fit cheaply into one path.
+                # A dot is written as a point with a round line cap, so that one short path can draw thousands of dots of the same style.
                 radius = float(d.split()[2])
                 pen = {"fill": "none", "stroke": look.get("fill", "#000000"), "stroke-linecap": "round"}
-                pen |= {"stroke-width": _short(2 * radius)}
+                pen |= {"stroke-width": _rounded(2 * radius)}
                 if "fill-opacity" in look:
                     pen["stroke-opacity"] = look["fill-opacity"]
-                yield _Shape("path", pen, f"M{_short(x)} {_short(y)}h0")
+                yield _Shape("path", pen, f"M{_rounded(x)} {_rounded(y)}h0")
             else:
-                yield _Shape("path", look, _moved(d, x, y), tip=next(tips_left) if tips_left else "")
+                yield _Shape("path", look, _translated(d, x, y), tip=next(tips_left) if tips_left else "")
         elif node.tag == f"{_SVG}text":
             turn = dict(re.findall(r"(\w+)\(([^)]*)\)", node.get("transform", "")))
-            # matplotlib positions each of several lines by a transform, and a single line by attributes.
+            # matplotlib positions the lines of a multi-line text by transforms, and a single line by attributes.
             x, y = turn.get("translate", f"{node.get('x', '0')} {node.get('y', '0')}").split()
-            place = {"x": _short(float(x)), "y": _short(float(y))}
+            place = {"x": _rounded(float(x)), "y": _rounded(float(y))}
             if angle := float(turn.get("rotate", "0").split()[0]) % 360:
-                place["transform"] = f"rotate({_short(angle)} {place['x']} {place['y']})"
+                place["transform"] = f"rotate({_rounded(angle)} {place['x']} {place['y']})"
             if "font-size" in look:
                 look["font-size"] = look["font-size"].removesuffix("px")
             if re.search(r"^ |  ", node.text or ""):
@@ -234,7 +234,7 @@ def _shapes(
             place = {key: node.get(key, "0") for key in ("x", "y", "width", "height")}
             if source := pictures.get(node.get("id", "")):
                 # matplotlib writes the rows of an image from the bottom up, and flips it by a transform.
-                yield _Shape("image", {**place, "y": _short(-float(place["y"])), "href": source})
+                yield _Shape("image", {**place, "y": _rounded(-float(place["y"])), "href": source})
             else:
                 turn = {"transform": node.get("transform", ""), "href": node.get(_LINK, "").replace("\n", "")}
                 yield _Shape("image", place | turn)
@@ -247,13 +247,13 @@ def _shapes(
 
 def _look(node: ElementTree.Element) -> dict[str, str]:
     """Return the style properties of an element that differ from their defaults."""
-    said = dict(re.findall(r"\s*([\w-]+):\s*([^;]+)", node.get("style", "")))
-    if font := re.match(r"(?:(\d+|bold)\s+)?([\d.]+)px", said.pop("font", "")):
-        said |= {"font-size": font[2], **({"font-weight": font[1]} if font[1] else {})}
-    return {key: said[key] for key in _KEPT if key in said and said[key] != _KEPT[key]}
+    properties = dict(re.findall(r"\s*([\w-]+):\s*([^;]+)", node.get("style", "")))
+    if font := re.match(r"(?:(\d+|bold)\s+)?([\d.]+)px", properties.pop("font", "")):
+        properties |= {"font-size": font[2], **({"font-weight": font[1]} if font[1] else {})}
+    return {key: properties[key] for key in _KEPT if key in properties and properties[key] != _KEPT[key]}
 
 
-def _painted(attributes: Mapping[str, str], color: Callable[[str], str]) -> dict[str, str]:
+def _with_colors(attributes: Mapping[str, str], color: Callable[[str], str]) -> dict[str, str]:
     """Return attributes with each palette color replaced by what ``color`` returns for its name."""
     out = dict(attributes)
     for kind in ("fill", "stroke"):
@@ -262,22 +262,22 @@ def _painted(attributes: Mapping[str, str], color: Callable[[str], str]) -> dict
             continue
         if value not in _NAMES:
             raise ParameterError(
-                f"Got the color {value} in a figure; expected one of the palette. Draw it in one of congruence.plotting.look.COLOR."
+                f"Got the color {value} in a figure; expected one of the palette. Draw in the colors of congruence.plotting.look.COLOR."
             )
         out[kind] = color(_NAMES[value])
     return out
 
 
-def _moved(path: str, x: float = 0.0, y: float = 0.0) -> str:
+def _translated(path: str, x: float = 0.0, y: float = 0.0) -> str:
     """Return a path moved by (x, y), with coordinates rounded to a tenth of a point."""
     out = []
     for letter, numbers in re.findall(r"([A-Za-z])([^A-Za-z]*)", path):
-        places = [_short(float(value) + (y if k % 2 else x)) for k, value in enumerate(numbers.split())]
-        out.append(letter + " ".join(places))
+        coordinates = [_rounded(float(value) + (y if k % 2 else x)) for k, value in enumerate(numbers.split())]
+        out.append(letter + " ".join(coordinates))
     return "".join(out)
 
 
-def _short(value: float) -> str:
+def _rounded(value: float) -> str:
     """Return a coordinate as text, rounded to a tenth of a point."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text

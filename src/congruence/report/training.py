@@ -1,4 +1,4 @@
-"""Compute the data of a joint-space map's page, its training and its retrieval scores, from the map and rows of both models."""
+"""Compute the data of a joint-space map's page, its training and its retrieval scores, from the map and embeddings of both models."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.errors import FileError, InputError, ParameterError, ShapeError
 from congruence.maps import Map, TwoSidedMap
-from congruence.report import history, questions
-from congruence.report.heldout import remembers, unseen_rows
-from congruence.report.questions import Questions
+from congruence.report import caption_choices, history
+from congruence.report.caption_choices import CaptionChoices
+from congruence.report.heldout import records_split, unseen_rows
 from congruence.splits import duplicate_groups
 from congruence.train.captions import Captions, read_captions
 from congruence.train.retrieval import chance_recall, first_of_label, recalls
@@ -49,7 +49,7 @@ def summarize_training(
     random_state: int = 0,
     examples: int = 3,
 ) -> dict[str, Any]:
-    """Score a joint-space map and collect everything its page shows, as plain data.
+    """Score a joint-space map, and return everything that its page shows, as plain data.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ def summarize_training(
     note : str, optional
         A sentence to show below the title.
     options : int, default=5
-        Number of captions to choose from in the second of the two recalls by task.
+        Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of other images.
     random_state : int, default=0
-        Determines which captions of other images are among these.
+        Determines which captions of other images these are.
     examples : int, default=3
-        Number of worked examples of each kind.
+        Number of examples of each kind.
 
     Returns
     -------
@@ -87,7 +87,8 @@ def summarize_training(
     Raises
     ------
     ParameterError
-        If the map is not a joint-space map, or an argument is given without another one that it needs.
+        If the map is not a joint-space map, an option is out of range, or an argument is given without another one that it needs or together
+        with one that replaces it.
     InputError
         If ``held_out`` is set for a map that does not record a split, or the rows are split differently than in the training.
     SpaceMismatchError, DirectionError
@@ -101,7 +102,7 @@ def summarize_training(
     check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize for such a map."
+            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize for maps into the target's space."
         )
     _check_options(negatives, groups, tasks, texts, items, pictures)
     check_positive(options, "options", integer=True)
@@ -109,66 +110,69 @@ def summarize_training(
     for rows, side in ((images, "source"), (captions, "target")):
         if isinstance(rows, Embeddings):
             mapping.side_of(rows.space, side)
-    given = (captions.vectors if isinstance(captions, Embeddings) else to_rows(captions, "captions")).shape
-    data = read_captions(images, captions, negatives, np.arange(given[0] if given else 0))
-    order = data.groups
+    shape = (captions.vectors if isinstance(captions, Embeddings) else to_rows(captions, "captions")).shape
+    n = shape[0] if shape else 0
+    data = read_captions(images, captions, negatives, np.arange(n))
+    order = data.groups  # row numbers of the captions, in the order of the pairs
     if isinstance(captions, Embeddings) and captions.has_ids:
-        names = shown = id_texts(captions.ids)
+        ids = names = id_texts(captions.ids)
     else:
-        names = np.arange(given[0]).astype(str)
-        shown = np.char.add("row ", names)
+        ids = np.arange(n).astype(str)
+        names = np.char.add("row ", ids)
     if items is not None:
-        if len(items) != given[0]:
+        if len(items) != n:
             raise ShapeError(
-                f"Got {len(items)} items for {given[0]} captions; expected one item per caption. Pass items=… with one item per caption."
+                f"Got {len(items)} items for {n} captions; expected one item per caption. Pass items=… with one item per caption."
             )
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
-    labels = shown if groups is None else _column(groups, given[0], "groups")
+    image_names = names if groups is None else _column(groups, n, "groups")
     if groups is None:  # grouped as in the training: by identical vectors, or each row on its own
-        alone = isinstance(recipe := mapping.scores_.get("recipe"), Mapping) and recipe.get("groups") == "none"
-        data = replace(data, groups=(np.arange(len(data)) if alone else _identical(mapping, data)).astype(str))
+        recipe = mapping.scores_.get("recipe")
+        ungrouped = isinstance(recipe, Mapping) and recipe.get("groups") == "none"
+        numbers = np.arange(len(data)) if ungrouped else _duplicate_groups(mapping, data)
+        data = replace(data, groups=numbers.astype(str))
     else:
-        data = replace(data, groups=labels[order])
-    if held_out and not remembers(mapping):
+        data = replace(data, groups=image_names[order])
+    if held_out and not records_split(mapping):
         raise InputError(
             "Got held_out=True for a map that does not record how its rows were split; expected a map trained with held-out test rows. "
             "Leave out held_out=True, and pass rows that the map was not trained on."
         )
-    heldout = remembers(mapping) and held_out is not False
+    heldout = records_split(mapping) and held_out is not False
     if heldout:
-        rows = unseen_rows(mapping, data, names[order])
+        rows = unseen_rows(mapping, data, ids[order])
         order, data = order[rows], data.take(rows)
     V, T = _unit(mapping.transform(data.source)), _unit(mapping.transform_target(data.target))
-    asked = None
+    choices = None
     if data.negatives is not None:
         k = data.negatives.shape[1]
-        asked = Questions(
-            V,
-            T,
-            _unit(mapping.transform_target(data.negatives.reshape(len(data) * k, -1))).reshape(len(data), k, -1),
-            shown[order],
-            labels[order],
-            None if tasks is None else _column(tasks, given[0], "tasks")[order],
-            None if texts is None else _texts(texts, given[0], k, order),
-            data.texts(),
-            None if items is None else items.take(order),
+        choices = CaptionChoices(
+            images=V,
+            captions=T,
+            wrong=_unit(mapping.transform_target(data.negatives.reshape(len(data) * k, -1))).reshape(len(data), k, -1),
+            names=names[order],
+            groups=image_names[order],
+            tasks=None if tasks is None else _column(tasks, n, "tasks")[order],
+            texts=None if texts is None else _texts(texts, n, k, order),
+            text_numbers=data.texts(),
+            items=None if items is None else items.take(order),
         )
     nouns = _nouns(mapping)
-    by_task = None if asked is None else questions.by_task(asked, options, random_state)
-    between = _between(V, T, data)
+    by_task = None if choices is None else caption_choices.by_task(choices, options, random_state)
+    between = _retrieval(V, T, data)
     return {
         "version": __version__,
         "title": _title(mapping),
         "note": note,
         "held_out": heldout,
-        "where": _where(heldout, remembers(mapping)),
+        "where": _measured_on(heldout, records_split(mapping)),
         "nouns": nouns,
         "verdict": _verdict(by_task, between, len(data), heldout, nouns),
         "facts": history.facts(mapping),
         "by_task": by_task,
-        "margins": [] if asked is None else questions.margins(asked),
-        "examples": [] if asked is None else questions.examples_of(asked, examples, pictures),
+        "margins": [] if choices is None else caption_choices.margins(choices),
+        "examples": [] if choices is None else caption_choices.examples_of(choices, examples, pictures),
         "between": between,
         "teacher": history.teacher(mapping) if heldout else {},
         "notes": [str(note) for note in mapping.scores_.get("notes", [])],
@@ -233,7 +237,7 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
     return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
 
 
-def _identical(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
+def _duplicate_groups(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
     sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
     return duplicate_groups(*(Embeddings(rows, space=Space(modality=space.modality)) for rows, space in sides))
 
@@ -248,33 +252,33 @@ def _title(mapping: TwoSidedMap) -> str:
 
 
 def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
-    """Return a noun for a row of each side."""
+    """Return a noun for a row of each side, such as image and text."""
     sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
     if sides["source"] == sides["target"]:
         return {side: f"{side} {modality or 'row'}" for side, modality in sides.items()}
     return {side: modality or f"{side} row" for side, modality in sides.items()}
 
 
-def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
-    """Measure recall in both directions, with each row of a side counted once: a repeated vector would fill two of the k places."""
+def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
+    """Measure recall at k in both directions. Identical rows of a side count once, since they would fill several of the k places."""
     sides = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
-    mine, theirs = (data.groups[rows] for rows in sides)
-    scores = recalls(V[sides[0]], T[sides[1]], mine, theirs)
+    source, target = (data.groups[rows] for rows in sides)
+    scores = recalls(V[sides[0]], T[sides[1]], source, target)
     rows = []
     for k in (1, 5, 10):
         if f"mean@{k}" in scores:
             row: dict[str, object] = {"k": k}
-            for way, (queries, gallery) in (("source_to_target", (mine, theirs)), ("target_to_source", (theirs, mine))):
+            for way, queries, gallery in (("source_to_target", source, target), ("target_to_source", target, source)):
                 row[way] = scores[f"{way}@{k}"]
                 row[f"{way}_chance"] = chance_recall(queries, gallery, k)
             rows.append(row)
-    return {"rows": rows, "source": len(mine), "target": len(theirs), "groups": len(np.unique(data.groups))}
+    return {"rows": rows, "source": len(source), "target": len(target), "groups": len(np.unique(data.groups))}
 
 
-def _where(heldout: bool, known: bool) -> str:
+def _measured_on(heldout: bool, split_known: bool) -> str:
     if heldout:
         return "Measured on the rows that the map’s training held out for testing: they were not used to train it or to choose parameters."
-    if known:
+    if split_known:
         return "Measured on all rows given, which may include rows that the map was trained on."
     return "Measured on the rows given; it is not known whether the map was trained on some of them."
 
@@ -291,11 +295,11 @@ def _verdict(
             for way in ("source_to_target", "target_to_source")
         )
         sentence = (
-            f"On {n:,} pairs {unseen}, {_a(nouns['source'])} finds its own {nouns['target']} first of {between['target']:,} in "
-            f"{forth} of cases, and {_a(nouns['target'])} its own {nouns['source']} first of {between['source']:,} in {back}."
+            f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of {between['target']:,} in "
+            f"{forth} of cases, and {_with_article(nouns['target'])} its own {nouns['source']} first of {between['source']:,} in {back}."
         )
         return {"level": "", "sentence": sentence}
-    whole = [row for row in by_task["rows"] if not row["part"]][-1]
+    total = [row for row in by_task["rows"] if not row["part"]][-1]
     chance, k = by_task["chance"], by_task["wrong"]
     low, high = by_task["low"], by_task["high"]
     level, interval = "", ""
@@ -305,16 +309,16 @@ def _verdict(
     if level == "partial":
         interval += ", which includes chance"
     among = ""
-    if whole["choice"] is not None:
-        among = f", and {whole['choice']:.1%} among {by_task['options']} captions (chance {chance['choice']:.1%})"
+    if total["choice"] is not None:
+        among = f", and {total['choice']:.1%} among {by_task['options']} captions (chance {chance['choice']:.1%})"
     sentence = (
         f"On {n:,} captions of {between['groups']:,} images {unseen}, an image is nearer its caption than "
-        f"{'the wrong one' if k == 1 else f'each of {k} wrong ones'} in {whole['binary']:.1%} of cases (chance "
+        f"{'the wrong one' if k == 1 else f'each of {k} wrong ones'} in {total['binary']:.1%} of cases (chance "
         f"{chance['binary']:.1%}{interval}){among}. Among all {between['target']:,} captions, one of its own is first for "
         f"{first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
     )
     return {"level": level, "sentence": sentence}
 
 
-def _a(noun: str) -> str:
+def _with_article(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"

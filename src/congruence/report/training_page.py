@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from congruence._utils.atomic import atomic_path
 from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
 from congruence.plotting.training import recalls_size
-from congruence.report.rendering import fill, svg
+from congruence.report.rendering import fill, svg, write_page
 
 __all__ = ["render_training", "write_training"]
 
@@ -30,7 +29,7 @@ def render_training(summary: dict[str, Any]) -> str:
     plots = {
         "tasks": tasks and svg(draw_recalls, tasks, title="recall by task", size=recalls_size(tasks)),
         "margins": [
-            svg(draw_margins, data, title=f"{data['name']}: cosine of the caption less that of the wrong one")
+            svg(draw_margins, data, title=f"{data['name']}: cosine of the caption minus cosine of the wrong one")
             for data in summary["margins"]
         ],
         "curves": [svg(draw_loss, data, title=f"{data['name']} by step") for data in summary["curves"]],
@@ -52,9 +51,7 @@ def write_training(path: str | Path, summary: dict[str, object], *, force: bool 
 
     Raises
     ------
-    OutputExistsError, StorageError
-        If the output already exists, or the output cannot be written.
+    OutputExistsError, FileError, StorageError
+        If the output already exists, its folder does not exist, or it cannot be written.
     """
-    html = render_training(summary)
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    write_page(path, render_training(summary), force=force)
