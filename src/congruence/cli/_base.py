@@ -48,7 +48,7 @@ def say(text: str) -> None:
 
 
 def say_error(text: str) -> None:
-    """Print such a line on standard error."""
+    """Print a line on standard error; control characters in it are escaped."""
     from congruence._utils.display import visible
 
     print(visible(text), file=sys.stderr, flush=True)
@@ -156,13 +156,13 @@ def checkpoint_folder(out: str, checkpoint: str | None) -> Iterator[Path]:
     from congruence.train.places import named_folder, own_folder
 
     if checkpoint is not None:
-        with named_folder(Path(checkpoint)) as place:
-            yield place
+        with named_folder(Path(checkpoint)) as folder:
+            yield folder
         return
-    with own_folder(Path(f"{out.rstrip('/')}.checkpoint")) as place:
-        yield place
-    if place.is_dir() and any(place.iterdir()):
-        print(f"note: {place} contains files that are not checkpoints, so it was not removed.", file=sys.stderr)
+    with own_folder(Path(f"{out.rstrip('/')}.checkpoint")) as folder:
+        yield folder
+    if folder.is_dir() and any(folder.iterdir()):
+        print(f"note: {folder} contains files that are not checkpoints, so it was not removed.", file=sys.stderr)
 
 
 #: ``name=value`` in a message of the library. After a quote, slash, point or # it is part of a value or a path.

@@ -125,7 +125,7 @@ def command(
         }
     image_labels = _labels(labels, [sides[side].get("image") for side in sides], "--labels", "images")
     text_labels = _labels(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
-    whole = {side: dict(items) for side, items in sides.items()}
+    all_items = {side: dict(items) for side, items in sides.items()}  # including those that the map was fitted on
     if held_out:
         rule = mapping.scores_.get("holdout")
         if rule is None:
@@ -149,8 +149,8 @@ def command(
         comparison = compare_maps(
             mapping,
             {path if path != map_path else f"{path} again": congruence.maps.load(path) for path in against},
-            whole["source"],
-            whole["target"],
+            all_items["source"],
+            all_items["target"],
             labels=image_labels,
             prompt_labels=text_labels,
             name=map_path,
@@ -171,7 +171,7 @@ def command(
         from congruence.report import summarize, write_report
 
         classes = {m: by_id for m, by_id in (("image", image_labels), ("text", text_labels)) if by_id}
-        bundle = Bundle(whole["source"], whole["target"], classes=classes)
+        bundle = Bundle(all_items["source"], all_items["target"], classes=classes)
         write_report(
             report, summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison), force=force
         )

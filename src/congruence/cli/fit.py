@@ -237,8 +237,8 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: object)
             ) from None
     if method == "mlp":
         parameters["verbose"] = True
-    known = METHODS["orthogonal" if method == "auto" else method]().get_params()
-    unknown = [name for name in parameters if name not in known]
+    defaults = METHODS["orthogonal" if method == "auto" else method]().get_params()
+    unknown = [name for name in parameters if name not in defaults]
     if unknown:
         off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # passed only when switched off
         flag = off.get(unknown[0], f"--{unknown[0].replace('_', '-')}")

@@ -141,11 +141,11 @@ def command(
     }
     recipe = make_recipe({}, **changes) if config is None else read_recipe(config, **changes)
     spaces = Space(source_model, modality=source_modality), Space(target_model, modality=target_modality)
-    with checkpoint_folder(out, checkpoint) as place:
+    with checkpoint_folder(out, checkpoint) as folder:
         run = run_recipe(
             recipe,
             spaces=spaces,
-            checkpoint=place,
+            checkpoint=folder,
             verbose=not quiet,
             callback=None if quiet else partial(_print_grid_point, _CRITERIA[METHODS[recipe.method].criterion]),
         )

@@ -130,11 +130,11 @@ def draw_lines(panel: LinesPanel, ax: Axes | None = None, *, annotate: bool = Tr
         log = xs[0] > 0 and xs[-1] > 10 * xs[0]
         if log:
             ax.set_xscale("log")
-            room = (xs[-1] / xs[0]) ** 0.02
-            ax.set_xlim(xs[0] / room, xs[-1] * room)
+            margin = (xs[-1] / xs[0]) ** 0.02
+            ax.set_xlim(xs[0] / margin, xs[-1] * margin)
         else:
-            room = 0.02 * (xs[-1] - xs[0]) or 0.5
-            ax.set_xlim(xs[0] - room, xs[-1] + room)
+            margin = 0.02 * (xs[-1] - xs[0]) or 0.5
+            ax.set_xlim(xs[0] - margin, xs[-1] + margin)
         ax.set(ylim=(low, high * 1.05 if high > low else low + 1), xlabel=words(panel["label"]))
         tidy(ax, x_ticks=(xs if len(xs) < 8 else xs[::2]) if log else None)
         if annotate:

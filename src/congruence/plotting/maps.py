@@ -169,8 +169,8 @@ def draw_kernel(
     with canvas(ax) as ax:
         points = [*data["other"], *data["matched"]]
         low, high = min(map(min, points)), max(map(max, points))
-        room = (high - low) * 0.04 or 0.1
-        span = (low - room, high + room)
+        margin = (high - low) * 0.04 or 0.1
+        span = (low - margin, high + margin)
         ax.plot(span, span, color=COLOR["faint"], linestyle=_DASHED, linewidth=1.2)
         for shown, hue, size, alpha, label in (
             (data["other"], "faint", 2.6, 0.45, "different classes"),

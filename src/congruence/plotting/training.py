@@ -209,8 +209,8 @@ def _draw_curves(
         ax.set_yscale("log")
         ax.set_ylim(low * 0.9, high * 1.1)
     else:
-        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-        ax.set_ylim(0.0 if 0 <= low < 0.6 * high else low - room, high + room)
+        margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+        ax.set_ylim(0.0 if 0 <= low < 0.6 * high else low - margin, high + margin)
     ax.set_xlim(0, 1.05 * max(data["steps"], 1))  # room for the last tick label
     ax.set(xlabel="step", ylabel=f"{label}, logarithmic" if log else label)
     tidy(ax)

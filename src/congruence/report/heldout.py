@@ -86,11 +86,11 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
         rows = getattr(validation, side)
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
-        error = float(np.sum((reconstruct(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+        relative_error = float(np.sum((reconstruct(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
         recorded = facts["reconstruction_error"][side]
-        if abs(error - recorded) > _TOLERANCE * max(error, recorded):
+        if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
             _refuse(
-                f"the parts have the same sizes but contain other rows: the {side} vectors for validation are reconstructed with an error of {error:.4f} "
+                f"the parts have the same sizes but contain other rows: the {side} vectors for validation are reconstructed with an error of {relative_error:.4f} "
                 f"instead of {recorded:.4f}"
             )
     return parts[2]

@@ -219,25 +219,25 @@ def _shapes(
             else:
                 yield _Shape("path", look, _translated(d, x, y), tip=next(tips_left) if tips_left else "")
         elif node.tag == f"{_SVG}text":
-            turn = dict(re.findall(r"(\w+)\(([^)]*)\)", node.get("transform", "")))
+            transforms = dict(re.findall(r"(\w+)\(([^)]*)\)", node.get("transform", "")))
             # matplotlib positions the lines of a multi-line text by transforms, and a single line by attributes.
-            x, y = turn.get("translate", f"{node.get('x', '0')} {node.get('y', '0')}").split()
-            place = {"x": _rounded(float(x)), "y": _rounded(float(y))}
-            if angle := float(turn.get("rotate", "0").split()[0]) % 360:
-                place["transform"] = f"rotate({_rounded(angle)} {place['x']} {place['y']})"
+            x, y = transforms.get("translate", f"{node.get('x', '0')} {node.get('y', '0')}").split()
+            position = {"x": _rounded(float(x)), "y": _rounded(float(y))}
+            if angle := float(transforms.get("rotate", "0").split()[0]) % 360:
+                position["transform"] = f"rotate({_rounded(angle)} {position['x']} {position['y']})"
             if "font-size" in look:
                 look["font-size"] = look["font-size"].removesuffix("px")
             if re.search(r"^ |  ", node.text or ""):
-                place["xml:space"] = "preserve"
-            yield _Shape("text", place | look, text=node.text or "")
+                position["xml:space"] = "preserve"
+            yield _Shape("text", position | look, text=node.text or "")
         elif node.tag == f"{_SVG}image":
-            place = {key: node.get(key, "0") for key in ("x", "y", "width", "height")}
+            frame = {key: node.get(key, "0") for key in ("x", "y", "width", "height")}
             if source := pictures.get(node.get("id", "")):
                 # matplotlib writes the rows of an image from the bottom up, and flips it by a transform.
-                yield _Shape("image", {**place, "y": _rounded(-float(place["y"])), "href": source})
+                yield _Shape("image", {**frame, "y": _rounded(-float(frame["y"])), "href": source})
             else:
-                turn = {"transform": node.get("transform", ""), "href": node.get(_LINK, "").replace("\n", "")}
-                yield _Shape("image", place | turn)
+                embedded = {"transform": node.get("transform", ""), "href": node.get(_LINK, "").replace("\n", "")}
+                yield _Shape("image", frame | embedded)
         for child in node:
             yield from walk(child)
         tips_left = outer
