@@ -126,9 +126,8 @@ def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings)
             f"Got ids in {specs[0]} ({shorten(str(source.ids[0]))}, …) and {specs[1]} ({shorten(str(target.ids[0]))}, …) that differ in {most} of {most} "
             "rows; expected the same items on both sides. Pass --ids COLUMN for others, or --ids none to pair by position."
         )
-    if common < most and len(source) == len(
-        target
-    ):  # if the lengths differ, the report says how many rows were left out
+    # If the lengths differ, the report says how many rows were left out.
+    if common < most and len(source) == len(target):
         print(
             f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} rows; the other {common} are "
             "paired by id. Pass --missing error to refuse such files, or --ids none to pair by position.",
