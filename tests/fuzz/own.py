@@ -419,10 +419,10 @@ def write_certificate(rng: random.Random, folder: Path) -> Path:
 
 
 def read_certificate(path: Path) -> None:
-    from congruence.cli.migrate import read_certificate_file
+    from congruence.cli.migrate import _read_certificate
     from congruence.upgrade.migrate.plan import read_verdict
 
-    found = read_verdict(read_certificate_file(str(path)))
+    found = read_verdict(_read_certificate(str(path)))
     assert all(isinstance(one, str) for one in found.values())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError, TrainingError
-from congruence.train.loop import Schedule, _clip_gradient, _seed, autocast, run, used_precision
+from congruence.train.loop import Schedule, _seed, autocast, clip_gradient, run, used_precision
 
 torch = pytest.importorskip("torch", reason="the loop needs torch")
 
@@ -144,7 +144,7 @@ def test_lion_is_given_gradients_as_torch_clips_them(clip):
         parameters = list(task.module.parameters())
         lion = make_optimizer("lion", task.module, 0.01, 0.0)
         norm = (
-            _clip_gradient(parameters, clip, lion)
+            clip_gradient(parameters, clip, lion)
             if ours
             else torch.nn.utils.clip_grad_norm_(parameters, clip or math.inf)
         )

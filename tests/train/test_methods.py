@@ -157,7 +157,7 @@ def test_heads_trained_elsewhere_have_no_history(tmp_path):
     layers = [{"kind": "linear", "weight": np.eye(3)}]
     assert not hasattr(HeadsMap.from_layers(layers, layers), "history_")
     damaged = HeadsMap.from_layers(layers, layers, facts={"history": {"steps": -1}})
-    with pytest.raises(CorruptFileError, match=r"cannot be read \(steps \[-1\]\)"):
+    with pytest.raises(CorruptFileError, match=r"cannot be read \(steps \[-1\] that are not counts\)"):
         _ = damaged.history_
 
 
