@@ -9,7 +9,7 @@ import numpy as np
 
 from congruence import Embeddings
 from congruence.datasets import load_sample
-from congruence.upgrade.certify import STRATEGIES, certify, choose_anchors
+from congruence.upgrade.certify import STRATEGIES, certify, split_anchors
 from machine_output import add_json, write_json
 
 #: Results of each pair, for ``--json``.
@@ -17,7 +17,7 @@ FOUND: list[dict] = []
 
 
 def show(name, source, target, anchors, labels=None, repeats=5):
-    given, held = choose_anchors(source, target, anchors)
+    given, held = split_anchors(source, target, anchors)
     c = certify(*given, queries=held, labels=labels, repeats=repeats, draws=1000)
     confidence = ", ".join(f"{action} {share:.1%}" for action, share in c.verdict.confidence.items())
     print(f"\n{name}, {anchors} anchors: {confidence}\n{c.verdict.reason}")

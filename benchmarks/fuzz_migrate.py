@@ -2,7 +2,7 @@
 
 ``python benchmarks/fuzz_migrate.py --cases 100000``. A small migration in an in-memory database is complete and verified, but not switched. Each case changes its
 journal or its saved map: bits, lengths and pieces (``tests/fuzz/mutators.py``), values of another type or size, exchanged fields, files of megabytes;
-half of the journals and of the maps are sealed again, as by an informed attacker. Then everything that reads them runs: opening, status, summary, verification, a resumed run, another
+half of the journals and of the maps get the right digest, as by an informed attacker. Then everything that reads them runs: opening, status, summary, verification, a resumed run, another
 verification, a switch and a rollback. Each step must return its result or raise one ``CongruenceError`` of a bounded length. The old vectors must be bit-identical
 after each step and, if opening is refused, the new vectors and all files too. A case that takes more than ten seconds fails.
 """
@@ -63,7 +63,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def hostile_journal(rng: random.Random, raw: bytes) -> bytes:
-    """Damage a journal, or change its values and seal it again."""
+    """Damage a journal, or change its values and write the right digest."""
     from congruence.upgrade.migrate.journal import digest_of
 
     what = rng.random()
@@ -82,7 +82,7 @@ def hostile_journal(rng: random.Random, raw: bytes) -> bytes:
         result = mutate_data(rng, result)
     try:
         return json.dumps({**result, "digest": digest_of(result)} if isinstance(result, dict) else result).encode()
-    except (TypeError, ValueError):  # values that cannot be written as JSON, and so not sealed
+    except (TypeError, ValueError):  # values that cannot be written as JSON, and so get no digest
         return json.dumps({**result, "digest": given} if isinstance(result, dict) else result).encode()
 
 

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence._utils.yaml import DEEPEST, LONGEST, find_line, parse_yaml, read_yaml
+from congruence._utils.yaml import MAX_BYTES, MAX_DEPTH, find_line, parse_yaml, read_yaml
 from congruence.errors import CongruenceError, CorruptFileError, FileError
 from congruence.papers.config import parse_config
 from congruence.recipe import make_recipe
@@ -28,8 +28,8 @@ BAD = {
     "deep mapping": ("{a: " * 50_000, "20 levels"),
     "deep block": ("".join(f"{' ' * k}a:\n" for k in range(600)), "20 levels"),
     "deep dashes": ("- " * 50_000 + "a", "20 levels"),
-    "long": ("a: " + "b" * LONGEST, "256 KiB"),
-    "long outside ASCII": ("a: " + "é" * (LONGEST // 2), "256 KiB"),
+    "long": ("a: " + "b" * MAX_BYTES, "256 KiB"),
+    "long outside ASCII": ("a: " + "é" * (MAX_BYTES // 2), "256 KiB"),
     "twice": ("seed: 1\nseed: 2", "'seed' twice"),
     "object": ("a: !!python/object/apply:os.getcwd []", "python/object"),
     "number": ("a: " + "9" * 5000, "not YAML"),
@@ -53,7 +53,7 @@ def test_hostile_yaml_is_one_sentence(case):
 
 
 def test_what_is_not_too_much_is_taken():
-    text = "[" * DEEPEST + "]" * DEEPEST
+    text = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert str(parse_yaml(text, "x")) == text
     assert parse_yaml("a: [1, 2.5, true, null, 'x', 2001-01-01]", "x")["a"][:5] == [1, 2.5, True, None, "x"]
 

@@ -39,7 +39,7 @@ CONFIG = "config.json"
 CARD = "README.md"
 
 #: Largest config.json that is read, in bytes: parsed JSON takes about ten times the memory of its text.
-MOST_CONFIG = 64 * 2**20
+MAX_CONFIG_BYTES = 64 * 2**20
 
 #: Entries of a space that are names. Users may correct them by hand, since they do not change how vectors are mapped.
 _NAMES = ("model", "revision")
@@ -191,9 +191,9 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def _read_config(folder: Path) -> dict[str, object]:
     try:
         with open(folder / CONFIG, "rb") as stream:
-            raw = stream.read(MOST_CONFIG + 1)
-        if len(raw) > MOST_CONFIG:
-            raise ValueError(f"more than {MOST_CONFIG // 2**20} MiB")
+            raw = stream.read(MAX_CONFIG_BYTES + 1)
+        if len(raw) > MAX_CONFIG_BYTES:
+            raise ValueError(f"more than {MAX_CONFIG_BYTES // 2**20} MiB")
         config = json.loads(raw.decode("utf-8"))
         json.dumps(config, ensure_ascii=False).encode(
             "utf-8"

@@ -32,7 +32,7 @@ def test_a_sample_gives_one_step_for_all_components():
     largest = np.abs(X).max()
     np.testing.assert_array_equal(quantizer.encode(X), np.rint(X / (largest / 127)))
     np.testing.assert_allclose(quantizer.decode(np.full((1, DIM), 127, np.float32)), largest, rtol=1e-5)
-    assert quantizer.words() == f"int8: round(x / {largest / 127:.6g}), within -128 to 127"
+    assert quantizer.describe() == f"int8: round(x / {largest / 127:.6g}), within -128 to 127"
     assert quantizer.calibrated(5 * X) is quantizer
     assert Quantizer("binary", DIM).calibrated(X).ranges is None
     assert (quantizer.clipped(X), quantizer.clipped(10 * X)) == (

@@ -230,7 +230,7 @@ def test_another_jobs_journal_is_not_taken_up(parts, tmp_path):
     assert transform_dataset(MAP, data, out, engine=HERE, dtype="f8", force=True).resumed == 0
 
 
-def test_a_receipt_is_worth_its_file_and_its_seal(parts, tmp_path):
+def test_a_receipt_counts_only_with_its_file_and_digest(parts, tmp_path):
     data = open_dataset(str(parts))
     out = tmp_path / "out"
     with pytest.raises(Killed):
@@ -244,7 +244,7 @@ def test_a_receipt_is_worth_its_file_and_its_seal(parts, tmp_path):
     assert not list(out.glob(".*"))
     journal = Journal(Place.of(tmp_path / "j"), Plan("transform", {}, data.fragments)).open()
     journal.place.child("done-000001-00000000.json").write(
-        b'{"format_version": 1, "seal": "0", "facts": {"receipts": []}}'
+        b'{"format_version": 1, "digest": "0", "facts": {"receipts": []}}'
     )
     again = Journal(journal.place, journal.plan).open()
     assert (again.damaged, again.finished) == (1, {})

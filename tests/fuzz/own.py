@@ -267,12 +267,12 @@ def read_fragments_journal(path: Path) -> None:
 
 def damage_fragments_journal(rng: random.Random, path: Path) -> None:
     """Change a segment of the journal, and update its digest."""
-    from congruence.engines.journal import _seal
+    from congruence.engines.journal import with_digest
 
     file = min(path.glob("done-000001-*.json"))
     changed = mutate_data(rng, json.loads(file.read_text())["facts"])
     with suppress(TypeError, ValueError):  # values that JSON cannot represent
-        file.write_bytes(_seal(changed))
+        file.write_bytes(with_digest(changed))
 
 
 def write_data_set(rng: random.Random, folder: Path) -> Path:
@@ -625,9 +625,11 @@ OWN: dict[str, Target] = {
     "experiment": Target(write_config, read_config),
     "marker": Target(write_marker, read_marker),
     "journal": Target(write_journal, read_journal),
-    "journal, right seal": Target(write_journal, read_journal, damage_journal),
+    "journal, right digest": Target(write_journal, read_journal, damage_journal),
     "fragments journal": Target(write_fragments_journal, read_fragments_journal),
-    "fragments journal, right seal": Target(write_fragments_journal, read_fragments_journal, damage_fragments_journal),
+    "fragments journal, right digest": Target(
+        write_fragments_journal, read_fragments_journal, damage_fragments_journal
+    ),
     "data set": Target(write_data_set, read_data_set),
     "item set": Target(write_item_set, read_item_set),
     "file beside": Target(write_beside, read_beside),

@@ -127,7 +127,7 @@ def test_clouds_keep_distances_of_the_leading_plane(bundle):
         [rows.vectors for rows in (*bundle.side("source").values(), *bundle.side("target").values())]
     ).astype(float)
     values = np.linalg.svd(stacked - stacked.mean(0), compute_uv=False)
-    assert data["before"]["energy"] == pytest.approx((values[:2] ** 2).sum() / (values**2).sum(), abs=1e-6)
+    assert data["before"]["variance_share"] == pytest.approx((values[:2] ** 2).sum() / (values**2).sum(), abs=1e-6)
     flat = np.vstack([points[f"{s} {m}"] for s in ("source", "target") for m in ("image", "text")])
     np.testing.assert_allclose(np.linalg.svd(flat, compute_uv=False), values[:2], rtol=1e-3)
     gap = np.linalg.norm(bundle.source["image"].mean - bundle.source["text"].mean)

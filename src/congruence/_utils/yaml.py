@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import yaml
 
 #: Maximum length of a text, in bytes; the longest YAML file of this library has 3,000.
-LONGEST = 256 * 2**10
+MAX_BYTES = 256 * 2**10
 
 #: Maximum depth of nested lists and mappings; recipes and experiments need four.
-DEEPEST = 20
+MAX_DEPTH = 20
 
 
 def read_yaml(path: str | Path, what: str) -> str:
@@ -37,11 +37,11 @@ def read_yaml(path: str | Path, what: str) -> str:
     FileError
         If the file does not exist, is a folder, or cannot be read.
     CorruptFileError
-        If the file is not UTF-8, or longer than :data:`LONGEST`.
+        If the file is not UTF-8, or longer than :data:`MAX_BYTES`.
     """
     try:
         with open(path, "rb") as stream:
-            raw = stream.read(LONGEST + 1)
+            raw = stream.read(MAX_BYTES + 1)
         _check_length(len(raw), path)
         return raw.decode("utf-8")
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def parse_yaml(text: str, where: str) -> object:
     Raises
     ------
     CorruptFileError
-        If the text is not YAML, is longer than :data:`LONGEST` or nested deeper than :data:`DEEPEST`, or has an alias, a duplicate key, or a tag
+        If the text is not YAML, is longer than :data:`MAX_BYTES` or nested deeper than :data:`MAX_DEPTH`, or has an alias, a duplicate key, or a tag
         that creates an object.
     """
     import yaml
@@ -121,9 +121,9 @@ def find_line(text: str, path: Sequence[str | int]) -> int | None:
 
 
 def _check_length(length: int, where: str | Path) -> None:
-    if length > LONGEST:
+    if length > MAX_BYTES:
         raise CorruptFileError(
-            f"Got {where} of more than {LONGEST // 2**10} KiB; expected less. Put long lists into files of their own."
+            f"Got {where} of more than {MAX_BYTES // 2**10} KiB; expected less. Put long lists into files of their own."
         )
 
 
@@ -146,8 +146,8 @@ def _loader() -> type[yaml.SafeLoader]:
             if isinstance(event, yaml.ScalarEvent):
                 event.value.encode("utf-8")  # a lone surrogate could not be printed or written
             self._depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if self._depth > DEEPEST:
-                raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=event.start_mark)
+            if self._depth > MAX_DEPTH:
+                raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels", problem_mark=event.start_mark)
             return event
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:

@@ -42,10 +42,10 @@ def fit_on_names(sample: Bundle) -> Map:
 
 def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
     """Certify the change of models from some photos that both models have encoded, and the class names."""
-    from congruence.upgrade.certify import certify, choose_anchors
+    from congruence.upgrade.certify import certify, split_anchors
 
     labels = sample.classes["image"]
-    sides, queries = choose_anchors(
+    sides, queries = split_anchors(
         sample.side("source"), sample.side("target"), ANCHORS, by_class=True, random_state=random_state
     )
     return certify(*sides, queries=queries, labels=labels, random_state=random_state, data="photos")

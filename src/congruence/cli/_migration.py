@@ -14,7 +14,7 @@ def print_quantization(migration: Migration) -> None:
     """Print how queries must be quantized to search the new vectors, if these are quantized."""
     from congruence.cli._base import say
 
-    if rule := migration.mapper.new.words():
+    if rule := migration.mapper.new.describe():
         say(f"Quantize queries in the same way: {rule}")
         if migration.mapper.new.ranges is not None:
             say(

@@ -139,7 +139,7 @@ def command(
     from congruence.cli._base import print_json, progress, say
     from congruence.cli._certificate import print_certificate
     from congruence.errors import ParameterError
-    from congruence.upgrade.certify import Thresholds, certify, choose_anchors
+    from congruence.upgrade.certify import Thresholds, certify, split_anchors
 
     if report is not None:
         check_output(report, force=force)  # checked before the work starts
@@ -195,7 +195,7 @@ def command(
             raise ParameterError(
                 "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
             )
-        sides, queries = choose_anchors(
+        sides, queries = split_anchors(
             *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
         )
     with progress("certifying", (1 if queries else folds) + repeats, as_json) as callback:

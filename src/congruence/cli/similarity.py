@@ -129,14 +129,14 @@ def _layers(
     from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
     from congruence.errors import ParameterError
-    from congruence.metrics.null import entry
+    from congruence.metrics.null import permutation_statistic
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
         raise ParameterError(
             f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers. Pass --metric once."
         )
     chosen = metric[0] if metric else "linear_cka"
-    entry(chosen)  # an unknown metric is reported before the work starts
+    permutation_statistic(chosen)  # an unknown metric is reported before the work starts
     x_layers, y_layers = _read_layers(first, ids), _read_layers(second, target_ids or ids)
     pairs = Pairs.join(next(iter(x_layers.values())), next(iter(y_layers.values())))
     with progress("re-pairing", permutations, as_json) as callback:

@@ -13,7 +13,7 @@ from congruence._utils.validation import as_matrix, check_positive, check_same_r
 from congruence.compare._rows import FEWEST_ROWS, draw_rows
 from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
-from congruence.metrics.null import chance, entry
+from congruence.metrics.null import chance, permutation_statistic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -176,7 +176,7 @@ def compare_layers(
     Hypothesis".
     """
     check_seed(random_state)
-    steps = entry(metric)
+    steps = permutation_statistic(metric)
     check_positive(permutations, "permutations", integer=True)
     sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]
     layers = [(name, A) for side in sides for name, A in side.items()]

@@ -15,7 +15,7 @@ from congruence.compare._rows import FEWEST_ROWS, draw_rows
 from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca
-from congruence.metrics.null import PERMUTATION_STATISTICS, chance, entry
+from congruence.metrics.null import PERMUTATION_STATISTICS, chance, permutation_statistic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -157,7 +157,7 @@ def compare_spaces(
         raise ParameterError(
             f"Got no metric; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass at least one of these as metrics=…."
         )
-    entries = [entry(name) for name in names]
+    entries = [permutation_statistic(name) for name in names]
     check_positive(permutations, "permutations", integer=True)
     check_positive(halves, "halves", integer=True)
     ours, theirs = as_pair(X, Y, ("X", "Y"), allow_zero_rows=True)

@@ -88,9 +88,9 @@ class Connection:
 
     def __init__(self, client: CollectionClient, address: Address) -> None:
         self.client, self.address = client, address
-        self.max_records = max(1, int(self.ask(client.get_max_batch_size)))
+        self.max_records = max(1, int(self.call(client.get_max_batch_size)))
 
-    def ask(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def call(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a method of the client or of one of its collections. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
         try:
             return call(*args, **kwargs)
@@ -103,7 +103,7 @@ class Connection:
     def get(self, name: str) -> Collection | None:
         """Return a collection, or None if there is none of this name."""
         try:
-            return self.ask(self.client.get_collection, name, embedding_function=None)
+            return self.call(self.client.get_collection, name, embedding_function=None)
         except DatabaseError as error:
             if type(error.__cause__).__name__ in ("NotFoundError", "InvalidArgumentError"):
                 return None
@@ -111,7 +111,7 @@ class Connection:
 
     def names(self) -> list[str]:
         """Return the names of all collections."""
-        return [collection.name for collection in self.ask(self.client.list_collections)]
+        return [collection.name for collection in self.call(self.client.list_collections)]
 
 
 def connect(address: Address) -> Connection:

@@ -36,7 +36,7 @@ class Records:
 
     def fields(self, collection: Collection) -> tuple[str, ...]:
         """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
-        found = self._connection.ask(collection.get, limit=SAMPLE, include=["metadatas", "documents"])
+        found = self._connection.call(collection.get, limit=SAMPLE, include=["metadatas", "documents"])
         keys = dict.fromkeys(key for metadata in found["metadatas"] for key in metadata or {})
         return (*keys, *(["document"] if any(document is not None for document in found["documents"]) else []))
 
@@ -46,7 +46,7 @@ class Records:
         for start in range(0, len(ids), self._connection.max_records):
             if collection is None:
                 break
-            got = self._connection.ask(
+            got = self._connection.call(
                 collection.get, ids=ids[start : start + self._connection.max_records], include=include
             )
             for key in found:
@@ -73,14 +73,14 @@ class Records:
 
     def ids(self, collection: Collection) -> list[str]:
         """Return the sorted ids of the selected records."""
-        ids: list[str] = sorted(self._connection.ask(collection.get, where=self.where, include=[])["ids"])
+        ids: list[str] = sorted(self._connection.call(collection.get, where=self.where, include=[])["ids"])
         return ids
 
     def count(self, collection: Collection) -> int:
         """Return the number of selected records."""
-        return int(self._connection.ask(collection.count)) if self.where is None else len(self.ids(collection))
+        return int(self._connection.call(collection.count)) if self.where is None else len(self.ids(collection))
 
     def remove(self, collection: Collection, ids: list[str]) -> None:
         """Delete records by id."""
         for start in range(0, len(ids), self._connection.max_records):
-            self._connection.ask(collection.delete, ids=ids[start : start + self._connection.max_records])
+            self._connection.call(collection.delete, ids=ids[start : start + self._connection.max_records])

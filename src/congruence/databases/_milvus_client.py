@@ -60,9 +60,9 @@ class Connection:
         self.client = client
         self.address = address
         self.file = file
-        self.lite = str(self.ask("get_server_version")).startswith("milvus_lite")
+        self.lite = str(self.call("get_server_version")).startswith("milvus_lite")
 
-    def ask(self, name: str, *args: object, **kwargs: object) -> Any:
+    def call(self, name: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the client. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
         if self.file is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
@@ -81,14 +81,14 @@ class Connection:
 
     def aliases(self) -> dict[str, str]:
         """Return a dict from each alias to its collection."""
-        names = self.ask("list_aliases")["aliases"]
-        return {name: self.ask("describe_alias", name)["collection_name"] for name in names}
+        names = self.call("list_aliases")["aliases"]
+        return {name: self.call("describe_alias", name)["collection_name"] for name in names}
 
     def load(self, collection: str) -> None:
         """Load a collection into memory unless it is loaded; Milvus can only read loaded collections."""
-        state = self.ask("get_load_state", collection)["state"]
+        state = self.call("get_load_state", collection)["state"]
         if getattr(state, "name", str(state)) != "Loaded":
-            self.ask("load_collection", collection)
+            self.call("load_collection", collection)
 
 
 def file_of(address: Address) -> Path | None:

@@ -55,7 +55,7 @@ class Place:
 def mark_of(connection: Connection, collection: str) -> dict[str, Any]:
     """Return the data that a migration stored in a collection's properties; empty if no migration created the collection."""
     try:
-        mark = json.loads(connection.ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
+        mark = json.loads(connection.call("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
     except ValueError:
         return {}
     return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
@@ -71,7 +71,7 @@ def find_place(connection: Connection, table: str) -> Place:
     DatabaseError
         If a collection with a name reserved for the migration was not created by one.
     """
-    names, aliases = set(connection.ask("list_collections")), connection.aliases()
+    names, aliases = set(connection.call("list_collections")), connection.aliases()
     place = _by_alias(connection, table, names, aliases) if table in aliases else _by_name(table, names)
     if place is None:
         known = ", ".join(map(repr, sorted({*names, *aliases})[:20])) or "none"
@@ -133,7 +133,7 @@ def only_table(connection: Connection) -> str:
     """
     aliases = connection.aliases()
     aliased = {_ROLE.sub("", target) for target in aliases.values()}
-    others = {_ROLE.sub("", name) for name in connection.ask("list_collections")} - aliased
+    others = {_ROLE.sub("", name) for name in connection.call("list_collections")} - aliased
     tables = sorted([*aliases, *others])
     if len(tables) != 1:
         names = ", ".join(map(repr, tables[:20])) or "none"
@@ -146,31 +146,31 @@ def only_table(connection: Connection) -> str:
 def switch_names(connection: Connection, place: Place) -> None:
     """Make readers see the new collection: move the alias, or rename the old collection and then the new one."""
     if place.alias:
-        connection.ask("alter_alias", collection_name=place.new, alias=place.table)
+        connection.call("alter_alias", collection_name=place.new, alias=place.table)
         return
     new = place.new
     if not place.interrupted:
         if new != place.new_name:  # left by an interrupted rollback
-            connection.ask("rename_collection", new, place.new_name)
+            connection.call("rename_collection", new, place.new_name)
             new = place.new_name
-        connection.ask("rename_collection", place.old, f"{place.table}__congruence_old")
-    connection.ask("rename_collection", new, place.table)
+        connection.call("rename_collection", place.old, f"{place.table}__congruence_old")
+    connection.call("rename_collection", new, place.table)
 
 
 def switch_names_back(connection: Connection, place: Place) -> None:
     """Make readers see the old collection again; complete interrupted renames."""
     if place.alias:
         if place.switched:
-            connection.ask("alter_alias", collection_name=place.old, alias=place.table)
+            connection.call("alter_alias", collection_name=place.old, alias=place.table)
         return
     new = place.new
     if place.old != place.table:
         if not place.interrupted:
             new = f"{place.table}__congruence_back"
-            connection.ask("rename_collection", place.table, new)
-        connection.ask("rename_collection", place.old, place.table)
+            connection.call("rename_collection", place.table, new)
+        connection.call("rename_collection", place.old, place.table)
     if new is not None and new != place.new_name:
-        connection.ask("rename_collection", new, place.new_name)
+        connection.call("rename_collection", new, place.new_name)
 
 
 def refuse_readers(connection: Connection, collection: str) -> None:

@@ -46,7 +46,7 @@ class Rows:
     def query(self, collection: str, condition: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
         """Return the current rows that match a filter, as plain data."""
         self.connection.load(collection)
-        rows: list[dict[str, Any]] = self.connection.ask(
+        rows: list[dict[str, Any]] = self.connection.call(
             "query", collection, filter=condition, output_fields=fields, consistency_level="Strong", **options
         )
         return rows
@@ -129,20 +129,20 @@ class Rows:
                 for row in complete:
                     if isinstance(row.get(name), str):
                         row[name] = json.dumps(row[name])
-            self.connection.ask(method, collection, complete)
+            self.connection.call(method, collection, complete)
 
     def delete(self, collection: str, ids: Sequence[object]) -> None:
         """Delete rows by id."""
         for start in range(0, len(ids), _IDS):
             literals = ",".join(map(self._literal, ids[start : start + _IDS]))
-            self.connection.ask("delete", collection, filter=f"{self.schema.key} in [{literals}]")
+            self.connection.call("delete", collection, filter=f"{self.schema.key} in [{literals}]")
 
     def search(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
         """Return the ids of the ``k`` nearest selected rows for each query; queries have shape (q, dim)."""
         self.connection.load(collection)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
-            answers = self.connection.ask(
+            answers = self.connection.call(
                 "search",
                 collection,
                 data=list(np.asarray(queries[start : start + _QUERIES], np.float32)),

@@ -65,7 +65,7 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
     DatabaseError
         If the collection cannot be copied row by row.
     """
-    description = connection.ask("describe_collection", collection)
+    description = connection.call("describe_collection", collection)
     fields = description["fields"]
     kinds = {field["name"]: field["type"].name for field in fields}
     computed = {
@@ -86,7 +86,7 @@ def schema_of(connection: Connection, collection: str, column: str | None) -> Sc
         raise ParameterError(
             f"Got {column!r} of type {kinds[column]}; expected FLOAT_VECTOR. Migrate a collection that has the vectors as float32."
         )
-    partitions = connection.ask("list_partitions", collection)
+    partitions = connection.call("list_partitions", collection)
     for unsupported, what, expected, advice in (
         (
             description.get("auto_id") or any(field.get("auto_id") for field in fields),
@@ -138,7 +138,7 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
         remnant = connection.file / "collections" / place.new_name
         if remnant.is_dir() and not (remnant / "schema.json").exists():  # left by a kill; the client would fail on it
             shutil.rmtree(remnant)
-    connection.ask(
+    connection.call(
         "create_collection",
         place.new_name,
         schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(description),
@@ -150,8 +150,8 @@ def create(connection: Connection, place: Place, schema: Schema, dim: int, note:
 
 def _indexes(connection: Connection, collection: str) -> dict[str, dict[str, Any]]:
     """Return the description of each field's index, by field."""
-    names = connection.ask("list_indexes", collection)
-    indexes = [connection.ask("describe_index", collection, name) for name in names]
+    names = connection.call("list_indexes", collection)
+    indexes = [connection.call("describe_index", collection, name) for name in names]
     return {index["field_name"]: index for index in indexes if index}
 
 
@@ -181,5 +181,5 @@ def copy_indexes(connection: Connection, old: str, new: str) -> None:
             missing.add_index(field, index["index_type"], index["index_name"], params=params)
     if len(missing):
         # Waiting here would take half a second per index; build_index waits for all of them.
-        connection.ask("create_index", new, missing, sync=False)
+        connection.call("create_index", new, missing, sync=False)
     connection.load(new)

@@ -55,7 +55,7 @@ class Connection:
         self.address = address
         self.folder = folder
 
-    def ask(self, name: str, *args: object, **kwargs: object) -> Any:
+    def call(self, name: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the client. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
         try:
             return getattr(self.client, name)(*args, **kwargs)

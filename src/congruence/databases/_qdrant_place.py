@@ -62,7 +62,7 @@ def find_place(connection: Connection, table: str) -> Place:
         If the collection with the reserved name was not created by a migration.
     """
     aliases = _aliases(connection)
-    names = {collection.name for collection in connection.ask("get_collections").collections}
+    names = {collection.name for collection in connection.call("get_collections").collections}
     target = aliases.get(table, table)
     if target not in names:
         known = ", ".join(map(repr, sorted({*aliases, *names})[:20])) or "none"
@@ -70,7 +70,7 @@ def find_place(connection: Connection, table: str) -> Place:
             f"Got no collection or alias {table!r} in {connection.address.shown}; expected one of {known}. Choose one with table=…."
         )
     alias = table if table in aliases else None
-    info = connection.ask("get_collection", target)
+    info = connection.call("get_collection", target)
     mark = _mark_of(target, info)
     old = str(mark.get("of"))
     if old in names and old != target:
@@ -78,11 +78,11 @@ def find_place(connection: Connection, table: str) -> Place:
             raise ParameterError(
                 f"Got {table!r}, which a migration of {old!r} writes; expected the collection {old!r} or an alias. Pass table={old!r}."
             )
-        return Place(alias, old, target, True, True, mark, connection.ask("get_collection", old), info)
+        return Place(alias, old, target, True, True, mark, connection.call("get_collection", old), info)
     new = _new_name(target)
     if new not in names:
         return Place(alias, target, new, False, False, {}, info, None)
-    new_info = connection.ask("get_collection", new)
+    new_info = connection.call("get_collection", new)
     mark = _mark_of(new, new_info)
     if mark.get("of") != target:
         raise DatabaseError(
@@ -97,7 +97,7 @@ def only_table(connection: Connection) -> str:
     """Return the only alias, or the only collection without one. Raises ParameterError if there are none or several."""
     aliases = _aliases(connection)
     names: dict[str, str] = {}
-    for name in sorted(collection.name for collection in connection.ask("get_collections").collections):
+    for name in sorted(collection.name for collection in connection.call("get_collections").collections):
         names.setdefault(_NEW_SUFFIX.sub("", name), name)  # of an old collection and its new one, keep the old one
     for target in aliases.values():
         names.pop(_NEW_SUFFIX.sub("", target), None)
@@ -112,7 +112,7 @@ def only_table(connection: Connection) -> str:
 
 def _aliases(connection: Connection) -> dict[str, str]:
     """Return the collection of each alias."""
-    return {alias.alias_name: alias.collection_name for alias in connection.ask("get_aliases").aliases}
+    return {alias.alias_name: alias.collection_name for alias in connection.call("get_aliases").aliases}
 
 
 def _new_name(name: str) -> str:
@@ -164,15 +164,15 @@ def create(
         "quantization_config": config.quantization_config,
         "strict_mode_config": _copied(models.StrictModeConfig, getattr(config, "strict_mode_config", None)),
     }
-    connection.ask(
+    connection.call(
         "create_collection",
         place.new,
         vectors_config=vectors,
         metadata=metadata,
         **{key: value for key, value in settings.items() if value is not None},
     )
-    if not _mark_of(place.new, connection.ask("get_collection", place.new)):
-        connection.ask("delete_collection", place.new)
+    if not _mark_of(place.new, connection.call("get_collection", place.new)):
+        connection.call("delete_collection", place.new)
         raise DatabaseError(
             f"Got {connection.address.shown}, which keeps no metadata of a collection; expected Qdrant 1.16 or newer. Update the server."
         )
@@ -189,11 +189,11 @@ def _copied(model: Any, value: Any) -> Any:
 def copy_payload_indexes(connection: Connection, place: Place) -> None:
     """Index the payload of the new collection like that of the old one, keeping existing indexes."""
     indexed = place.old_info.payload_schema
-    existing: Iterable[str] = connection.ask("get_collection", place.new).payload_schema if indexed else ()
+    existing: Iterable[str] = connection.call("get_collection", place.new).payload_schema if indexed else ()
     for field, index in indexed.items():
         if field not in existing:
             kind = index.data_type if index.params is None else index.params
-            connection.ask("create_payload_index", place.new, field_name=field, field_schema=kind, wait=True)
+            connection.call("create_payload_index", place.new, field_name=field, field_schema=kind, wait=True)
 
 
 def describe_index(config: Any, params: Any) -> str:

@@ -146,11 +146,11 @@ class Points:
 
     def count(self, collection: str, condition: object) -> int:
         """Return the exact number of points that match a filter."""
-        return int(self.connection.ask("count", collection, count_filter=condition, exact=True).count)
+        return int(self.connection.call("count", collection, count_filter=condition, exact=True).count)
 
     def scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
         """Return a page of points, and the first id of the next page, or None."""
-        found: tuple[list[Record], int | str | None] = self.connection.ask(
+        found: tuple[list[Record], int | str | None] = self.connection.call(
             "scroll", collection, **{"with_payload": False, "with_vectors": False, **options}
         )
         return found
@@ -174,7 +174,7 @@ class Points:
     def retrieve(self, collection: str, ids: Iterable[object], **options: object) -> list[Record]:
         """Return the points of these ids that exist, ignoring None."""
         known = [id_ for id_ in ids if id_ is not None]
-        records: list[Record] = self.connection.ask("retrieve", collection, ids=known, **options) if known else []
+        records: list[Record] = self.connection.call("retrieve", collection, ids=known, **options) if known else []
         return records
 
     def block_fields(self) -> dict[str, object]:
@@ -224,7 +224,7 @@ class Points:
                 self.models.QueryRequest(query=query, using=self.column or None, filter=self.rows, limit=k)
                 for query in queries[start : start + _QUERIES].tolist()
             ]
-            answers = self.connection.ask("query_batch_points", collection, requests=requests)
+            answers = self.connection.call("query_batch_points", collection, requests=requests)
             found += [self.arrow_ids([point.id for point in answer.points]) for answer in answers]
         return found
 
@@ -247,7 +247,7 @@ class Points:
         start = 0
         for part in _requests(records, 0 if vectors is None else vectors.shape[1]):
             rows = None if vectors is None else vectors[start : start + len(part)].tolist()
-            self.connection.ask("upsert", collection, points=self._as_points(part, rows), wait=True)
+            self.connection.call("upsert", collection, points=self._as_points(part, rows), wait=True)
             start += len(part)
 
     def replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
@@ -259,7 +259,7 @@ class Points:
                 models.PointVectors(id=record.id, vector={self.column: row} if self.column else row)
                 for record, row in zip(part, rows, strict=True)
             ]
-            self.connection.ask("update_vectors", collection, points=points, wait=True)
+            self.connection.call("update_vectors", collection, points=points, wait=True)
             start += len(part)
 
     def _as_points(self, records: list[Record], vectors: list[object] | None) -> object:

@@ -117,7 +117,7 @@ class Chroma(Database):
         self._records = Records(self._connection, where, modality_column)
         place = self._place()
         if where is not None:
-            self._connection.ask(place.old.get, where=where, limit=1, include=[])
+            self._connection.call(place.old.get, where=where, limit=1, include=[])
         if modality_column is not None and modality_column not in (fields := self._records.fields(place.old)):
             raise ParameterError(
                 f"Got modality_column={modality_column!r}, which none of the first {SAMPLE:,} rows of {self._table!r} has; "
@@ -166,7 +166,7 @@ class Chroma(Database):
     def info(self) -> DatabaseInfo:
         """Return a description of the old vectors."""
         old = self._place().old
-        first = self._connection.ask(old.get, limit=1, include=["embeddings"])["embeddings"]
+        first = self._connection.call(old.get, limit=1, include=["embeddings"])["embeddings"]
         space, index = describe_index(old)
         folder = folder_of(self._connection.address)
         return DatabaseInfo(
@@ -239,7 +239,7 @@ class Chroma(Database):
         """Return the ids of the ``k`` nearest rows of each query, best first."""
         place = self._place()
         collection = place.old if side == "old" else self._new(place)
-        found = self._connection.ask(
+        found = self._connection.call(
             collection.query, query_embeddings=queries, n_results=k, where=self._records.where, include=[]
         )
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
@@ -254,7 +254,7 @@ class Chroma(Database):
         mark = {"dim": dim, "note": dict(note or {})}
         if place.new is None:
             settings = settings_of(place.old, mark)
-            self._connection.ask(
+            self._connection.call(
                 self._connection.client.create_collection, self._name("new"), embedding_function=None, **settings
             )
         elif (existing := mark_of(place.new)) != mark:
@@ -272,7 +272,7 @@ class Chroma(Database):
             existing = self._records.get(new, list(row), [])["ids"]
             for start in range(0, len(existing), most):
                 part = existing[start : start + most]
-                self._connection.ask(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
+                self._connection.call(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
             return
         found = self._records.get(place.old, list(row), fields)
         # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in between, the next pass
@@ -282,7 +282,7 @@ class Chroma(Database):
             records = {key: values[start : start + most] for key, values in found.items()}
             others = {key: records[key] for key in fields if any(value is not None for value in records[key])}
             embeddings = vectors[[row[name] for name in records["ids"]]]
-            self._connection.ask(new.add, ids=records["ids"], embeddings=embeddings, **others)
+            self._connection.call(new.add, ids=records["ids"], embeddings=embeddings, **others)
 
     def delete(self, ids: pa.Array) -> None:
         """Remove records from the new collection."""
@@ -300,34 +300,34 @@ class Chroma(Database):
             return
         new = self._new(place)
         if place.named_old is None:
-            rows, expected = int(self._connection.ask(new.count)), int(self._connection.ask(place.old.count))
+            rows, expected = int(self._connection.call(new.count)), int(self._connection.call(place.old.count))
             if rows < expected:
                 raise MigrationError(
                     f"Got {rows:,} of {expected:,} rows with a new vector in {self._table!r}; expected all, since readers would lose the others. "
                     "Stop all writers, migrate the missing rows, then switch."
                 )
             if place.named_new is None:  # a rollback was interrupted before its last step
-                self._connection.ask(new.modify, name=self._name("new"))
-            self._connection.ask(place.old.modify, name=self._name("old"))
-        self._connection.ask(new.modify, name=self._table)
+                self._connection.call(new.modify, name=self._name("new"))
+            self._connection.call(place.old.modify, name=self._name("old"))
+        self._connection.call(new.modify, name=self._table)
 
     def rollback(self) -> None:
         """Rename the new collection, then the old one; complete an interrupted rollback or switch."""
         place = self._place()
         if place.named_old is not None:
             if place.current is not None:
-                self._connection.ask(place.current.modify, name=self._name("back"))
-            self._connection.ask(place.named_old.modify, name=self._table)
+                self._connection.call(place.current.modify, name=self._name("back"))
+            self._connection.call(place.named_old.modify, name=self._table)
             place = self._place()
         if place.named_back is not None:
-            self._connection.ask(place.named_back.modify, name=self._name("new"))
+            self._connection.call(place.named_back.modify, name=self._name("new"))
 
     def drop_old(self) -> None:
         """Delete the old collection."""
         place = self._place()
         if not place.switched or place.current is None:
             raise not_switched(repr(self._table))
-        self._connection.ask(self._connection.client.delete_collection, self._name("old"))
+        self._connection.call(self._connection.client.delete_collection, self._name("old"))
 
     def discard(self) -> None:
         """Delete the new collection."""
@@ -336,7 +336,7 @@ class Chroma(Database):
             return
         self._refuse_switched(place)
         self.rollback()  # completes an interrupted switch or rollback
-        self._connection.ask(self._connection.client.delete_collection, self._name("new"))
+        self._connection.call(self._connection.client.delete_collection, self._name("new"))
 
     def close(self) -> None:
         """Do nothing: the clients of a process share a folder and cannot be closed individually."""

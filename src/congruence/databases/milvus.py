@@ -174,7 +174,7 @@ class Milvus(Database):
         """Return a description of the old vectors."""
         place, file = self._place(), self._connection.file
         metric, index = describe_index(self._connection, place.old, self._schema.column)
-        description = self._connection.ask("describe_collection", place.old)
+        description = self._connection.call("describe_collection", place.old)
         # The name must be the same before and after the switch.
         name = f"{place.old} (read as {self._table})" if place.alias else self._table
         return DatabaseInfo(
@@ -279,7 +279,7 @@ class Milvus(Database):
     def build_index(self) -> str | None:
         """Create the indexes of the old collection, and wait until the new vectors are indexed."""
         place, new = self._place_with_new()
-        self._connection.ask("flush", new)
+        self._connection.call("flush", new)
         copy_indexes(self._connection, place.old, new)
         description = describe_index(self._connection, new, self._schema.column)[1]
         until = time.monotonic() + _INDEX_SECONDS
@@ -295,8 +295,8 @@ class Milvus(Database):
     def _pending(self, collection: str) -> int:
         """Return the number of rows that are not indexed yet. Raises DatabaseError if the build of the index failed."""
         pending = 0
-        for name in self._connection.ask("list_indexes", collection, field_name=self._schema.column):
-            description = self._connection.ask("describe_index", collection, name)
+        for name in self._connection.call("list_indexes", collection, field_name=self._schema.column):
+            description = self._connection.call("describe_index", collection, name)
             if description.get("state") == "Failed":
                 raise DatabaseError(
                     f"Got a failed build of the index of {collection!r} ({description.get('index_state_fail_reason')}); expected it to succeed. See Milvus's log."
@@ -335,8 +335,8 @@ class Milvus(Database):
         if not place.switched or place.interrupted or place.new is None:
             raise not_switched(repr(self._table))
         refuse_readers(self._connection, place.old)
-        self._connection.ask("drop_collection", place.old)
-        self._connection.ask("drop_collection_properties", place.new, [MARK_KEY])
+        self._connection.call("drop_collection", place.old)
+        self._connection.call("drop_collection_properties", place.new, [MARK_KEY])
         self._schema = schema_of(self._connection, place.new, self._schema.column)
         self._rows.schema = self._schema
 
@@ -348,7 +348,7 @@ class Milvus(Database):
         self._refuse_switched(place)
         switch_names_back(self._connection, place)  # completes an interrupted switch or rollback
         refuse_readers(self._connection, place.new_name)
-        self._connection.ask("drop_collection", place.new_name)
+        self._connection.call("drop_collection", place.new_name)
 
     def close(self) -> None:
         """Close the connection to a server. A Milvus Lite file stays open until the process ends, because all clients of a process share it."""

@@ -281,14 +281,14 @@ class Qdrant(Database):
         points = [id_ for id_ in self._points.point_ids(ids) if id_ is not None]
         if points:
             selector = self._points.models.PointIdsList(points=points)
-            self._connection.ask("delete", place.new, points_selector=selector, wait=True)
+            self._connection.call("delete", place.new, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
         """Create the payload indexes of the old collection, and wait until the server has indexed the vectors, which it does by itself."""
         place = self._place_with_new()
         copy_payload_indexes(self._connection, place)
         until = time.monotonic() + _INDEX_SECONDS
-        while (info := self._connection.ask("get_collection", place.new)).status.value == "yellow":
+        while (info := self._connection.call("get_collection", place.new)).status.value == "yellow":
             if time.monotonic() > until:
                 raise DatabaseUnavailableError(
                     f"Got {place.new!r} still indexing after {_INDEX_SECONDS / 60:g} minutes; expected its status to turn green. "
@@ -316,7 +316,7 @@ class Qdrant(Database):
             return
         alias, lacking = self._alias_of(place), points.lacking()
         stale = points.models.FilterSelector(filter=lacking)
-        self._connection.ask("delete", place.new, points_selector=stale, wait=True)
+        self._connection.call("delete", place.new, points_selector=stale, wait=True)
         others = points.others(place.old_info)
         for records in points.pages(place.old, lacking, with_payload=True, with_vectors=others or False):
             points.upsert(place.new, records, None)
@@ -344,7 +344,7 @@ class Qdrant(Database):
             models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias)),
             models.CreateAliasOperation(create_alias=models.CreateAlias(alias_name=alias, collection_name=collection)),
         ]
-        self._connection.ask("update_collection_aliases", change_aliases_operations=operations)
+        self._connection.call("update_collection_aliases", change_aliases_operations=operations)
 
     def rollback(self) -> None:
         """Move the alias back to the old collection, atomically."""
@@ -359,8 +359,8 @@ class Qdrant(Database):
             raise not_switched(repr(self._table))
         self._alias_of(place)
         self._refuse_readers(place.old)
-        self._connection.ask("delete_collection", place.old)
-        self._connection.ask("update_collection", place.new, metadata={MARK_KEY: {}})
+        self._connection.call("delete_collection", place.old)
+        self._connection.call("update_collection", place.new, metadata={MARK_KEY: {}})
 
     def discard(self) -> None:
         """Delete the new collection."""
@@ -368,11 +368,11 @@ class Qdrant(Database):
         self._refuse_switched(place)
         if place.exists:
             self._refuse_readers(place.new)
-            self._connection.ask("delete_collection", place.new)
+            self._connection.call("delete_collection", place.new)
 
     def _refuse_readers(self, collection: str) -> None:
         """Raise MigrationError if an alias points to a collection that is to be deleted; the server would delete the alias with it."""
-        aliases = [alias.alias_name for alias in self._connection.ask("get_collection_aliases", collection).aliases]
+        aliases = [alias.alias_name for alias in self._connection.call("get_collection_aliases", collection).aliases]
         if aliases:
             raise MigrationError(
                 f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no alias on it. Move or delete that alias first."

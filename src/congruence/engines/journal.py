@@ -1,7 +1,7 @@
 """The journal of a job: which fragments are finished, so that a job resumes after its driver was killed and no row is written twice.
 
-The journal is written next to the output. It holds a plan, which is sealed with a digest when the job begins, and receipts of finished fragments,
-which the driver collects and writes in sealed segments. A fragment counts once, however often it was processed: a second attempt replaces the output file
+The journal is written next to the output. It contains a plan, which is written with a digest when the job begins, and receipts of finished fragments,
+which the driver collects and writes in segments with digests. A fragment counts once, however often it was processed: a second attempt replaces the output file
 of the first, and only the first receipt is kept.
 """
 
@@ -21,7 +21,7 @@ from congruence.engines.dataset import Fragment
 from congruence.engines.places import Place
 from congruence.errors import CorruptFileError, OutputExistsError, VersionError
 
-__all__ = ["Journal", "Plan", "Receipt"]
+__all__ = ["Journal", "Plan", "Receipt", "with_digest"]
 
 FORMAT, FORMAT_VERSION = "congruence-fragments", 1
 
@@ -141,7 +141,7 @@ class Journal:
         """
         content = self.place.child("plan.json").read()
         if content is not None:
-            stored = self._unseal(content, "plan.json")
+            stored = self._checked(content, "plan.json")
             if stored is not None and stored.get("digest") == self._digest:
                 self._read_segments()
                 return self
@@ -155,7 +155,7 @@ class Journal:
                     "Pass force=True to start over, or pass another output."
                 )
             self.place.remove()
-        self.place.child("plan.json").write(_seal({"digest": self._digest, "plan": self.plan.to_dict()}))
+        self.place.child("plan.json").write(with_digest({"digest": self._digest, "plan": self.plan.to_dict()}))
         return self
 
     def keep(self, sizes: Mapping[str, int]) -> None:
@@ -191,7 +191,7 @@ class Journal:
         if self._waiting:
             self._segment += 1
             facts = {"digest": self._digest, "receipts": [receipt.to_dict() for receipt in self._waiting]}
-            self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(_seal(facts))
+            self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(with_digest(facts))
             self._waiting = []
         self._flushed = time.monotonic()
 
@@ -216,7 +216,7 @@ class Journal:
             contents = list(pool.map(lambda name: self.place.child(name).read(), names))
         for name, content in zip(names, contents, strict=True):
             self._segment = max(self._segment, int(name.split("-")[1]))
-            facts = None if content is None else self._unseal(content, name)
+            facts = None if content is None else self._checked(content, name)
             receipts = None if facts is None or facts.get("digest") != self._digest else _as_receipts(facts)
             if receipts is None:
                 self.damaged += 1
@@ -226,18 +226,18 @@ class Journal:
                     self.finished.setdefault(receipt.fragment, receipt)
         self.resumed = len(self.finished)
 
-    def _unseal(self, content: bytes, name: str) -> dict[str, object] | None:
-        """Return the content of a sealed file, or None if the file is damaged. Raises VersionError."""
+    def _checked(self, content: bytes, name: str) -> dict[str, object] | None:
+        """Return the facts in a file, or None if the file is damaged. Raises VersionError."""
         try:
-            sealed = json.loads(content)
-            facts, seal, version = sealed["facts"], sealed["seal"], sealed["format_version"]
+            stored = json.loads(content)
+            facts, digest, version = stored["facts"], stored["digest"], stored["format_version"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise VersionError(
                 f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}. Resume with the version of congruence that began the job."
             )
-        return facts if isinstance(facts, dict) and seal == _digest(facts) else None
+        return facts if isinstance(facts, dict) and digest == _digest(facts) else None
 
 
 def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
@@ -258,6 +258,7 @@ def _digest(facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _seal(facts: Mapping[str, object]) -> bytes:
-    sealed = {"format": FORMAT, "format_version": FORMAT_VERSION, "seal": _digest(facts), "facts": facts}
-    return json.dumps(sealed).encode()
+def with_digest(facts: Mapping[str, object]) -> bytes:
+    """Return the content of a file of the journal: facts as JSON, with the digest by which damage is noticed."""
+    stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "digest": _digest(facts), "facts": facts}
+    return json.dumps(stored).encode()

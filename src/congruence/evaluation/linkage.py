@@ -26,16 +26,16 @@ class Linkage:
     ----------
     above : ndarray of int, shape (n,)
         Number of candidates that score higher than the vector's own text.
-    level : ndarray of int, shape (n,)
+    tied : ndarray of int, shape (n,)
         Number of candidates with the same score, including the own text.
     """
 
     above: np.ndarray
-    level: np.ndarray
+    tied: np.ndarray
 
     def hits(self, k: int) -> np.ndarray:
         """Return the probability that the text is among the first k, ties broken at random, shape (n,)."""
-        return np.asarray(np.clip((k - self.above) / self.level, 0.0, 1.0))
+        return np.asarray(np.clip((k - self.above) / self.tied, 0.0, 1.0))
 
 
 def link(
@@ -98,9 +98,9 @@ def link(
 
 def _rank(scaled: ScaledSimilarity, own: np.ndarray, tie: float) -> Linkage:
     """Rank each row's own text; scores that differ by less than ``tie`` are the same."""
-    above, level = np.empty((2, len(own)), dtype=np.int64)
+    above, tied = np.empty((2, len(own)), dtype=np.int64)
     for part, near in scaled.blocks():
         correct = near[np.arange(len(near)), own[part]][:, None]
         above[part] = (near > correct + tie).sum(axis=1)
-        level[part] = (np.abs(near - correct) <= tie).sum(axis=1)
-    return Linkage(above, level)
+        tied[part] = (np.abs(near - correct) <= tie).sum(axis=1)
+    return Linkage(above, tied)

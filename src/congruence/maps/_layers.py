@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 #: Maximum depth of nested layers, so that a saved file cannot exhaust the stack.
-DEEPEST = 8
+MAX_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ def _check(layers: object, name: str, depth: int) -> list[Layer]:
         raise ParameterError(
             f"Got {name} of type {type(layers).__name__}; expected a list of layers. Pass [layer] for a single one."
         )
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise ParameterError(
-            f"Got {name} nested more than {DEEPEST} deep; expected fewer levels. Put the inner layers in the outer list."
+            f"Got {name} nested more than {MAX_DEPTH} deep; expected fewer levels. Put the inner layers in the outer list."
         )
     return [_check_layer(layer, f"{name}[{k}]", depth) for k, layer in enumerate(layers)]
 
@@ -335,7 +335,7 @@ def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, dep
     ValueError, KeyError
         If the structure is not as written by :func:`flatten`, or names missing arrays.
     """
-    if not isinstance(structure, list) or depth > DEEPEST:
+    if not isinstance(structure, list) or depth > MAX_DEPTH:
         raise ValueError(f"layers of {prefix} that are not a list, or are nested too deep")
     layers = []
     for k, entry in enumerate(structure):

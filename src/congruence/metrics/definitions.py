@@ -15,7 +15,7 @@ from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.metrics import null
 from congruence.metrics.local_alignment import Masked, compare_masked, prepare_masked, reorder_masked
-from congruence.metrics.null import PermutationStatistic, entry
+from congruence.metrics.null import PermutationStatistic, permutation_statistic
 from congruence.metrics.rows import unit
 
 __all__ = ["FORMULAS", "Measure", "measures"]
@@ -79,7 +79,7 @@ def measures(
         If the metric or definition is unknown, or ``"jam"`` is requested for a metric that the paper does not define.
     """
     check_choice(definition, DEFINITIONS, "definition")
-    default = entry("cca" if metric == "svcca" and components else metric)
+    default = permutation_statistic("cca" if metric == "svcca" and components else metric)
     if metric == "cknna" and normalize:
         default = _masked("huh", normalize=True)
     if metric not in FORMULAS:

@@ -21,7 +21,15 @@ from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
 from congruence.metrics.search import neighbor_table
 
-__all__ = ["BIASED_CKA", "PERMUTATION_STATISTICS", "Chance", "PermutationStatistic", "chance", "compare_first", "entry"]
+__all__ = [
+    "BIASED_CKA",
+    "PERMUTATION_STATISTICS",
+    "Chance",
+    "PermutationStatistic",
+    "chance",
+    "compare_first",
+    "permutation_statistic",
+]
 
 
 #: The part of a metric that depends on one side only: a basis, a Gram matrix, or a table of neighbors.
@@ -52,7 +60,7 @@ class PermutationStatistic(Generic[SideT]):
         return lambda order: self.compare(first, self.reorder(second, order))
 
 
-def entry(name: str) -> PermutationStatistic[Any]:
+def permutation_statistic(name: str) -> PermutationStatistic[Any]:
     """Return an entry of :data:`PERMUTATION_STATISTICS` by name.
 
     Raises

@@ -94,7 +94,7 @@ def commuting(
             {
                 "query": _item(bundle, "image", str(image_ids[q])),
                 "read": _text(bundle, "text", str(text_ids[captions[q]])),
-                "carried_to": _text(bundle, "text", str(target["text"].ids[target_captions[q]])),
+                "mapped_to": _text(bundle, "text", str(target["text"].ids[target_captions[q]])),
                 **paths,
                 "own_at": {"direct": own_at(q, direct), "mediated": own_at(q, mediated)},
                 "shared": round(float(overlap[q]) * direct.shape[1]),

@@ -15,14 +15,14 @@ from congruence.report.pictures import write_figure
 __all__ = ["write_layers", "write_similarities"]
 
 
-def write_layers(path: str | Path, found: LayerComparison, title: str, *, force: bool = False) -> None:
+def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, force: bool = False) -> None:
     """Write the heat map of a comparison to a file, atomically.
 
     Parameters
     ----------
     path : path-like
         ``.svg``, in which each cell has a tooltip with its score and the score by chance; ``.png``; or ``.pdf``.
-    found : LayerComparison
+    comparison : LayerComparison
     title : str
         Shown above the plot, and read by screen readers.
     force : bool, default=False
@@ -35,25 +35,25 @@ def write_layers(path: str | Path, found: LayerComparison, title: str, *, force:
     OutputExistsError, FileError, StorageError
         If the output already exists, its folder does not exist, or it cannot be written.
     """
-    figure = found.plot(title=title).figure
+    figure = comparison.plot(title=title).figure
     assert isinstance(figure, Figure)
     tips = [
-        f"{words(name)} and {words(other)}: {found.values[i, j]:.3f}, by chance {found.null_mean[i, j]:.3f} ± {found.null_sd[i, j]:.3f}"
-        for i, name in enumerate(found.x_layers)
-        for j, other in enumerate(found.y_layers)
+        f"{words(name)} and {words(other)}: {comparison.values[i, j]:.3f}, by chance {comparison.null_mean[i, j]:.3f} ± {comparison.null_sd[i, j]:.3f}"
+        for i, name in enumerate(comparison.x_layers)
+        for j, other in enumerate(comparison.y_layers)
     ]
-    notes = " ".join(layer_notes(found.to_dict()))
+    notes = " ".join(layer_notes(comparison.to_dict()))
     write_figure(path, figure, words(title), description=notes, tips={"cells": tips}, force=force)
 
 
-def write_similarities(path: str | Path, found: Similarities, title: str, *, force: bool = False) -> None:
+def write_similarities(path: str | Path, similarities: Similarities, title: str, *, force: bool = False) -> None:
     """Write the plot of scores and their null distribution to a file, atomically.
 
     Parameters
     ----------
     path : path-like
         ``.svg``, ``.png`` or ``.pdf``.
-    found : Similarities
+    similarities : Similarities
     title : str
         Read by screen readers, in SVG only.
     force : bool, default=False
@@ -66,10 +66,10 @@ def write_similarities(path: str | Path, found: Similarities, title: str, *, for
     OutputExistsError, FileError, StorageError
         If the output already exists, its folder does not exist, or it cannot be written.
     """
-    figure = found.plot().figure
+    figure = similarities.plot().figure
     assert isinstance(figure, Figure)
     scores = "; ".join(
         f"{row.metric} {row.value:.3f} ({row.low:.3f} to {row.high:.3f}), by chance {row.null_mean:.3f} ± {row.null_sd:.3f}"
-        for row in found
+        for row in similarities
     )
     write_figure(path, figure, words(title), description=scores, force=force)

@@ -129,7 +129,7 @@ def clouds(
             points[name] = np.round(projected[start : start + len(cloud)], 4).tolist()
             start += len(cloud)
         variance_share = float((s[:2] ** 2).sum() / (s**2).sum()) if s.any() else 0.0
-        return {"points": points, "energy": variance_share}
+        return {"points": points, "variance_share": variance_share}
 
     return {
         "before": {**project(source), "gaps": {"source": _gap(source), "target": _gap(target)}},

@@ -35,9 +35,9 @@ class Candidate:
 #: In order of preference.
 ROTATIONS = (
     Candidate("rotation about the means", "orthogonal"),
-    Candidate("rotation about the means, no direction faded", "orthogonal", {"shrinkage": "covered"}),
+    Candidate("rotation about the means, no direction damped", "orthogonal", {"shrinkage": "covered"}),
     Candidate(
-        "rotation about the means, weak directions faded more",
+        "rotation about the means, weak directions damped more",
         "orthogonal",
         {"shrinkage": "wiener", "shrinkage_strength": 1.0},
     ),

@@ -7,7 +7,7 @@ import pytest
 
 from congruence import Embeddings
 from congruence.errors import IdError, ParameterError
-from congruence.upgrade.certify import choose_anchors
+from congruence.upgrade.certify import split_anchors
 from congruence.upgrade.certify.anchors import split_texts
 
 
@@ -19,31 +19,31 @@ def embed(n, first=0, d=8, prefix="item", seed=0):
 def test_a_few_re_encoded_items_of_a_large_store_are_all_that_is_drawn_from():
     source = {"image": embed(20_000)}
     target = {"image": embed(20_000).take(np.arange(0, 20_000, 200))}
-    anchors, queries = choose_anchors(source, target, 50)
+    anchors, queries = split_anchors(source, target, 50)
     for side in (*anchors, *queries):
         assert len(side["image"]) == 50
     assert set(anchors[0]["image"].ids) == set(anchors[1]["image"].ids)
     assert not set(anchors[0]["image"].ids) & set(queries[0]["image"].ids)
     with pytest.raises(ParameterError, match="anchors=100 of 100 items that both models have"):
-        choose_anchors(source, target, 100)
+        split_anchors(source, target, 100)
 
 
 def test_a_list_of_ids_says_which_items_are_anchors():
     source, target = {"image": embed(60)}, {"image": embed(40)}
     chosen = [f"item {i}" for i in range(50, 9, -1)]  # of which 10 … 39 are known to both
-    anchors, queries = choose_anchors(source, target, chosen)
+    anchors, queries = split_anchors(source, target, chosen)
     assert sorted(anchors[1]["image"].ids) == sorted(f"item {i}" for i in range(10, 40))
     assert sorted(queries[0]["image"].ids) == sorted(f"item {i}" for i in range(10))
     with pytest.raises(ParameterError, match="some left to score, since chosen anchors are easier"):
-        choose_anchors(source, target, [f"item {i}" for i in range(40)])
+        split_anchors(source, target, [f"item {i}" for i in range(40)])
     with pytest.raises(IdError, match="none of which is among the 40 items"):
-        choose_anchors(source, target, ["a", "b"])
+        split_anchors(source, target, ["a", "b"])
 
 
 def test_captions_must_be_known_too():
     source = {"image": embed(300), "text": embed(300, first=100)}
     target = {"image": embed(250), "text": embed(300, first=50)}  # in common: 100 … 249
-    anchors, queries = choose_anchors(source, target, 90)
+    anchors, queries = split_anchors(source, target, 90)
     assert [len(part[k][m]) for part in (anchors, queries) for k in (0, 1) for m in ("image", "text")] == [90] * 4 + [
         60
     ] * 4
@@ -51,14 +51,14 @@ def test_captions_must_be_known_too():
 
 def test_a_target_without_images_is_split_by_captions():
     source = {"image": embed(100), "text": embed(100)}
-    anchors, queries = choose_anchors(source, {"text": embed(40)}, 30)
+    anchors, queries = split_anchors(source, {"text": embed(40)}, 30)
     assert (len(anchors[0]["image"]), len(queries[0]["image"]), len(queries[1]["text"])) == (30, 10, 10)
 
 
 def test_texts_of_classes_and_of_other_items_belong_to_both_parts():
     for texts, by_class in ((embed(5, prefix="class"), True), (embed(30, prefix="query"), False)):
         sides = {"image": embed(100), "text": texts}
-        anchors, queries = choose_anchors(sides, sides, 60, by_class=by_class)
+        anchors, queries = split_anchors(sides, sides, 60, by_class=by_class)
         for part in (anchors, queries):
             assert len(part[1]["text"]) == len(texts)
         assert len(queries[0]["image"]) == 40
@@ -66,14 +66,14 @@ def test_texts_of_classes_and_of_other_items_belong_to_both_parts():
 
 def test_rows_without_ids_pair_by_position():
     plain = Embeddings(embed(50).vectors)
-    anchors, queries = choose_anchors({"image": plain}, {"image": plain}, 30)
+    anchors, queries = split_anchors({"image": plain}, {"image": plain}, 30)
     assert len(anchors[0]["image"]) == len(anchors[1]["image"]) == 30
     assert not set(anchors[0]["image"].ids) & set(queries[0]["image"].ids)
 
 
 def test_no_item_in_common_is_said():
     with pytest.raises(IdError, match="no id in common"):
-        choose_anchors({"image": embed(50)}, {"image": embed(50, prefix="other")}, 10)
+        split_anchors({"image": embed(50)}, {"image": embed(50, prefix="other")}, 10)
 
 
 def test_texts_are_captions_or_queries():
@@ -93,10 +93,10 @@ def test_texts_are_captions_or_queries():
 def test_a_number_of_anchors_that_cannot_be_is_refused_with_one_that_can(anchors):
     sides = {"image": embed(40)}
     with pytest.raises(ParameterError, match=r"at least 1, and some left to score. Pass anchors=20"):
-        choose_anchors(sides, sides, anchors)
+        split_anchors(sides, sides, anchors)
 
 
 def test_one_item_in_common_suggests_no_number():
     with pytest.raises(ParameterError, match="Got 1 items that both models have; expected at least two") as caught:
-        choose_anchors({"image": embed(1)}, {"image": embed(1)}, 10)
+        split_anchors({"image": embed(1)}, {"image": embed(1)}, 10)
     assert "anchors=" not in str(caught.value)

@@ -144,7 +144,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    app: FastAPI, taken: socket.socket, *, timeout: float = 30.0, on_ready: Callable[[], object] | None = None
+    app: FastAPI, listening: socket.socket, *, timeout: float = 30.0, on_ready: Callable[[], object] | None = None
 ) -> None:
     """Run an application until SIGTERM or SIGINT, and let the requests in progress finish.
 
@@ -152,7 +152,7 @@ def serve(
     ----------
     app : fastapi.FastAPI
         As returned by :func:`create_app`.
-    taken : socket.socket
+    listening : socket.socket
         Listening socket, as returned by :func:`listen`; closed at the end.
     timeout : float, default=30
         Seconds that requests in progress may take after a signal. After a second SIGINT they are not waited for.
@@ -182,8 +182,8 @@ def serve(
         timeout_graceful_shutdown=max(1, round(timeout)),
     )
     server = Server(config)
-    with taken, _stopping(server):
-        server.run(sockets=[taken])
+    with listening, _stopping(server):
+        server.run(sockets=[listening])
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.certify._certificate import Certificate
-from congruence.upgrade.certify.anchors import choose_anchors
+from congruence.upgrade.certify.anchors import split_anchors
 from congruence.upgrade.certify.certification import certify
 from congruence.upgrade.certify.measured import STRATEGIES
 from congruence.upgrade.certify.verdict import ACTIONS, Thresholds, Verdict
 
-__all__ = ["ACTIONS", "STRATEGIES", "Certificate", "Estimate", "Thresholds", "Verdict", "certify", "choose_anchors"]
+__all__ = ["ACTIONS", "STRATEGIES", "Certificate", "Estimate", "Thresholds", "Verdict", "certify", "split_anchors"]

@@ -15,12 +15,12 @@ from congruence.errors import IdError, InputError, ModalityError, ParameterError
 from congruence.splits import Split
 from congruence.upgrade.certify.tables import Tables
 
-__all__ = ["choose_anchors", "choose_fitted", "join_texts", "split_texts"]
+__all__ = ["choose_fitted", "join_texts", "split_anchors", "split_texts"]
 
 Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 
-def choose_anchors(
+def split_anchors(
     source: RowsLike | Mapping[str, RowsLike],
     target: RowsLike | Mapping[str, RowsLike],
     anchors: int | Ids,

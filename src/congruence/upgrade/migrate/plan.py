@@ -255,7 +255,7 @@ def make_plan(
         rows_per_second=rate,
         written_per_second=written,
         old_type=info.element_type,
-        stored_as=mapper.new.words(),
+        stored_as=mapper.new.describe(),
         stored_recall=recall,
         encode_minutes=None if encode_rate is None else info.rows / encode_rate / 60,
         encode_cost=None if price is None else info.rows * price,

@@ -162,7 +162,7 @@ class Quantizer:
         near = np.abs(stored - wanted) <= _ROUNDING[self.element_type] * np.maximum(size, 2.0**-14)
         return np.asarray(~near.all(axis=1))
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return a description of how queries must be quantized; empty if there is nothing to do."""
         if self.element_type == "binary":
             return "bits: 1 where a component is above 0"

@@ -55,7 +55,7 @@ def _state(plan: Stage) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         "drawn": states.drawn,
         "views": plan._views,
         "chosen_at": plan._chosen_at,
-        "race": plan._selection.state(),
+        "selection": plan._selection.state(),
         "history": [reading.to_dict() for reading in plan.history_],
         **{name: getattr(plan, name) for name in PARAMETERS},
     }
@@ -127,7 +127,7 @@ def _fill(plan: Stage, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
     plan._views, plan._chosen_at = int(facts["views"]), int(facts["chosen_at"])
     plan._resumed = True
-    plan._selection.restore(facts["race"])
+    plan._selection.restore(facts["selection"])
     plan.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
     plan.written.restore(arrays["slot"], maps)
     plan.correction_ = plan.written.maps[plan.written.current]
