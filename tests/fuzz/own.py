@@ -458,7 +458,7 @@ def write_checkpoint(rng: random.Random, folder: Path) -> Path:
 def read_checkpoint(path: Path) -> None:
     torch, module, optimizer = _training()
     saved = _checkpoint(path)
-    if saved.there:
+    if saved.exists:
         history, best = saved.load(module, optimizer)
         assert isinstance(history.steps, int)
         assert not isinstance(history.steps, bool)

@@ -45,13 +45,13 @@ class Checkpoint:
         check_parent(path)
         self.path = path
         recover(path, why_no_checkpoint)
-        if not self.there:  # otherwise load() reports what is wrong
+        if not self.exists:  # otherwise load() reports what is wrong
             self._check_replaceable()
         run = {"schedule": schedule, **(identity or {})}
         self.identity = json.loads(json.dumps(run, default=str))
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """Whether a checkpoint has been written."""
         return (self.path / STATE).is_file()
 
@@ -60,7 +60,7 @@ class Checkpoint:
 
     def describe(self) -> str:
         """Return a sentence that says which step is stored, for a message."""
-        if not self.there:
+        if not self.exists:
             return f"No checkpoint had been written to {self.path} yet."
         steps = json.loads((self.path / STATE).read_text(encoding="utf-8"))["history"]["steps"]
         return f"The checkpoint of step {steps} is kept at {self.path}."

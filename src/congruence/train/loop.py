@@ -174,7 +174,7 @@ def run(
     optimizer = make_optimizer(schedule.optimizer, module, schedule.learning_rate, schedule.weight_decay)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), asdict(schedule), identity)
     history, best = History(), _snapshot(module)
-    if saved is not None and saved.there:
+    if saved is not None and saved.exists:
         if not resume:
             raise TrainingError(
                 f"Got a checkpoint at {checkpoint} and resume=False; expected no checkpoint there. Remove it, or pass resume=True."

@@ -60,25 +60,25 @@ def recalls(
     return scores
 
 
-def partners(mine: np.ndarray, theirs: np.ndarray) -> list[np.ndarray]:
-    """Return for each label the rows of the other side that have it. Raises InputError if there are none."""
-    order = np.argsort(theirs, kind="stable")
-    first, past = (np.searchsorted(theirs[order], mine, side) for side in ("left", "right"))
+def partners(queries: np.ndarray, gallery: np.ndarray) -> list[np.ndarray]:
+    """Return for each query's label the rows of the gallery that have it. Raises InputError if there are none."""
+    order = np.argsort(gallery, kind="stable")
+    first, past = (np.searchsorted(gallery[order], queries, side) for side in ("left", "right"))
     if (first == past).any():
-        lone = mine[first == past][0]
+        lone = queries[first == past][0]
         raise InputError(
             f"Got a row labeled {lone!r} with no partner on the other side; expected at least one. Drop this row."
         )
     return [order[a:b] for a, b in zip(first, past, strict=True)]
 
 
-def chance_recall(mine: np.ndarray, theirs: np.ndarray, k: int) -> float:
-    """Return the mean probability that one of k rows drawn without replacement has a row's label."""
-    labels, counts = np.unique(theirs, return_counts=True)
-    own = counts[np.searchsorted(labels, mine)].astype(float)
-    missed = np.ones(len(mine))
-    for drawn in range(min(k, len(theirs))):
-        missed *= np.maximum(len(theirs) - own - drawn, 0) / (len(theirs) - drawn)
+def chance_recall(queries: np.ndarray, gallery: np.ndarray, k: int) -> float:
+    """Return the mean probability that one of k gallery rows, drawn without replacement, has a query's label."""
+    labels, counts = np.unique(gallery, return_counts=True)
+    own = counts[np.searchsorted(labels, queries)].astype(float)
+    missed = np.ones(len(queries))
+    for drawn in range(min(k, len(gallery))):
+        missed *= np.maximum(len(gallery) - own - drawn, 0) / (len(gallery) - drawn)
     return float(np.mean(1 - missed))
 
 
