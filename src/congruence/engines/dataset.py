@@ -127,7 +127,7 @@ class DataSet:
         """Rows of all fragments."""
         return sum(fragment.rows for fragment in self.fragments)
 
-    def alone(self) -> DataSet:
+    def without_fragments(self) -> DataSet:
         """Return the data set without its fragments, as it is sent to a worker."""
         return replace(self, fragments=())
 

@@ -171,7 +171,14 @@ def embed_dataset(
         if callback is not None and journal.resumed:
             callback(journal.rows + journal.bad)
         work = _EmbedWork(
-            encoder, fingerprint, data.alone(), _first_rows(data), layout, out, batch_size, bad_rows is not None
+            encoder,
+            fingerprint,
+            data.without_fragments(),
+            _first_rows(data),
+            layout,
+            out,
+            batch_size,
+            bad_rows is not None,
         )
         run_pending(engine, work, journal, callback)
         if quarantine is not None:

@@ -87,7 +87,7 @@ def fit_dataset(
         warn_pairing(report, strict=strict)
         scores["pairing"] = report.to_dict()
     linear = method == "linear"
-    work = _MomentsWork(pairs.alone(), linear)
+    work = _MomentsWork(pairs.without_fragments(), linear)
     state = _unpack(engine.reduce(work, _merge_moments, pairs.fragments))
     unit = bool(state["unit"][0]), bool(state["unit"][1])
     moments = CrossMoments.from_state(state)

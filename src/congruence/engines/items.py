@@ -77,7 +77,7 @@ class ItemSet:
     def _item_type(self) -> pa.DataType:
         return self.schema.field(self.column).type
 
-    def alone(self) -> ItemSet:
+    def without_fragments(self) -> ItemSet:
         """Return the data set without its fragments, as it is sent to a worker."""
         return replace(self, fragments=())
 

@@ -41,9 +41,9 @@ class PairedData:
         """The source's fragments."""
         return self.source.fragments
 
-    def alone(self) -> PairedData:
+    def without_fragments(self) -> PairedData:
         """Return the pairs without the lists of fragments, as they are sent to a worker."""
-        return replace(self, source=self.source.alone(), target=self.target.alone())
+        return replace(self, source=self.source.without_fragments(), target=self.target.without_fragments())
 
     def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield blocks of a fragment's source vectors and of the paired target vectors.

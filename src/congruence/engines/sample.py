@@ -51,7 +51,7 @@ def read_sample(
     """
     starts = np.cumsum([0, *(fragment.rows for fragment in data.fragments)])[:-1]
     first_rows = {fragment.name: int(start) for fragment, start in zip(data.fragments, starts, strict=True)}
-    work = _SampleWork(data.alone(), first_rows, share, random_state, allow_zero_rows)
+    work = _SampleWork(data.without_fragments(), first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):

@@ -168,7 +168,12 @@ def transform_dataset(
         if callback is not None and journal.resumed:
             callback(journal.rows + journal.bad)
         work = _TransformWork(
-            data.alone(), function, layout, out, function.rows_of_block(data.row_bytes), bad_rows is not None
+            data.without_fragments(),
+            function,
+            layout,
+            out,
+            function.rows_of_block(data.row_bytes),
+            bad_rows is not None,
         )
         run_pending(engine, work, journal, callback)
         if quarantine is not None:

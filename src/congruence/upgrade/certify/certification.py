@@ -187,7 +187,7 @@ def certify(
         task = _deciding_task(items, measured)
         curves = measure_curves(design, recipe, task, repeats=repeats, callback=callback)
         mixed = measure_mixed(items, measured, task, rows)
-        below = measure_controls(mapping, rotation, items)
+        controls = measure_controls(mapping, rotation, items)
     rng = np.random.default_rng(random_state)
     first = design.fitted[0]
     pairing = check_pairing(
@@ -230,7 +230,7 @@ def certify(
         gains=gains(curve, cosine_curve),
         pairing=pairing.to_dict(),
         covered=covered,
-        controls=below,
+        controls=controls,
         theory=theory_entries(
             anchors,
             rotation,

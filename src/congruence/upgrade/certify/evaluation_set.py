@@ -23,7 +23,7 @@ MOST_COMPARED = 2000
 _MOST_TEXTS = 2000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Search:
     """Queries in both models that search the store.
 
@@ -62,7 +62,7 @@ class Search:
         return rows if self.paired else np.arange(len(self.target))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EvaluationSet:
     """Items with vectors in both models, and how they are scored.
 
