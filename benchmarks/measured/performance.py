@@ -26,14 +26,14 @@ _WORDS = {
     "OrthogonalMap": "`OrthogonalMap`",
     "LinearMap": "`LinearMap`",
     "mutual_knn": "`mutual_knn`, k = 10",
-    "full matrices": "whole matrices",
+    "full matrices": "full similarity matrices",
     "certify": "`certify`",
 }
 
 
 def _seconds(runs: list[float]) -> str:
     middle = float(np.median(runs))
-    return f"{middle:.2f} s" if middle < 10 else f"{middle:.1f} s"
+    return f"{middle:.2f}" if middle < 10 else f"{middle:.1f}"
 
 
 def _ratio(runs: list[float], others: list[float], digits: int = 1) -> str:
@@ -42,71 +42,77 @@ def _ratio(runs: list[float], others: list[float], digits: int = 1) -> str:
     return middle if len(ratios) == 1 else f"{middle} ({ratios.min():.{digits}f} … {ratios.max():.{digits}f})"
 
 
-def _machine(found: dict[str, Any]) -> str:
-    beside = f"{found['spinners']} spinning beside it, " if found["spinners"] else ""
-    return "idle" if found["idle"] else f"{beside}load {found['load']:.1f} to {found['load_at_the_end']:.1f}"
+def _machine(results: dict[str, Any]) -> str:
+    busy = f"{results['spinners']} busy process, " if results["spinners"] else ""
+    return "idle" if results["idle"] else f"{busy}load {results['load']:.1f} to {results['load_at_the_end']:.1f}"
 
 
 def threads(results: list[Any]) -> str:
     """Return times with one thread and with two, and the ratio, paired by round."""
     rows = []
-    for one in results:
-        found = one["results"]
-        for part in found["tables"][1:]:
-            for who in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
-                single, double = (part["seconds"][f"{who}, {n}"] for n in (1, 2))
-                about = f"{_WORDS[who]}, {part['iterations']} iterations"
-                rows.append([_machine(found), about, _seconds(single), _seconds(double), _ratio(double, single, 2)])
-    return table(["machine", "2,500 × 2,500 float32", "one thread", "two", "two ÷ one"], rows)
+    for run in results:
+        for part in run["results"]["tables"][1:]:
+            for name in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
+                single, double = (part["seconds"][f"{name}, {n}"] for n in (1, 2))
+                method = f"{_WORDS[name]}, {part['iterations']} iterations"
+                cells = [_seconds(single), _seconds(double), _ratio(double, single, 2)]
+                rows.append([_machine(run["results"]), method, *cells])
+    return table(["machine", "method, 2,500 × 2,500 float32", "1 thread (s)", "2 threads (s)", "2 threads / 1 thread"], rows)  # fmt: skip
 
 
-def _beside(results: list[Any], names: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns, one per number of threads, and the rows of these tables, with the seconds and the ratio of each method."""
-    counts = sorted({n for one in results for n in one["arguments"]["threads"]})
-    named = {1: "one thread", 2: "two threads"}
+def _compared(results: list[Any], names: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns, two per number of threads, and the rows of these tables, with the seconds and the relative time of each method."""
+    counts = sorted({n for run in results for n in run["arguments"]["threads"]})
     rows = []
-    for one in results:
-        for part in one["results"]["tables"][1:]:
+    for run in results:
+        for part in run["results"]["tables"][1:]:
             if part["table"] not in names:
                 continue
-            size = f"{part['rows']:,} rows" + (f" of {part['dim']:,}" if "dim" in part else "")
+            size = f"{part['rows']:,} rows" + (f" of {part['dim']:,} dimensions" if "dim" in part else "")
             size += f", {part['iterations']} iterations" if "iterations" in part else ""
-            for who in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
-                ours = who == part["first"]
+            for name in dict.fromkeys(key.rsplit(", ", 1)[0] for key in part["seconds"]):
+                first = name == part["first"]
                 cells = []
                 for n in counts:
-                    runs = part["seconds"].get(f"{who}, {n}")
-                    ratio = "1" if ours else _ratio(runs, part["seconds"][f"{part['first']}, {n}"]) if runs else ""
+                    runs = part["seconds"].get(f"{name}, {n}")
+                    ratio = "1" if first else _ratio(runs, part["seconds"][f"{part['first']}, {n}"]) if runs else ""
                     cells += [_seconds(runs) if runs else "", ratio if runs else ""]
-                accuracy = [f"{part['values'][who]:.3f}"] if "maps" in names else []
-                rows.append(
-                    [_machine(one["results"]) if ours else "", size if ours else "", _WORDS[who], *cells, *accuracy]
-                )
-    return [head for n in counts for head in (named[n], "÷ the first")], rows
+                accuracy = [f"{part['values'][name]:.3f}"] if "maps" in names else []
+                place = [_machine(run["results"]), size] if first else ["", ""]
+                rows.append([*place, _WORDS[name], *cells, *accuracy])
+    threads = [f"{n} thread{'s' * (n > 1)}" for n in counts]
+    return [head for words in threads for head in (f"{words} (s)", f"{words}, relative")], rows
 
 
 def plans(results: list[Any]) -> str:
     """Return the times of KLOT's value and gradients, and of single plans, compared with other solvers."""
-    columns, rows = _beside(results, ("transport", "plans"))
-    return table(["machine", "size", "way", *columns], rows)
+    columns, rows = _compared(results, ("transport", "plans"))
+    return table(["machine", "problem", "method", *columns], rows)
 
 
 def neighbors(results: list[Any]) -> str:
-    """Return the times of mutual neighbors, compared with whole matrices, or of a certificate."""
-    columns, rows = _beside(results, ("neighbors", "certify"))
-    return table(["machine", "size", "way", *columns], rows)
+    """Return the times of mutual neighbors, compared with full similarity matrices."""
+    columns, rows = _compared(results, ("neighbors",))
+    return table(["machine", "problem", "method", *columns], rows)
+
+
+def certificate(results: list[Any]) -> str:
+    """Return the times of a certificate, without relative times, because there is nothing to compare with."""
+    columns, rows = _compared(results, ("certify",))
+    return table(["machine", "problem", "method", *columns[::2]], [[*row[:3], *row[3::2]] for row in rows])
 
 
 def maps(results: list[Any]) -> str:
     """Return the times of fit and transform compared with other packages, with retrieval by held-out rows."""
-    columns, rows = _beside(results, ("maps",))
-    return table(["machine", "pairs", "map", *columns, "found first"], rows)
+    columns, rows = _compared(results, ("maps",))
+    merged = [[f"{size}; {machine}" if size else "", *cells] for machine, size, *cells in rows]
+    return table(["pairs; machine", "map", *columns, "recall@1"], merged)
 
 
 BLOCKS = {
     "performance-threads": Block(threads, JOBS["performance-threads"]),
     "performance-plans": Block(plans, JOBS["performance-plans"]),
     "performance-neighbors": Block(neighbors, JOBS["performance-neighbors"]),
-    "performance-certify": Block(neighbors, JOBS["performance-certify"]),
+    "performance-certify": Block(certificate, JOBS["performance-certify"]),
     "performance-maps": Block(maps, JOBS["performance-maps"]),
 }

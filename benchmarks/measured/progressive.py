@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,12 @@ def _cell(values: Any) -> str:
     return f"{array.mean():.3f} ± {array.std(ddof=1) / np.sqrt(len(array)):.3f}"
 
 
+def _stages(shares: Iterable[str]) -> list[str]:
+    """Return the columns for shares of the store; the first one says what they are shares of."""
+    first, *rest = shares
+    return [f"{first} re-embedded", *rest]
+
+
 def orders(part: str) -> Any:
     """Return quality by order and share, mean and standard error over splits."""
 
@@ -50,7 +57,7 @@ def orders(part: str) -> Any:
                 values = [run[name][place] if place < len(run[name]) else None for run in runs]
                 cells.append("" if values[0] is None else _cell(values))
             rows.append([WORDS[name], *cells])
-        return table(["order", *(f"{100 * share:g} %" for share in shown)], rows)
+        return table(["order", *_stages(f"{100 * share:g} %" for share in shown)], rows)
 
     return write
 
@@ -61,25 +68,25 @@ def lvis(results: list[Any]) -> str:
     shown = SHARES["lvis"][1]
     rows = []
     for name in (one for one in runs[0] if one not in ("old", "new")):
-        for column, words in enumerate(("as they are", "on one scale")):
+        for column, words in enumerate(("raw", "rescaled")):
             cells = [_cell([run[name][place][column] for run in runs]) for place in range(len(shown))]
             rows.append([WORDS[name] * (column == 0), words, *cells])
-    return table(["order", "cosines", *(f"{100 * share:g} %" for share in shown)], rows)
+    return table(["order", "cosines", *_stages(f"{100 * share:g} %" for share in shown)], rows)
 
 
 def coverage(results: list[Any]) -> str:
     """Return the share of intervals that contain the true value, and their mean width."""
-    found = results[0]["results"]
+    lines = results[0]["results"]
     rows = []
-    for label in dict.fromkeys(name.rsplit(": ", 1)[0] for name in found):
-        mine = {name.rsplit(": ", 1)[1]: cells for name, cells in found.items() if name.rsplit(": ", 1)[0] == label}
-        mine["weighted"] = pooled([cells for name, cells in mine.items() if name.startswith("weighted ")])
+    for label in dict.fromkeys(name.rsplit(": ", 1)[0] for name in lines):
+        scores = {name.rsplit(": ", 1)[1]: cells for name, cells in lines.items() if name.rsplit(": ", 1)[0] == label}
+        scores["weighted"] = pooled([cells for name, cells in scores.items() if name.startswith("weighted ")])
         cells = [
-            f"{mine[name][1]:.3f} ({mine[name][2]:.2f})" if name in mine else ""
+            f"{scores[name][1]:.3f} ({scores[name][2]:.2f})" if name in scores else ""
             for name in ("agreement", "overlap@10", "cosine", "weighted", "forecast")
         ]
-        rows.append([label, str(mine["cosine"][0]), *cells])
-    header = ["data", "stages", "agreement", "overlap@10", "cosine", "all three weighted", "forecast of agreement"]
+        rows.append([label, str(scores["cosine"][0]), *cells])
+    header = ["data", "stages", "agreement", "overlap@10", "cosine", "all three, weighted by traffic", "forecast of agreement"]
     return table(header, rows)
 
 
@@ -92,29 +99,30 @@ def pooled(cells: list[list[float]]) -> list[float]:
 #: Candidates for the meter's interval.
 CANDIDATES = {
     "student": "Student",
-    "wilson": "Wilson, by the variance",
-    "hall": "Hall, against skewness",
+    "wilson": "Wilson, from the variance",
+    "hall": "Hall, skewness-corrected",
     "bootstrap_t": "bootstrap-t",
     "likelihood": "empirical likelihood",
     "betting": "betting",
-    "Gaffke, least seen": "Gaffke, least seen",
-    "Student": "Student, of the ratio",
+    "Gaffke, least seen": "Gaffke, lower limit observed",
+    "Student": "Student, ratio estimate",
     "Gaffke": "Gaffke",
 }
 
 
 def intervals(results: list[Any]) -> str:
     """Return the coverage over all artificial populations and in the worst one, and the width."""
-    found = results[0]["results"]
+    coverages = results[0]["results"]
     rows = []
-    for kind in ("shares", "cosines", "weighted"):
+    for kind, scores in (("shares", "rates"), ("cosines", "cosines"), ("weighted", "weighted rates")):
         first = True
         for name, words in CANDIDATES.items():
-            if f"{kind}: {name}: 10" in found:
-                cells = [found[f"{kind}: {name}: {m}"] for m in (10, 20, 40, 100)]
-                rows.append([kind * first, words, *(f"{one[0]:.2f}, {one[1]:.2f} ({one[2]:.2f})" for one in cells)])
+            if f"{kind}: {name}: 10" in coverages:
+                cells = [coverages[f"{kind}: {name}: {n}"] for n in (10, 20, 40, 100)]
+                texts = [f"{mean:.2f}, {worst:.2f} ({width:.2f})" for mean, worst, width in cells]
+                rows.append([scores * first, words, *texts])
                 first = False
-    return table(["scores", "interval", "10 rows", "20", "40", "100"], rows)
+    return table(["scores", "interval", "n = 10", "n = 20", "n = 40", "n = 100"], rows)
 
 
 def settings(results: list[Any]) -> str:
@@ -126,39 +134,38 @@ def settings(results: list[Any]) -> str:
         for name in (one for one in runs[0][data] if one != "new"):
             values = np.array([np.ravel(run[data][name]) for run in runs], float)
             cells = [_cell(column) for column in values.T]
-            rows.append([f"{data}, {share} % re-embedded" * first, name, *cells, *[""] * (3 - len(cells))])
+            kind, value = name.rsplit(" ", 1)
+            setting = f"`clip` = {value}" if kind == "weights to" else f"scores: {value if value == 'none' else f'`{value}`'}"  # fmt: skip
+            rows.append([f"{data}, {share} % re-embedded" * first, setting, *cells, *[""] * (3 - len(cells))])
             first = False
-    return table(["", "", "all", "native half", "mapped half"], rows)
+    return table(["data", "setting", "all rows", "native rows", "mapped rows"], rows)
 
 
 PAIRS = {
-    "random, fixed": ("no", "random, never refitted"),
-    "random, rotation": ("no", "random, a rotation refitted"),
-    "random": ("no", "random"),
-    "auto": ("no", "auto"),
-    "disagreement for the order only, fixed": ("to the order", "disagreement, never refitted"),
-    "disagreement for the order only": ("to the order", "disagreement"),
-    "random, names": ("to order and map", "random"),
-    "disagreement, names": ("to order and map", "disagreement"),
-    "auto, names": ("to order and map", "auto: entropy"),
+    "random, fixed": "no names: random, never refitted",
+    "random, rotation": "no names: random, a rotation refitted",
+    "random": "no names: random",
+    "auto": "no names: auto",
+    "disagreement for the order only, fixed": "names in the order: disagreement, never refitted",
+    "disagreement for the order only": "names in the order: disagreement",
+    "random, names": "names in order and map: random",
+    "disagreement, names": "names in order and map: disagreement",
+    "auto, names": "names in order and map: auto (entropy)",
 }
 
 
 def pairs(results: list[Any]) -> str:
     """Return the accuracy, starting from 100 photo pairs."""
     runs = results[0]["results"]
-    rows = [["", f"{name} model", _cell([run[name] for run in runs]), *[""] * 5] for name in ("old", "new")]
-    rows += [
-        [known, words, *map(_cell, zip(*(run[name] for run in runs), strict=True))]
-        for name, (known, words) in PAIRS.items()
-    ]
-    return table(["names known", "order", *(f"{share} %" for share in (3, 7, 11, 15, 19, 23))], rows)
+    rows = [[f"{name} model", _cell([run[name] for run in runs]), *[""] * 5] for name in ("old", "new")]
+    rows += [[words, *map(_cell, zip(*(run[name] for run in runs), strict=True))] for name, words in PAIRS.items()]
+    return table(["names: order", *_stages(f"{share} %" for share in (3, 7, 11, 15, 19, 23))], rows)
 
 
 UNSEEN = {
     "all texts known": "all",
     "half of the texts known": "half",
-    "half known to the first map, none to the plan": "half to the first map only",
+    "half known to the first map, none to the plan": "half, by the first map only",
 }
 
 
@@ -174,10 +181,11 @@ def unseen(results: list[Any]) -> str:
             for name, known in UNSEEN.items():
                 cells = zip(*(run[data][name] for run in runs), strict=True)
                 rows.append([data, known, queries, *(_cell([one[place] for one in cell]) for cell in cells)])
-    return table(["data", "texts known", "queries", "0 %", "4 % (20 %)", "8 % (40 %)", "16 % (60 %)"], rows)
+    shares = ["0 % re-embedded", "4 % (emoji: 20 %)", "8 % (40 %)", "16 % (60 %)"]
+    return table(["data", "texts known, or model alone", "queries", *shares], rows)
 
 
-SCALES = {"none": "as they are", "factor": "`factor`", "query": "`query`"}
+SCALES = {"none": "raw cosines", "factor": "`factor`", "query": "`query`"}
 
 
 def halves(results: list[Any]) -> str:
@@ -192,8 +200,9 @@ def halves(results: list[Any]) -> str:
                 cells = [_cell(column) for column in zip(*(one["kinds"][kind] for one in stages), strict=True)]
                 rows.append([data, share, words, *cells])
             wanted = _cell([one["native"] for one in stages])
-            rows.append([data, share, "native rows among those wanted", "", "", "", wanted])
-    return table(["data", "re-embedded", "scores", "all", "native half", "mapped half", "native among the found"], rows)
+            rows.append([data, share, "native share of relevant rows", "", "", "", wanted])
+    recalls = ["recall, all rows", "recall, native rows", "recall, mapped rows"]
+    return table(["data", "re-embedded", "scores", *recalls, "native share of results"], rows)
 
 
 def verdicts(results: list[Any]) -> str:
@@ -201,39 +210,32 @@ def verdicts(results: list[Any]) -> str:
     runs = results[0]["results"]
     rows = []
     for name in runs[0]:
-        mine = [run[name] for run in runs]
-        data, metric = name.rsplit(": ", 1)
+        draws = [run[name] for run in runs]
+        data, metric = name.replace("old model useless", "old model mostly noise").rsplit(": ", 1)
         cells = []
         for target in ("0.95", "0.99"):
-            whole = sum(one["said"][target] == "re-embed everything" for one in mine)
-            there = sum(one["reached"] >= float(target) for one in mine)
-            cells.append(f"{whole} / {there} of {len(mine)}")
-        share = f"{100 * np.mean([one['share'] for one in mine]):.0f} %"
-        rows.append([data, metric, share, f"{np.mean([one['reached'] for one in mine]):.3f}", *cells])
-    header = [
-        "data",
-        "measure",
-        "said at",
-        "with half",
-        "target .95: “everything” / reached",
-        "target .99: “everything” / reached",
-    ]
-    return table(header, rows)
+            hopeless = sum(draw["said"][target] == "re-embed everything" for draw in draws)
+            reached = sum(draw["reached"] >= float(target) for draw in draws)
+            cells.append(f"{hopeless} / {reached} of {len(draws)}")
+        share = f"{100 * np.mean([draw['share'] for draw in draws]):.0f} %"
+        rows.append([data, metric, share, f"{np.mean([draw['reached'] for draw in draws]):.3f}", *cells])
+    targets = [f"target {target}: “re-embed everything” / reached" for target in (".95", ".99")]
+    return table(["data", "metric", "re-embedded at the forecast", "quality at 50 %", *targets], rows)
 
 
 def memory(results: list[Any]) -> str:
-    """Return peak memory and processor time by number of rows."""
-    found = results[0]["results"]
-    counts = list(dict.fromkeys(one["rows"] for one in found))
+    """Return peak memory and CPU time by number of rows."""
+    by = {(run["rows"], run["way"]): run for run in results[0]["results"]}
+    counts, stores = (list(dict.fromkeys(keys)) for keys in zip(*by, strict=True))
     rows = []
-    for way in dict.fromkeys(one["way"] for one in found):
+    for store in stores:
         cells = []
         for n in counts:
-            one = next(one for one in found if (one["rows"], one["way"]) == (n, way))
-            cells += [f"{one['megabytes']:,.0f} MB", f"{one['seconds']:,.1f} s"]
-        rows.append([{"LanceDB": "LanceDB, `reembed` with three batches"}.get(way, f"{way}, a batch"), *cells])
-    head = [cell for n in counts for cell in (f"{n:,} rows", "processor time")]
-    return table(["", *head], rows)
+            run = by[n, store]
+            cells += [f"{run['megabytes']:,.0f}", f"{run['seconds']:,.1f}"]
+        rows.append([{"LanceDB": "LanceDB, `reembed` with three batches"}.get(store, f"{store}, one batch"), *cells])
+    head = [cell for n in counts for cell in (f"{n:,} rows: peak memory (MB)", "CPU time (s)")]
+    return table(["store", *head], rows)
 
 
 def _best(values: dict[str, list[float]], names: tuple[str, ...], runs: int) -> list[str]:
@@ -247,6 +249,15 @@ def _best(values: dict[str, list[float]], names: tuple[str, ...], runs: int) -> 
     return cells
 
 
+KINDS = {
+    "good models, noise in common": "good models, shared noise",
+    "good models, noise of their own": "good models, independent noise",
+    "old model poorer": "old model noisier",
+    "old model useless": "old model mostly noise",
+    "new model lost a third": "new model without 30 % of the variance",
+    "sheared": "new model's axes stretched",
+    "hard quarter": "a quarter of the items noisier",
+}
 WITH_TEXTS = ("random", "k-center", "margin", "disagreement", "entropy", "auto")
 WITHOUT = ("random", "k-center", "residual", "coverage", "auto")
 
@@ -254,17 +265,18 @@ WITHOUT = ("random", "k-center", "residual", "coverage", "auto")
 def kinds(results: list[Any]) -> str:
     """Return accuracy with texts at 10 % re-embedded, and overlap@10 without texts at 20 %, by kind of simulated models and order."""
     runs = results[0]["results"]
-    lines = []
+    before, texts, none = [], [], []
     for kind in runs[0]:
         values = {name: [run[kind][name] for run in runs] for name in runs[0][kind]}
-        before = [f"{np.mean(values[name]):.3f}" for name in ("old", "new", "mapped")]
-        lines.append([kind, *before, *_best(values, WITH_TEXTS, len(runs))])
-    first = table(["simulated, with texts, 10 %", "old", "new", "mapped", *WITH_TEXTS], lines)
-    lines = []
-    for kind in runs[0]:
-        values = {name: [run[kind][f"{name}, no texts"] for run in runs] for name in ("mapped", *WITHOUT)}
-        lines.append([kind, f"{np.mean(values['mapped']):.3f}", *_best(values, WITHOUT, len(runs))])
-    return first + "\n\n" + table(["simulated, without texts, 20 %", "mapped", *WITHOUT], lines)
+        before.append([KINDS[kind], *(f"{np.mean(values[name]):.3f}" for name in ("old", "new", "mapped"))])
+        texts.append([KINDS[kind], *_best(values, WITH_TEXTS, len(runs))])
+        values = {name: values[f"{name}, no texts"] for name in ("mapped", *WITHOUT)}
+        none.append([KINDS[kind], f"{np.mean(values['mapped']):.3f}", *_best(values, WITHOUT, len(runs))])
+    return "\n".join((
+        table(["with texts, nothing re-embedded", "old model", "new model", "mapped"], before),
+        table(["with texts, 10 % re-embedded", *WITH_TEXTS], texts),
+        table(["without texts, 20 % re-embedded", "mapped, 0 %", *WITHOUT], none),
+    ))  # fmt: skip
 
 
 def mixtures(results: list[Any]) -> str:
@@ -273,16 +285,21 @@ def mixtures(results: list[Any]) -> str:
     columns = [("Caltech-101", k, share) for k, share in enumerate(("4 %", "8 %", "16 %"))]
     columns += [("emoji", k, share) for k, share in enumerate(("20 %", "45 %"))]
     lines = [
-        [name, *(_cell([run[data][name][k] for run in runs]) for data, k, _ in columns)] for name in runs[0]["emoji"]
-    ]
+        [name.replace("3 entropy", "3 × entropy"), *(_cell([run[data][name][k] for run in runs]) for data, k, _ in columns)]
+        for name in runs[0]["emoji"]
+    ]  # fmt: skip
     return table(["order", *(f"{data}, {share}" for data, _, share in columns)], lines)
 
 
 def duplicates(results: list[Any]) -> str:
     """Return the accuracy of a store with near-duplicates."""
     runs = results[0]["results"]
-    lines = [[name, *(_cell([run[name][k] for run in runs]) for k in range(3))] for name in runs[0] if name != "new"]
-    return table(["order", "4 %", "8 %", "16 %"], lines)
+    words = {"near-duplicates wait": "near-duplicates postponed", "near-duplicates do not wait": "not postponed"}
+    lines = []
+    for name in (key for key in runs[0] if key != "new"):
+        order, rule = name.split(", ")
+        lines.append([f"{order}, {words[rule]}", *(_cell([run[name][k] for run in runs]) for k in range(3))])
+    return table(["order", "4 % re-embedded", "8 %", "16 %"], lines)
 
 
 BLOCKS = {
