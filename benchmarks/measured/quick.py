@@ -23,7 +23,7 @@ def demo() -> dict[str, Any]:
 
 
 def demo_retrieval() -> str:
-    header = ["on 795 unseen emoji", "unmapped", "mapped", "chance", "the target model itself"]
+    header = ["795 unseen emoji", "unmapped", "mapped", "chance", "target model"]
     rows = [row for row in demo()["table"] if "chance" in row["unseen"]]
     keys = ("before", "after", "chance", "oracle")
     return table(header, [[row["measure"], *(shown(row["unseen"][key]) for key in keys)] for row in rows])
@@ -40,8 +40,9 @@ def demo_cosine() -> str:
 def demo_anchors() -> str:
     few = demo()["few_anchors"]
     wanted = [c for c in few["curves"] if c["items"] == "text" and c["kind"] in ("mapped", "constant")]
-    rows = [[curve["name"], *(shown(v) for v in curve["mean"])] for curve in wanted]
-    return table(["anchor images", *map(str, few["n"])], rows)
+    columns = [map(shown, curve["mean"]) for curve in wanted]
+    rows = [list(cells) for cells in zip(map(str, few["n"]), *columns, strict=True)]
+    return table(["anchor images", *(curve["name"] for curve in wanted)], rows)
 
 
 def sample_spectra() -> str:
@@ -81,25 +82,27 @@ def bridge_example() -> str:
 
 
 def lvis_images(results: list[Any]) -> str:
-    return _lvis(results, "images → its text, at 1", ["mapped", "unmapped", "chance", "source model itself"])
+    columns = {"image → text accuracy: mapped": "mapped", "unmapped": "unmapped", "chance": "chance", "source model": "source model itself"}  # fmt: skip
+    return _lvis(results, {words: ("images → its text, at 1", column) for words, column in columns.items()})
 
 
 def lvis_texts(results: list[Any]) -> str:
-    return _lvis(
-        results, "text–text cosine", ["mapped", "constant", "random rotation", "unmapped"], "text → text, at 1"
-    )
+    score = "text–text cosine"
+    columns = {f"{score}: mapped": "mapped", "constant": "constant", "random rotation": "random rotation", "unmapped": "unmapped"}  # fmt: skip
+    retrieval = {"text → text recall@1: mapped": ("text → text, at 1", "mapped")}
+    return _lvis(results, retrieval | {words: (score, column) for words, column in columns.items()})
 
 
-def _lvis(results: list[Any], score: str, columns: list[str], before: str | None = None) -> str:
+def _lvis(results: list[Any], columns: dict[str, tuple[str, str]]) -> str:
+    """Return mean and standard deviation over splits by target; columns are given as header, score and column of the record."""
     rows = []
     for target, splits in results[0].items():
         cells = [target]
-        for name, column in [*([(before, "mapped")] if before else []), *((score, c) for c in columns)]:
-            values = [split[name][column] for split in splits]
+        for score, column in columns.values():
+            values = [split[score][column] for split in splits]
             cells.append(f"{shown(float(np.mean(values)))} ± {np.std(values, ddof=1):.3f}")
         rows.append(cells)
-    header = ["target", *([f"{before}, mapped"] if before else []), f"{score}, mapped", *columns[1:]]
-    return table(header, rows)
+    return table(["target", *columns], rows)
 
 
 def zero_shot() -> str:
@@ -126,12 +129,12 @@ def zero_shot() -> str:
         scores = [found.get(m, "aligned image", "target text").after for m in ("zero_shot", "zero_shot_centered")]
         half = evaluate(congruence.fit(text, other, **given), *sides)
         scores.insert(1, half.get("zero_shot", "aligned image", "target text").after)
-        energy = 100 * found.covered_share["image"]
+        covered = 100 * found.covered_share["image"]
         cells = [str(1203 - holdout), f"{holdout:,}", *map(shown, scores)]
-        rows.append([*cells, f"{energy:.0f} %" if round(energy, 1) == 100 else f"{energy:.1f} %"])
+        rows.append([*cells, f"{covered:.0f} %" if round(covered, 1) == 100 else f"{covered:.1f} %"])
     header = [
         "text anchors",
-        "classes",
+        "unseen classes",
         "`zero_shot` (gap mapped)",
         "`zero_shot` (as `fit` chooses)",
         "`zero_shot_centered`",
@@ -155,11 +158,11 @@ def sample_models() -> str:
         ["image tower", "EfficientNet-Lite0", "MobileNet-v2"],
         ["text tower (frozen)", "MiniLM-L6, English, WordPiece", "multilingual E5 small, SentencePiece"],
         ["objective", "SigLIP", "softmax InfoNCE"],
-        ["training pictures", "Noto, in today's and the 2013–2017 design", "Twemoji, EmojiOne 2, OpenMoji"],
-        ["augmentation", "turned, scaled, with holes", "light, color, noise"],
-        ["captions", "Unicode names, 70 % of the tags", "short codes of three chat communities, another 70 % of the tags"],
-        ["recall at 1 / 5 / 10, alone", *retrieval],
-        ["first caption is of the right subgroup", *first],
+        ["training pictures", "Noto, current and 2013–2017 designs", "Twemoji, EmojiOne 2, OpenMoji"],
+        ["augmentation", "rotation, scaling, erased rectangles", "brightness, color, noise"],
+        ["captions", "Unicode names, 70 % of the tags", "short codes of three chat platforms, another 70 % of the tags"],
+        ["image → caption recall@1 / 5 / 10", *retrieval],
+        ["first caption in the correct subgroup", *first],
     ]  # fmt: skip
     return table(["", "`emoji-a`", "`emoji-b`"], rows)
 
@@ -183,7 +186,7 @@ def metrics_table() -> str:
         unchanged = ", ".join(what for what in order if what in metric.invariances)
         closer = "larger" if metric.larger_is_closer else "smaller"
         rows.append([f"`{name}`", f"{low} … {high}", closer, unchanged, metric.cost, metric.reference])
-    return table(["metric", "range", "closer is", "unchanged by", "operations", "after"], rows)
+    return table(["metric", "range", "closer is", "invariances", "operations", "reference"], rows)
 
 
 def autoencoder_sizes() -> str:
@@ -203,7 +206,7 @@ def autoencoder_sizes() -> str:
         millions, operations = values[key, "parameters"], values[key, "mflops"]
         theirs = [f"{v:.2f}" for v in paper[key]]
         lines.append([words, str(widths[key]), f"{millions:.2f}", theirs[0], f"{operations:.1f}", theirs[1]])
-    return table(["backbone", "d", "here", "paper", "here, MFLOP a row", "paper, GFLOP"], lines)
+    return table(["backbone", "input width", "parameters (M)", "parameters, paper (M)", "MFLOP per row", "GFLOP, paper"], lines)
 
 
 def layers_output() -> str:

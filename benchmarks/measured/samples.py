@@ -23,19 +23,19 @@ def _rows(runs: list[dict[str, Any]]) -> dict[str, list[str]]:
         return _cell([run[key] for run in runs])
 
     rows = {
-        "old": ["old model, its own texts", "", flat("old")],
-        "unmapped": ["new texts, old vectors as they are", "0", flat("unmapped")],
-        "names": ["mapped, from the 100 class names", "0", flat("names")],
+        "old": ["old model, old texts", "", flat("old")],
+        "unmapped": ["new texts, unmapped photos", "0", flat("unmapped")],
+        "names": ["map fitted on the 100 class names", "0", flat("names")],
     }
     for n in runs[0]["pairs"]:
         values = [one for run in runs for one in run["pairs"][n]]
-        rows[f"pairs {n}"] = [f"mapped, from {int(n):,} photos", f"{int(n):,}", _cell(values)]
+        rows[f"pairs {n}"] = [f"map fitted on {int(n):,} photo pairs", f"{int(n):,}", _cell(values)]
     for share in runs[0]["progressive"]:
         part = float(share)
         words = (
-            f"mapped from names, worst {100 * part:g} % re-embedded"
+            f"mapped, least certain {100 * part:g} % re-embedded"
             if part
-            else "mapped from names, with what the old model finds"
+            else "map from names and the old model's scores"
         )
         values = [one for run in runs for one in run["progressive"][share]]
         rows[f"share {share}"] = [words, f"{round(1500 * part)}", _cell(values)]
@@ -50,27 +50,20 @@ def _both(results: list[Any]) -> dict[str, list[str]]:
 
 
 def photo_sample(results: list[Any]) -> str:
-    header = [
-        "1,500 photos by 100 class names",
-        "photos the new model encodes",
-        "the sample",
-        "three pairs trained anew",
-    ]
+    header = ["method", "photos to encode", "accuracy, sample", "accuracy, three other pairs of models"]
     return table(header, list(_both(results).values()))
 
 
 def photo_recall(results: list[Any]) -> str:
     rows = _both(results)
     keys = ("old", "unmapped", "names", "share 0.1", "new")
-    return table(
-        ["a photo library changes its model", "photos to encode", "found right", "fresh models"],
-        [rows[key] for key in keys],
-    )
+    header = ["method", "photos to encode", "accuracy", "accuracy, three other pairs of models"]
+    return table(header, [rows[key] for key in keys])
 
 
 def photo_certificate() -> str:
-    said = "\n".join(command("certify", "photos", "--anchors", "200").splitlines()[:2])
-    return f"```\n$ congruence certify photos --anchors 200\n{said}\n```\n"
+    verdict = "\n".join(command("certify", "photos", "--anchors", "200").splitlines()[:2])
+    return f"```\n$ congruence certify photos --anchors 200\n{verdict}\n```\n"
 
 
 BLOCKS = {

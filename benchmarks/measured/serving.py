@@ -9,24 +9,24 @@ from measured.jobs import JOBS
 
 
 def serving(results: list[Any]) -> str:
-    (one,) = results
-    found = one["results"]
+    (run,) = results
     rows = []
-    ways = {
+    servers = {
         "bridge": "bridge",
         "no bridge": "no bridge (`--space source`)",
-        "window 0.003": "bridge, a free encoder waits 3 ms for more texts",
+        "window 0.003": "bridge, batching window 3 ms",
     }
-    for way, words in ways.items():
-        here = found[way]
+    for key, words in servers.items():
+        server = run["results"][key]
         times = []
-        for key, digits in (("p50", 0), ("p99", 0), ("cpu", 2)):
-            low, middle, high = here["ratios"][key]
-            beside = f" ({middle:.2f} ×; {low:.2f} … {high:.2f})" * (way != "no bridge")
-            times.append(f"{1000 * here[key]:,.{digits}f} ms{beside}")
-        errors = f"{here['errors']} of {here['requests']}"
-        rows.append([words, *times[:2], f"{here['per_second']:.1f}", times[2], errors])
-    return table(["server", "p50", "p99", "requests a second", "processor time a request", "errors"], rows)
+        for measure, digits in (("p50", 0), ("p99", 0), ("cpu", 2)):
+            low, middle, high = server["ratios"][measure]
+            ratio = f" ({middle:.2f}; {low:.2f} … {high:.2f})" * (key != "no bridge")
+            times.append(f"{1000 * server[measure]:,.{digits}f}{ratio}")
+        errors = f"{server['errors']} of {server['requests']}"
+        rows.append([words, *times[:2], f"{server['per_second']:.1f}", times[2], errors])
+    header = ["server", "p50 (ms)", "p99 (ms)", "requests per second", "CPU time per request (ms)", "errors"]
+    return table(header, rows)
 
 
 BLOCKS = {"serve": Block(serving, JOBS["serve"])}

@@ -65,12 +65,12 @@ def layers(results: list[Any]) -> str:
         chance = f"{fixed(found['best_null_mean'])} ± {fixed(found['best_null_sd'])}"
         scores = [best, fixed(found["best_value"]), chance, fixed(found["best_adjusted_p_value"])]
         rows.append([f"`{found['metric']}`, {found['n']:,}", *scores])
-    return table(["metric, rows", "best pair", "its score", "the best by chance", "p, corrected"], rows)
+    return table(["metric, rows", "best pair", "score", "best score by chance", "p, corrected"], rows)
 
 
 def joint_maps(results: list[Any]) -> str:
     rows = [[one["map"], str(one["width"]), *(fixed(v) for v in one["mean"])] for one in results[0]]
-    return table(["method", "width", "image → text at 1", "text → image at 1", "image → text at 10"], rows)
+    return table(["method", "joint dimensions", "image → text recall@1", "text → image recall@1", "image → text recall@10"], rows)
 
 
 def shift(prefix: str, first: str, columns: list[str]) -> Any:
@@ -79,10 +79,10 @@ def shift(prefix: str, first: str, columns: list[str]) -> Any:
         models = list(dict.fromkeys(line["model"] for line in lines))
         by = {(line["line"], line["model"]): line for line in lines}
         rows = [
-            [name, *(fixed(by[name, m][key], 4) for m in models for key in ("value", "floor"))]
+            [name.replace("turned by a random rotation", "rotated at random"), *(fixed(by[name, m][key], 4) for m in models for key in ("value", "floor"))]
             for name in dict.fromkeys(line["line"] for line in lines)
-        ]
-        return table([first, *(c for name in columns for c in (name, "floor"))], rows)
+        ]  # fmt: skip
+        return table([f"{first} (distances in turns)", *(c for name in columns for c in (name, f"{name}, floor"))], rows)  # fmt: skip
 
     return write
 
@@ -92,15 +92,8 @@ def quantized(results: list[Any]) -> str:
     for one in results[0]:
         cells = [f"{m:.3f} ({sd:.3f})" for m, sd in zip(one["mean"], one["sd"], strict=True)]
         rows.append([one["old"], one["new"], *cells])
-    header = [
-        "old vectors",
-        "new vectors",
-        "texts: recall kept",
-        "own row at 1",
-        "images: recall kept",
-        "own row at 10",
-    ]
-    return table(header, rows)
+    header = [f"{modality}: {score}" for modality, k in (("texts", 1), ("images", 10)) for score in ("recall kept", f"recall@{k}")]  # fmt: skip
+    return table(["old type", "new type", *header], rows)
 
 
 def rounded(value: float) -> str:
@@ -113,34 +106,36 @@ def anchors(results: list[Any]) -> str:
     for a in results[0]["anchors"]:
         kappa = " … ".join(map(rounded, a["kappa"])) if a["kappa"] else "∞"
         counts = [str(a["d"]), *(f"{a[key]:,}" for key in ("n", "needed", "rank"))]
-        rows.append([a["anchors"], *counts, "yes" if a["spans"] else "no", kappa])
-    return table(["anchors", "d", "n", "needed", "rank", "spans", "κ"], rows)
+        rows.append([a["anchors"].replace("…", "sample, images,"), *counts, "yes" if a["spans"] else "no", kappa])
+    return table(["anchors", "d", "n", "n needed", "rank", "spans Sym(d)", "κ (bounds)"], rows)
 
 
 def shares(results: list[Any]) -> str:
-    found = results[0]["shares"]
     rows = [
-        [f"median {side}", *("1" if s["r"] == 512 else fixed(s[side]) for s in found)] for side in ("text", "image")
+        [str(s["r"]), *("1" if s["r"] == 512 else fixed(s[side]) for side in ("text", "image"))]
+        for s in results[0]["shares"]
     ]
-    return table(["r", *(str(s["r"]) for s in found)], rows)
+    return table(["r", "share of a text, median", "share of an image, median"], rows)
 
 
 def margins(results: list[Any]) -> str:
-    rows = []
+    """Return the margins of each case, and the number of classes that meet each condition."""
+    values, counts, case = [], [], ""
     for m in results[0]["margins"]:
+        case = {"…": case, "… centered by modality": "LVIS → EVA-02, unseen, centered"}.get(m["case"], m["case"])
         gamma = fixed(m["gamma"], 4 if abs(m["gamma"]) < 5e-4 else 3)
         eta = "0" if m["eta"] < 1e-9 else fixed(m["eta"])
-        promised = f"{m['promised']:,}" + f" ({m['wrong']:,})" * bool(m["promised"])
-        counts = [f"{m[key]:,}" for key in ("within", "certified", "by_difference", "found")]
-        size = "" if m["case"] == "…" else f"{m['K']:,}"
-        rows.append([m["case"], size, str(m["r"]), gamma, eta, f"{m['rho']:.2f}", promised, *counts])
-    header = ["", "K", "r", "γ", "η", "ρ", "promised (wrong)", "within ρ", "certified", "by difference", "found"]
-    return table(header, rows)
+        values.append([case, f"{m['K']:,}", str(m["r"]), gamma, eta, f"{m['rho']:.2f}"])
+        meets = f"{m['promised']:,}" + f" ({m['wrong']:,})" * bool(m["promised"])
+        certified = (f"{m[key]:,}" for key in ("within", "certified", "by_difference", "found"))
+        counts.append([case, str(m["r"]), meets, *certified])
+    header = ["case", "r", "γ_c > 2η_c (wrong)", "within ρ", "certified", "by difference", "retrieved"]
+    return table(["case", "classes K", "r", "γ", "η", "ρ"], values) + "\n" + table(header, counts)
 
 
 def mixed_store(results: list[Any]) -> str:
     words = {
-        "as the map gives them": "as the map gives them",
+        "as the map gives them": "not rescaled",
         "unit rows": "unit rows (default)",
         "unit rows, all centered": "unit rows, all centered",
         "control: native, shuffled": "control: native rows, shuffled",
@@ -151,7 +146,7 @@ def mixed_store(results: list[Any]) -> str:
         cells = [f"{m:.3f} ({s:.3f})" for m, s in zip(values[:, :4].mean(0), values[:, :4].std(0, ddof=1), strict=True)]
         low, high = f"{values[:, 4].min():.2f}", f"{values[:, 5].max():.2f}"
         rows.append([shown_, *cells, "1" if low == high == "1.00" else f"{low} … {high}"])
-    return table(["mapped half", "mapped items", "native items", "all", "mapped among those found", "norms"], rows)
+    return table(["mapped half of the store", "recall@10: mapped items", "native items", "all items", "mapped share of results", "norms of mapped rows"], rows)
 
 
 def mixed_store_others(results: list[Any]) -> str:
@@ -160,7 +155,7 @@ def mixed_store_others(results: list[Any]) -> str:
         means = {name: np.mean([run[name] for run in result["results"]], axis=0) for name in result["results"][0]}
         cells = [f"{means['as the map gives them'][k]:.3f} / {means['unit rows'][k]:.3f}" for k in (0, 1, 2)]
         rows.append([words, *cells])
-    return table(["raw / unit rows", "mapped items", "native items", "all"], rows)
+    return table(["not rescaled / unit rows", "recall@10: mapped items", "native items", "all items"], rows)
 
 
 def negatives(results: list[Any]) -> str:
@@ -178,7 +173,7 @@ BLOCKS = {
     "similarity-lvis": Block(similarity(1), JOBS["similarity"]),
     "layers": Block(layers, JOBS["layers"]),
     "joint-maps": Block(joint_maps, JOBS["joint-maps"]),
-    "shift-images": Block(shift("image", "", ["EfficientNet-Lite0", "MobileNet-v2"]), JOBS["shift"]),
+    "shift-images": Block(shift("image", "photos", ["EfficientNet-Lite0", "MobileNet-v2"]), JOBS["shift"]),
     "shift-texts": Block(_TEXTS, JOBS["shift"]),
     "quantized": Block(quantized, JOBS["quantized"]),
     "spanning-anchors": Block(anchors, JOBS["spanning"]),
