@@ -193,27 +193,21 @@ def unbalanced(results: list[Any]) -> str:
 
 
 def unbalanced_plans(results: list[Any]) -> str:
-    """Return statistics of the teacher's plan between all unpaired rows, mean over splits."""
+    """Return statistics of the teacher's plan between all unpaired rows, mean over splits, with a table for each pair of encoders."""
     plans = [line for result in results for line in result["results"]["plans"]]
-    sides = list(dict.fromkeys(line["encoders"] for line in plans))
-    rows = []
-    for share, rho in dict.fromkeys((line["overlap"], line["rho"]) for line in plans):
-        cells = []
-        for side in sides:
+    tables = []
+    for side in dict.fromkeys(line["encoders"] for line in plans):
+        rows = []
+        for share, rho in dict.fromkeys((line["overlap"], line["rho"]) for line in plans):
             kept = [x for x in plans if (x["encoders"], x["overlap"], x["rho"]) == (side, share, rho)]
             means = {key: np.mean([x[key] for x in kept]) for key in kept[0] if isinstance(kept[0][key], float)}
             ratio = means.get("with_over_without")
-            cells += [
-                f"{100 * means['on_partners']:.0f} %" if share else "",
-                "" if ratio is None else f"{ratio:.1f}",
-                f"{100 * means['effective_rows']:.0f} %",
-                f"{means['largest_column']:.1f}",
-            ]
-        rows.append([f"{100 * share:.0f} %", _strength(rho), *cells])
-    header = [
-        f"{side}: {what}" for side in sides for what in ("on partners", "with / without", "rows", "largest column")
-    ]
-    return table(["common", "ρ", *header], rows)
+            partners = [f"{100 * means['on_partners']:.0f} %" if share else "", "" if ratio is None else f"{ratio:.1f}"]
+            spread = [f"{100 * means['effective_rows']:.0f} %", f"{means['largest_column']:.1f}"]
+            rows.append([f"{100 * share:.0f} %", _strength(rho), *partners, *spread])
+        header = ["ρ", "mass on partners", "row mass with / without partner", "effective rows", "largest column / mean"]
+        tables.append(table([f"{side}: common items", *header], rows))
+    return "\n".join(tables)
 
 
 def _strength(rho: float | None, short: bool = False) -> str:

@@ -43,9 +43,10 @@ def _spread(values: np.ndarray) -> str:
     return f"{values.mean():.1f} ± {values.std(ddof=1):.1f}"
 
 
-def _row(setting: Setting, pairs: int, key: str, words: str) -> list[str]:
+def _leads(setting: Setting, pairs: int, key: str) -> list[str]:
+    """Return the scores of SAIL and the linear map, and those of SOTAlign with its lead over the linear map."""
     linear = setting.values("linear", key, pairs)
-    cells = []
+    cells = [_spread(setting.values("sail", key, pairs)), _spread(linear)]
     for overlap in (1.0, 0.0):
         pool = None if setting.pools() == [None] else overlap
         if pool is None and overlap:  # rows that are classes have no partners
@@ -53,25 +54,29 @@ def _row(setting: Setting, pairs: int, key: str, words: str) -> list[str]:
             continue
         found = setting.values("sotalign", key, pairs, overlap=pool)
         cells.append(f"{found.mean():.1f} ({minus(f'{(found - linear).mean():+.1f} ± {(found - linear).std(ddof=1):.1f}')})")  # fmt: skip
-    lesson = [setting.values("linear", name, pairs).mean() for name in ("nearest", "plan")]
-    bars = [_spread(setting.values("sail", key, pairs)), _spread(linear)]
-    return [words, str(pairs), f"{setting.bound(key):.1f}", *bars, *cells, f"{lesson[0]:.1f} → {lesson[1]:.1f}"]
+    return cells
 
 
-HEADER = ["", "pairs", "all pairs", "SAIL", "linear", "SOTAlign, all partners", "no partners", "right: nearest → plan"]
+def _limits(setting: Setting, pairs: int, key: str) -> list[str]:
+    """Return the mutual k-NN of the encoders, the best score with all pairs, and how often the teacher's nearest rows and plan are correct."""
+    teacher = [f"{setting.values('linear', name, pairs).mean():.1f}" for name in ("nearest", "plan")]
+    return [f"{setting.agreement:.2f}", f"{setting.bound(key):.1f}", *teacher]
 
 
 def images(results: list[Any]) -> str:
-    """Return recall at 1 by setting and pairs, with SOTAlign's lead over the linear map and the correctness of its teacher's plan."""
-    rows = []
+    """Return recall at 1 by setting and pairs, with SOTAlign's lead over the linear map; then the correctness of its teacher's plan."""
+    leads, limits = [], []
     for setting in (Setting(one) for result in results for one in result["results"]):
-        words = f"{setting.words}; {setting.agreement:.2f}"
+        keys = {"mean_r1": "", "zero_shot": ", zero-shot"} if "zero_shot" in setting.lines[0] else {"mean_r1": ""}
         for pairs in setting.pairs:
-            rows.append(_row(setting, pairs, "mean_r1", words))
-            if "zero_shot" in setting.lines[0]:
-                rows.append(_row(setting, pairs, "zero_shot", "the same, zero-shot"))
-            words = ""
-    return table(["encoders; mutual k-NN", *HEADER[1:]], rows)
+            for key, words in keys.items():
+                name = [f"{setting.words}{words}", str(pairs)]
+                leads.append([*name, *_leads(setting, pairs, key)])
+                limits.append([*name, *_limits(setting, pairs, key)])
+    first = ["SAIL", "linear", "SOTAlign, all partners", "SOTAlign, no partners"]
+    second = ["mutual k-NN", "all pairs (%)", "teacher's nearest row correct (%)", "mass of teacher's plan on correct rows (%)"]  # fmt: skip
+    names = ["encoders", "pairs"]
+    return table([*names, *first], leads) + "\n" + table([*names, *second], limits)
 
 
 def shifts(results: list[Any]) -> str:

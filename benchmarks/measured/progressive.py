@@ -86,7 +86,15 @@ def coverage(results: list[Any]) -> str:
             for name in ("agreement", "overlap@10", "cosine", "weighted", "forecast")
         ]
         rows.append([label, str(scores["cosine"][0]), *cells])
-    header = ["data", "stages", "agreement", "overlap@10", "cosine", "all three, weighted by traffic", "forecast of agreement"]
+    header = [
+        "data",
+        "stages",
+        "agreement",
+        "overlap@10",
+        "cosine",
+        "all three, weighted by traffic",
+        "forecast of agreement",
+    ]
     return table(header, rows)
 
 

@@ -206,7 +206,9 @@ def autoencoder_sizes() -> str:
         millions, operations = values[key, "parameters"], values[key, "mflops"]
         theirs = [f"{v:.2f}" for v in paper[key]]
         lines.append([words, str(widths[key]), f"{millions:.2f}", theirs[0], f"{operations:.1f}", theirs[1]])
-    return table(["backbone", "input width", "parameters (M)", "parameters, paper (M)", "MFLOP per row", "GFLOP, paper"], lines)
+    return table(
+        ["backbone", "input width", "parameters (M)", "parameters, paper (M)", "MFLOP per row", "GFLOP, paper"], lines
+    )
 
 
 def layers_output() -> str:

@@ -70,7 +70,9 @@ def layers(results: list[Any]) -> str:
 
 def joint_maps(results: list[Any]) -> str:
     rows = [[one["map"], str(one["width"]), *(fixed(v) for v in one["mean"])] for one in results[0]]
-    return table(["method", "joint dimensions", "image → text recall@1", "text → image recall@1", "image → text recall@10"], rows)
+    return table(
+        ["method", "joint dimensions", "image → text recall@1", "text → image recall@1", "image → text recall@10"], rows
+    )
 
 
 def shift(prefix: str, first: str, columns: list[str]) -> Any:
@@ -146,7 +148,17 @@ def mixed_store(results: list[Any]) -> str:
         cells = [f"{m:.3f} ({s:.3f})" for m, s in zip(values[:, :4].mean(0), values[:, :4].std(0, ddof=1), strict=True)]
         low, high = f"{values[:, 4].min():.2f}", f"{values[:, 5].max():.2f}"
         rows.append([shown_, *cells, "1" if low == high == "1.00" else f"{low} … {high}"])
-    return table(["mapped half of the store", "recall@10: mapped items", "native items", "all items", "mapped share of results", "norms of mapped rows"], rows)
+    return table(
+        [
+            "mapped half of the store",
+            "recall@10: mapped items",
+            "native items",
+            "all items",
+            "mapped share of results",
+            "norms of mapped rows",
+        ],
+        rows,
+    )
 
 
 def mixed_store_others(results: list[Any]) -> str:

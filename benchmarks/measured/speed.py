@@ -10,6 +10,8 @@ from measured import theorems
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
+HEADER = ["task (2 cores)", "congruence: time, peak memory", "baseline: time, peak memory"]
+
 
 def _median(runs: list[dict[str, float]]) -> str:
     seconds = float(np.median([run["seconds"] for run in runs]))
@@ -25,31 +27,31 @@ def _rows(results: list[Any]) -> list[list[str]]:
     """Return each job compared with its counterpart in the same run."""
     npy, parquet, fit, klot = (result["results"] for result in results)
     fit = {name: f"{np.median(seconds):.2f} s" for name, seconds in fit.items()}
-    ways = klot[0]["ways"]
+    solvers = klot[0]["ways"]
 
     def both(runs: dict[str, Any]) -> list[str]:
         return [f"{_median(runs[who])}, {_peak(runs[who])}" for who in ("ours", "plain")]
 
     (ours, plain), (ours_table, plain_table) = both(npy), both(parquet)
-    features, explicit = (f"{_median(ways[who])}, {_peak(ways[who])}" for who in ("features", "plain"))
+    features, explicit = (f"{_median(solvers[who])}, {_peak(solvers[who])}" for who in ("features", "plain"))
     return [
-        ["transform 1,000,000 × 768 float32, `.npy` to `.npy`", f"{ours} peak", f"NumPy read + product + write: {plain}"],
-        ["the same, Parquet with ids", f"{ours_table} peak", f"pyarrow + NumPy, without ids: {plain_table}"],
+        ["transform 1,000,000 × 768 float32, `.npy` to `.npy`", ours, f"NumPy read + product + write: {plain}"],
+        ["the same, Parquet with ids", ours_table, f"pyarrow + NumPy, without ids: {plain_table}"],
         ["fit 5,000 pairs 768 → 1024", fit["OrthogonalMap().fit"],
-         f"NumPy by hand {fit['NumPy by hand']}; SciPy `orthogonal_procrustes` (padded) {fit['scipy orthogonal_procrustes, padded']}"],
+         f"NumPy SVD: {fit['NumPy by hand']}; SciPy `orthogonal_procrustes`, padded: {fit['scipy orthogonal_procrustes, padded']}"],
         ["ridge, 61 penalties by GCV", fit["LinearMap(ridge='cv').fit"], f"scikit-learn `Ridge`, one penalty: {fit['sklearn Ridge (one alpha)']}"],
-        ["KLOT and its gradients, 10,000 × 256 a side, 100 iterations, one thread", features, f"log-sum-exp solver with the explicit gradient: {explicit}"],
+        ["KLOT and its gradients, 10,000 × 256 per side, 100 iterations, one thread", features, f"log-sum-exp solver with the explicit gradient: {explicit}"],
     ]  # fmt: skip
 
 
 def jobs(results: list[Any]) -> str:
-    return table(["job (2 cores)", "congruence", "beside it"], _rows(results))
+    return table(HEADER, _rows(results))
 
 
 def short(results: list[Any]) -> str:
     """Return README's table: reading, mapping and writing, and a fit."""
     rows = _rows(results)
-    return table(["job (2 cores)", "congruence", "beside it"], [rows[0], rows[2]])
+    return table(HEADER, [rows[0], rows[2]])
 
 
 def metrics(results: list[Any]) -> str:
@@ -58,8 +60,8 @@ def metrics(results: list[Any]) -> str:
     rows = []
     for key, words, rival in (
         ("mutual_knn", "mutual k-NN, 10,000 × 768 float32, k = 10", "full matrices in torch, as published: "),
-        ("cknna", "CKNNA, the same", ""),
-        ("linear_cka", "debiased linear CKA, the same", ""),
+        ("cknna", "CKNNA, same data", ""),
+        ("linear_cka", "debiased linear CKA, same data", ""),
     ):
         found = spaces[key]
         rows.append([words, f"{_median(found['ours'])}, {_peak(found['ours'])}", f"{rival}{_median(found['full'])}, {_peak(found['full'])}"])  # fmt: skip
@@ -69,7 +71,7 @@ def metrics(results: list[Any]) -> str:
         (even["linear"], "its linear variant, 20,000 and 20,000", ""),
     ):
         rows.append([words, f"{_median(found['ours'])}, {_peak(found['ours'])}", f"{rival}{_median(found['POT'])}, {_peak(found['POT'])}"])  # fmt: skip
-    return table(["job (2 cores)", "congruence", "beside it"], rows)
+    return table(HEADER, rows)
 
 
 def klot_10000(results: list[Any]) -> str:

@@ -32,12 +32,10 @@ def kernels(results: list[Any]) -> str:
         slope, constant = one["line"]
         line = {"raw": "K̃", "constant": f"K̃ {constant:+.2f}", "affine": f"{slope:.2f} K̃ {constant:+.2f}"}[relation]
         line = minus(line).replace("+", "+ ")
-        scores = [f"{one[key]:.3f}" for key in ("rmse", "median", "most")]
+        scores = [f"{one['epsilon']:.3f}", line, f"{one['rmse']:.3f}", f"{one['median']:.3f} / {one['most']:.3f}"]
         first = relation == "raw"
-        rows.append(
-            [words * first, relation, f"{one['epsilon']:.3f}", line, *scores, f"{one['correlation']:.3f}" * first]
-        )
-    return table(["kernel", "relation", "ε", "line", "rmse", "median", "99 %", "correlation"], rows)
+        rows.append([words * first, f"`{relation}`", *scores, f"{one['correlation']:.3f}" * first])
+    return table(["kernel", "relation", "ε", "line", "rmse", "median / 99 % quantile", "correlation"], rows)
 
 
 def curations() -> str:
@@ -59,9 +57,9 @@ def curations() -> str:
         one = np.ones(12), np.ones(10)
         topic = P[0] / P.sum(axis=0)
         ways = {
-            "independent (C.10), by up to 90 %": independent_weights(P, strength=0.9, random_state=seed),
-            "texts at random, by up to 90 %": (one[0], rng.uniform(0.1, 1.9, 10)),
-            "texts by what they say of one image": (one[0], topic / topic.mean()),
+            "independent (C.10), weights 0.1 to 1.9": independent_weights(P, strength=0.9, random_state=seed),
+            "random weights of texts, 0.1 to 1.9": (one[0], rng.uniform(0.1, 1.9, 10)),
+            "texts weighted by p(one image given the text)": (one[0], topic / topic.mean()),
         }
         world = realize_critic(pmi(P), random_state=seed)
         for words, weights in ways.items():
@@ -75,7 +73,14 @@ def curations() -> str:
     for words, values in found.items():
         middle = [value if value > 1e-9 else 0.0 for value in np.median(values, axis=0)]
         rows.append([words, *(f"{value:.3f}" if value else "0" for value in middle[:4]), f"{middle[4]:.4f}" if middle[4] else "0"])  # fmt: skip
-    header = ["chosen", "total variation", "C.9: departure", "scores: measured", "ε of cosines", "excess loss"]
+    header = [
+        "curation",
+        "total variation",
+        "departure, C.9 (nats)",
+        "departure, measured (nats)",
+        "ε of cosines",
+        "excess loss (nats)",
+    ]
     return table(header, rows)
 
 
@@ -83,7 +88,7 @@ def ranks() -> str:
     """Return how closely dual encoders of d dimensions approximate the pointwise mutual information of a world, and the best possible approximation."""
     from congruence.theory import critic_rank, latent_joint, pmi, realize_critic
 
-    dims, lines = (3, 4, 6, 8, 12, 16, 20), []
+    dims, columns = (3, 4, 6, 8, 12, 16, 20), {}
     for topics in (3, 10):
         least, reached = [], []
         for seed in range(_WORLDS):
@@ -92,9 +97,10 @@ def ranks() -> str:
             scale = K.std()
             least.append([found.rms_error(d) / scale for d in dims])
             reached.append([np.sqrt(np.mean((realize_critic(K, dim=d).scores - K) ** 2)) / scale for d in dims])
-        for words, values in (("no encoder is below", least), ("`realize_critic`", reached)):
-            lines.append([f"{topics} topics: {words}", *(f"{value:.3f}" for value in np.median(values, axis=0))])
-    return table(["d", *map(str, dims)], lines)
+        columns[f"{topics} topics: lower bound"] = np.median(least, axis=0)
+        columns[f"{topics} topics: `realize_critic`"] = np.median(reached, axis=0)
+    rows = zip(*columns.values(), strict=True)
+    return table(["d", *columns], [[str(d), *(f"{value:.3f}" for value in row)] for d, row in zip(dims, rows, strict=True)])  # fmt: skip
 
 
 def maps(results: list[Any]) -> str:
@@ -124,16 +130,16 @@ def bounds(results: list[Any]) -> str:
         ["C.28, r = 1", f"{first['measured']:.2f}", digits(first["promised"]), digits(first["sharp"]), f"σ₁(F) = {first['conditions']['sigma_min']:.1f}"],
     ]  # fmt: skip
     for r in ("4", "16"):
-        measured, promised, _ = ranks[r]
-        rows.append([f"C.28, r = {r}", f"{measured:.2f}", f"{promised:.1f}", "", ""])
-    return table(["", "measured", "promised", "sharp", "why"], rows)
+        measured, bound, _ = ranks[r]
+        rows.append([f"C.28, r = {r}", f"{measured:.2f}", f"{bound:.1f}", "", ""])
+    return table(["theorem", "measured error", "bound", "`sharp`", "conditions"], rows)
 
 
 def looseness(results: list[Any]) -> str:
     found = results[0]["results"]["random"]["lines"]
     rows = [[str(one["d"]), one["disturbance"], *(cell.replace("%", " %") for cell in one["cells"])] for one in found]
     header = ["C.21: A on images", "C.23: Q on images", "C.25: Q on texts", "C.28: Q on texts, half the rank"]
-    return table(["d", "disturbance", *header], rows)
+    return table(["d", "perturbation", *header], rows)
 
 
 def power(value: float) -> str:
@@ -145,10 +151,10 @@ def power(value: float) -> str:
 
 def sinkhorn(results: list[Any]) -> str:
     rows = [[f"{one['epsilon']:g}", power(one["error"]), f"{one['iterations']:,}"] for one in results[0]]
-    return table(["ε", "error after 100 iterations", "iterations to 1e-6"], rows)
+    return table(["ε", "marginal error after 100 iterations", "iterations to an error of 1e-6"], rows)
 
 
-SHOWN = {(4, 0.7): "far from the teacher: 4 dimensions, noise 0.7", (32, 0.7): "close to it: 32 dimensions, noise 0.7", (256, 1.0): "closer: 256 dimensions, noise 1"}  # fmt: skip
+SHOWN = {(4, 0.7): "student far from teacher: 4 dimensions, noise 0.7", (32, 0.7): "close: 32 dimensions, noise 0.7", (256, 1.0): "closest: 256 dimensions, noise 1"}  # fmt: skip
 
 
 def convergence(results: list[Any]) -> str:
@@ -170,18 +176,26 @@ def convergence(results: list[Any]) -> str:
         ]
         off = [f"{100 * one[key]:.2f} %" for key in ("gradient_error", "off")]
         rows.append([words * (one["iterations"] == 50), f"{one['iterations']:,}", *errors, *off])
-    header = ["problem", "iterations", "marginal error, student", "teacher", "‖P − P*‖₁", "reported", "off by"]
+    header = [
+        "problem",
+        "iterations",
+        "marginal error, student",
+        "marginal error, teacher",
+        "‖P − P*‖₁",
+        "gradient error, reported",
+        "gradient error, actual",
+    ]
     return table(header, rows)
 
 
-WAYS = {
+SOLVERS = {
     "plain": "plain, explicit gradient",
-    "unrolled": "plain, autograd through it",
+    "unrolled": "plain, autograd through the solver",
     "implicit": "plain, implicit gradient",
     "pot": "POT `sinkhorn_log`, explicit gradient",
     "geomloss": "geomloss, explicit gradient",
     "dense": "`klot`",
-    "features": "`klot_features`, kernel held",
+    "features": "`klot_features`, kernel in memory",
     "streamed": "`klot_features`, `memory=0`",
 }
 
@@ -193,19 +207,26 @@ def cost(which: int = 0) -> Any:
         return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
 
     def write(results: list[Any]) -> str:
-        ways = results[0]["results"][which]["ways"]
-        plain = ways["plain"]
-        exact = any("gradient_error" in run for runs in ways.values() for run in runs)
-        over = {who: max(r["peak_mb"] - r["rest_mb"] for r in runs) for who, runs in ways.items()}
+        solvers = results[0]["results"][which]["ways"]
+        plain = solvers["plain"]
+        exact = any("gradient_error" in run for runs in solvers.values() for run in runs)
+        over = {who: max(r["peak_mb"] - r["rest_mb"] for r in runs) for who, runs in solvers.items()}
         rows = []
-        for who, runs in ways.items():
+        for who, runs in solvers.items():
             seconds = float(np.median([r["seconds"] for r in runs]))
             faster = float(np.median([p["seconds"] / r["seconds"] for p, r in zip(plain, runs, strict=True)]))
             ratios = ["1", "1"] if who == "plain" else [ratio(faster), ratio(over["plain"] / over[who])]
-            time = f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
-            cells = [time, ratios[0], f"{over[who]:,.0f} MB", ratios[1]]
-            rows.append([WAYS[who], *cells, *([power(runs[-1]["gradient_error"])] if exact else [])])
-        header = ["", "time", "plain ÷ it", "peak over rest", "plain ÷ it", *["gradient error"] * exact]
+            time = f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}" if seconds < 100 else f"{seconds:.0f}"
+            cells = [time, ratios[0], f"{over[who]:,.0f}", ratios[1]]
+            rows.append([SOLVERS[who], *cells, *([power(runs[-1]["gradient_error"])] if exact else [])])
+        header = [
+            "method",
+            "CPU time (s)",
+            "time, plain / method",
+            "peak memory (MB)",
+            "memory, plain / method",
+            *["gradient error"] * exact,
+        ]
         return table(header, rows)
 
     return write

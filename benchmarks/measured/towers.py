@@ -27,7 +27,7 @@ def towers(results: list[Any]) -> str:
             place = f"{data}: {image}" if image != last else ""
             rows.append([place, f"{text}{', native' * (native[image] == text)}", *cells])
             last = image
-    return table(["image tower", "text tower", "right at 1", "among 10"], rows)
+    return table(["image tower", "text tower", "recall@1", "recall@10"], rows)
 
 
 #: Parts of the job of the photo towers, and their descriptions.
@@ -46,7 +46,7 @@ def crossed(results: list[Any]) -> str:
         cells = [f"{m:.3f} ± {e:.3f}" for m, e in zip(values.mean(axis=0), errors, strict=True)]
         rows.append([image if image != last else "", f"{text}{', native' * (pair in NATIVE)}", *cells])
         last = image
-    return table(["image tower", "text tower", "right at 1", "among 10", "photos classified"], rows)
+    return table(["image tower", "text tower", "recall@1", "recall@10", "zero-shot accuracy"], rows)
 
 
 def _bridged(results: list[Any]) -> list[Any]:

@@ -21,7 +21,11 @@ def heads(results: list[Any]) -> str:
     for name, prefix in (("teacher alone", "teacher_test_mean"), ("trained heads", "test_mean")):
         values = np.array([[scores[f"{prefix}@{k}"] for k in (1, 5, 10)] for scores in results])
         rows.append([name, *(f"{m:.3f} ± {s:.3f}" for m, s in zip(values.mean(0), values.std(0, ddof=1), strict=True))])
-    return table(["mean recall, 200 test pairs", "at 1", "at 5", "at 10"], rows)
+    return table(["method, 200 test pairs", *(f"mean recall@{k}" for k in (1, 5, 10))], rows)
+
+
+def _counts(anchors: list[int]) -> list[str]:
+    return [f"n = {n}" for n in anchors]
 
 
 def few_anchors(which: int) -> Any:
@@ -34,7 +38,7 @@ def few_anchors(which: int) -> Any:
                 gap = f" ({1e4 * one['gap']:+.0f} ± {1e4 * one['gap_error']:.0f})" if "gap" in one else ""
                 cells.append(compact(one["mean"], one["error"]) + minus(gap))
             rows.append([name, *cells])
-        return table(["filter", *map(str, found["anchors"])], rows)
+        return table(["filter", *_counts(found["anchors"])], rows)
 
     return write
 
@@ -53,8 +57,8 @@ def few_anchors_search(which: int) -> Any:
         for k in (1, 0, 3, 4, 2, 5, 6):
             for name in ("default", "full (the paper's)", "ridge, GCV"):
                 cells = [compact(one["mean"], one["error"]) for one in tables[k]["filters"][name]]
-                rows.append([words[k] * (name == "default"), name, *cells])
-        return table(["search", "filter", *map(str, tables[0]["anchors"])], rows)
+                rows.append([f"{words[k]}; {name}", *cells])
+        return table(["search; filter", *_counts(tables[0]["anchors"])], rows)
 
     return write
 
@@ -63,22 +67,25 @@ def few_anchors_readme(results: list[Any]) -> str:
     """Return the first tables for EVA-02, without differences: both sides centered, as searched, and centered with CSLS."""
     rows = []
     shown = [results[0]["results"][k] for k in (0, 1, 3)]
-    for found, mark in zip(shown, ("", "*as searched:* ", "*centered, CSLS:* "), strict=True):
+    for found, mark in zip(shown, ("*centered:* ", "*gap mapped:* ", "*centered, CSLS:* "), strict=True):
         for name in ("default", "full (the paper's)", "ridge, GCV"):
             rows.append([f"{mark}{name}", *(compact(one["mean"], one["error"]) for one in found["filters"][name])])
-    anchors = map(str, results[0]["results"][0]["anchors"])
-    return table(["map, by number of text anchors", *anchors], rows)
+    return table(["search and filter", *_counts(results[0]["results"][0]["anchors"])], rows)
 
 
 WHY = {
-    "500, teacher of 64 dimensions": "500, d′ = 64",
-    "500, alpha = 100/n": "500, α = 100/n",
-    "500, the teacher's epsilon 0.05": "500, ε* = 0.05",
-    "500, the student's epsilon 0.02": "500, ε = 0.02",
-    "500, the student's epsilon 0.1": "500, ε = 0.1",
-    "500, inputs of 64 directions": "500, inputs cut to 64 principal directions",
-    "Procrustes on these": "Procrustes on these inputs",
-    "SAIL on these": "SAIL on these inputs",
+    "SAIL (centered, the higher rate)": "SAIL, centered, higher learning rate",
+    "250": "SOTAlign, 250 unpaired rows",
+    "500, all there are": "SOTAlign, 500 unpaired rows (all)",
+    "500, teacher of 64 dimensions": "500 rows, teacher of 64 dimensions",
+    "500, alpha = 100/n": "500 rows, α = 100/n",
+    "500, the teacher's epsilon 0.05": "500 rows, teacher's ε* = 0.05",
+    "500, the student's epsilon 0.02": "500 rows, student's ε = 0.02",
+    "500, the student's epsilon 0.1": "500 rows, student's ε = 0.1",
+    "500, pairs in the divergence too": "500 rows, pairs in the divergence too",
+    "500, inputs of 64 directions": "500 rows, inputs reduced to 64 principal directions",
+    "Procrustes on these": "Procrustes on the reduced inputs",
+    "SAIL on these": "SAIL on the reduced inputs",
 }
 
 
@@ -88,14 +95,14 @@ def why(results: list[Any]) -> str:
     for one in results[0]["results"]:
         cells = [f"{m:.1f} ± {s:.1f}" for m, s in zip(one["mean"], one["sd"], strict=True)]
         rows.append([WHY.get(one["run"], one["run"]), *cells])
-    return table(["", "R@1", "R@5", "R@10"], rows)
+    return table(["method", "MeanR@1 (%)", "MeanR@5 (%)", "MeanR@10 (%)"], rows)
 
 
 START = {
     "Procrustes": "Procrustes alone",
     "random start, rate 3e-4": "SOTAlign, random start, rate 3·10⁻⁴",
-    "teacher's start, rate 3e-4": "start at the teacher, rate 3·10⁻⁴",
-    "teacher's start, rate 1e-4": "start at the teacher, rate 10⁻⁴",
+    "teacher's start, rate 3e-4": "SOTAlign, start at the teacher, rate 3·10⁻⁴",
+    "teacher's start, rate 1e-4": "SOTAlign, start at the teacher, rate 10⁻⁴",
 }
 
 
@@ -107,12 +114,12 @@ def start(results: list[Any]) -> str:
         [words, *(cells_of(one["mean"], one["sd"]) for n in pairs for one in found if one["pairs"] == n and one["method"] == name)]
         for name, words in START.items()
     ]  # fmt: skip
-    return table(["", f"{pairs[0]} pairs", *map(str, pairs[1:])], rows)
+    return table(["method", *(f"{n} pairs: MeanR@1 / 5 / 10 (%)" for n in pairs)], rows)
 
 
 def cost(results: list[Any]) -> str:
     """Return the time of each part of a step, measured in the second of two steps."""
-    ways = results[0]["results"][0]["ways"]
+    runs = results[0]["results"][0]["ways"]
     parts = {
         "draw": "drawing rows, in memory",
         "heads": "heads, forward",
@@ -123,9 +130,9 @@ def cost(results: list[Any]) -> str:
         "slope": "KLOT: value and gradient",
         "backward": "backward",
         "optimizer": "optimizer",
-        "rest": "the rest",
+        "rest": "everything else",
     }
-    seconds = {who: {part: ways[who]["steps"][-1].get(part, 0.0) for part in parts} for who in ("ours", "plain")}
+    seconds = {who: {part: runs[who]["steps"][-1].get(part, 0.0) for part in parts} for who in ("ours", "plain")}
     whole = {who: sum(of.values()) for who, of in seconds.items()}
 
     def shown(value: float) -> str:
@@ -139,11 +146,11 @@ def cost(results: list[Any]) -> str:
             cells += [shown(of[part]), f"{100 * share:.1f} %" if share < 0.01 else f"{100 * share:.0f} %"]
         rows.append([words, *cells])
     times = whole["plain"] / whole["ours"]
-    memory = {who: ways[who]["memory"] for who in seconds}
-    rows.append(["a step", shown(whole["ours"]), "", f"{shown(whole['plain'])}, {times:.1f} ×", ""])
+    memory = {who: runs[who]["memory"] for who in seconds}
+    rows.append(["whole step", shown(whole["ours"]), "", f"{shown(whole['plain'])}, {times:.1f} ×", ""])
     ratio = memory["plain"] / memory["ours"]
-    rows.append(["memory", f"{memory['ours']:.0f} MB", "", f"{memory['plain']:.0f} MB, {ratio:.1f} ×", ""])
-    return table(["part", "ours", "share", "plain", "share"], rows)
+    rows.append(["peak memory", f"{memory['ours']:.0f} MB", "", f"{memory['plain']:.0f} MB, {ratio:.1f} ×", ""])
+    return table(["part of a step", "ours: CPU time", "ours: share", "plain: CPU time", "plain: share"], rows)
 
 
 BLOCKS = {

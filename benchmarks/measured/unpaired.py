@@ -19,6 +19,12 @@ def interval(values: list[float]) -> str:
     return f"{np.mean(values):.3f} ± {half:.3f}"
 
 
+def _pool(pool: str) -> str:
+    """Return the size of the pools and how many of their items are in both: ``420 rows, half shared``."""
+    share, rows = pool.split(" of ")
+    return f"{rows} rows, {share} shared"
+
+
 def refined(column: str) -> Any:
     """Return retrieval on unseen classes by pool and number of pairs, and in how many splits refinement was accepted."""
 
@@ -31,16 +37,16 @@ def refined(column: str) -> Any:
         def of(pool: str, n: int, key: str) -> list[float]:
             return [one[key][k] for one in lines if one["pool"] == pool and one["pairs"] == n]
 
-        rows = [["no pool", *(interval(of(pools[0], n, "before")) for n in pairs)]]
+        rows = [["none", *(interval(of(pools[0], n, "before")) for n in pairs)]]
         for pool in pools:
             cells = []
             for n in pairs:
                 taken = [one["found"]["improves"] for one in lines if one["pool"] == pool and one["pairs"] == n]
                 cells.append(f"{interval(of(pool, n, 'returned'))}, {sum(taken)} of {len(taken)}")
-            rows.append([pool, *cells])
+            rows.append([_pool(pool), *cells])
         full = [one["before"][k] for one in lines if "found" not in one]
-        rows.append(["900 pairs, no pool", interval(full), *[""] * (len(pairs) - 1)])
-        return table(["pools share", *(f"{n} pairs" for n in pairs)], rows)
+        rows.append(["none (900 pairs)", interval(full), *[""] * (len(pairs) - 1)])
+        return table(["unpaired pools", *(f"{n} pairs" for n in pairs)], rows)
 
     return write
 
@@ -56,7 +62,7 @@ def others(results: list[Any]) -> str:
         for k, words in enumerate(measures):
             at = {(pool, n): [one for one in lines if (one["pool"], one["pairs"]) == (pool, n)] for pool in {one["pool"] for one in lines} for n in pairs}  # fmt: skip
             pools = list(dict.fromkeys(one["pool"] for one in lines))
-            rows.append([words, "no pool", *(interval([one["before"][k] for one in at[pools[0], n]]) for n in pairs)])
+            rows.append([words, "none", *(interval([one["before"][k] for one in at[pools[0], n]]) for n in pairs)])
             for pool in pools:
                 cells = []
                 for n in pairs:
@@ -64,16 +70,16 @@ def others(results: list[Any]) -> str:
                     cells.append(
                         f"{interval([one['returned'][k] for one in at[pool, n]])}, {taken} of {len(at[pool, n])}"
                     )
-                rows.append(["", pool, *cells])
-            rows.append(["", f"{full[0]['pool']}, no pool", interval([one["before"][k] for one in full]), "", ""])
-    return table(["models, measured on", "pools share", *(f"{n} pairs" for n in pairs)], rows)
+                rows.append(["", _pool(pool), *cells])
+            rows.append(["", f"none ({full[0]['pool']})", interval([one["before"][k] for one in full]), "", ""])
+    return table(["models; evaluated on", "unpaired pools", *(f"{n} pairs" for n in pairs)], rows)
 
 
 def declined(results: list[Any]) -> str:
     """Return the gains of refinement in image retrieval, for fits in which it was taken and for those in which it was declined."""
     lines = [one for result in results for one in result["results"] if "found" in one]
     rows = []
-    for words, taken in (("taken", True), ("declined", False)):
+    for words, taken in (("applied", True), ("not applied", False)):
         those = [one for one in lines if one["found"]["improves"] is taken]
         gains = [one["forced"][1] - one["before"][1] for one in those]
         better = sum(gain > 0 for gain in gains)
@@ -90,9 +96,14 @@ def declined(results: list[Any]) -> str:
             if those
             else [words, "0", "", "", "", ""]
         )
-    return table(
-        ["refinement was", "fits", "better with it", "worse by more than 0.01", "least gain", "largest gain"], rows
-    )
+    return table(["refinement", "fits", "gain above 0", "loss above 0.01", "smallest gain", "largest gain"], rows)
+
+
+NAMES = {
+    "dual encoders of two worlds": "dual encoders of unrelated data",
+    "mirrored": "each item with its mirror image",
+    "corners of a cube": "clusters at the corners of a cube",
+}
 
 
 def worlds(results: list[Any]) -> str:
@@ -106,8 +117,10 @@ def worlds(results: list[Any]) -> str:
             for name in ("right", "agreement", "matched")
         )
         found = sum(one["found"] for one in those)
-        rows.append([key[0], f"{100 * key[1]:.0f} %", right, agreement, f"{found} of {len(those)}", matched])
-    return table(["world", "shared", "right", "agreement", "said to be found", "mutual matches"], rows)
+        rows.append(
+            [NAMES.get(key[0], key[0]), f"{100 * key[1]:.0f} %", right, agreement, f"{found} of {len(those)}", matched]
+        )
+    return table(["data set", "shared items", "accuracy", "agreement", "reported as found", "mutual matches"], rows)
 
 
 def errors(results: list[Any]) -> str:
@@ -116,16 +129,16 @@ def errors(results: list[Any]) -> str:
     plain, mirrored = ([one for one in lines if (one["world"] == "mirrored") is apart] for apart in (False, True))
     rows = []
     for words, worlds, right in (
-        ("wrong maps", plain, False),
-        ("wrong maps of mirrored worlds", mirrored, False),
-        ("right maps", plain, True),
+        ("incorrect maps", plain, False),
+        ("incorrect maps of mirrored data", mirrored, False),
+        ("correct maps", plain, True),
     ):
         those = [one for one in worlds if (one["right"] >= 0.5) is right]
         wrong = sum(one["found"] is not right for one in those)
         bound = beta.ppf(0.95, wrong + 1, len(those) - wrong) if wrong < len(those) else 1.0
-        said = "said to be failures" if right else "said to be found"
-        rows.append([words, str(len(those)), f"{wrong} {said}", f"{bound:.3f}", _range(those)])
-    return table(["", "fits", "errors of the score", "95 % bound of the rate", "agreement"], rows)
+        verdict = "reported as failed" if right else "reported as found"
+        rows.append([words, str(len(those)), f"{wrong} {verdict}", f"{bound:.3f}", _range(those)])
+    return table(["maps", "fits", "errors of the score", "error rate, 95 % upper bound", "agreement"], rows)
 
 
 def _range(lines: list[dict[str, Any]]) -> str:
