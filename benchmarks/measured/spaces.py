@@ -108,7 +108,14 @@ def anchors(results: list[Any]) -> str:
     for a in results[0]["anchors"]:
         kappa = " … ".join(map(rounded, a["kappa"])) if a["kappa"] else "∞"
         counts = [str(a["d"]), *(f"{a[key]:,}" for key in ("n", "needed", "rank"))]
-        rows.append([a["anchors"].replace("…", "sample, images,"), *counts, "yes" if a["spans"] else "no", kappa])
+        rows.append(
+            [
+                a["anchors"].replace("… in their 55 strongest", "sample, images, in their 55 strongest directions"),
+                *counts,
+                "yes" if a["spans"] else "no",
+                kappa,
+            ]
+        )
     return table(["anchors", "d", "n", "n needed", "rank", "spans Sym(d)", "κ (bounds)"], rows)
 
 

@@ -39,8 +39,8 @@ def _rows(results: list[Any]) -> list[list[str]]:
         ["the same, Parquet with ids", ours_table, f"pyarrow + NumPy, without ids: {plain_table}"],
         ["fit 5,000 pairs 768 → 1024", fit["OrthogonalMap().fit"],
          f"NumPy SVD: {fit['NumPy by hand']}; SciPy `orthogonal_procrustes`, padded: {fit['scipy orthogonal_procrustes, padded']}"],
-        ["ridge, 61 penalties by GCV", fit["LinearMap(ridge='cv').fit"], f"scikit-learn `Ridge`, one penalty: {fit['sklearn Ridge (one alpha)']}"],
-        ["KLOT and its gradients, 10,000 × 256 per side, 100 iterations, one thread", features, f"log-sum-exp solver with the explicit gradient: {explicit}"],
+        ["ridge, 61 penalties by generalized cross-validation", fit["LinearMap(ridge='cv').fit"], f"scikit-learn `Ridge`, one penalty: {fit['sklearn Ridge (one alpha)']}"],
+        ["KLOT (divergence of transport plans) and its gradients, 10,000 × 256 per side, 100 iterations, one thread", features, f"log-sum-exp solver with the explicit gradient: {explicit}"],
     ]  # fmt: skip
 
 
