@@ -13,9 +13,9 @@ from measured.training import cells_of
 METHODS = {
     "SOTAlign": "**SOTAlign**",
     "SAIL": "SAIL",
-    "SAIL, unpaired negatives": "SAIL, unpaired negatives",
+    "SAIL, unpaired negatives": "SAIL, unpaired rows as negatives",
     "STRUCTURE": "STRUCTURE",
-    "STRUCTURE, unpaired too": "STRUCTURE, unpaired too",
+    "STRUCTURE, unpaired too": "STRUCTURE, regularized on unpaired rows too",
     "NNCLR": "NNCLR",
     "S-CLIP": "S-CLIP",
     "SUE": "SUE",
@@ -25,6 +25,7 @@ METHODS = {
     "Procrustes": "Procrustes",
 }
 KS = ("mean_r1", "mean_r5", "mean_r10")
+RECALLS = "R@1 / R@5 / R@10, %"
 
 
 class Splits:
@@ -54,10 +55,6 @@ class Splits:
         return " / ".join(cells)
 
 
-def _numbers(pairs: list[str]) -> list[str]:
-    return [name.removesuffix(" pairs") for name in pairs]
-
-
 def imagenet(results: list[Any]) -> str:
     splits = Splits(*results)
     measured = {name for name, _, _ in splits.scores}
@@ -66,14 +63,14 @@ def imagenet(results: list[Any]) -> str:
     ]
     chance = [f"{splits.scores['chance', splits.pairs[0], metric].mean():.1f}" for metric in KS]
     rows.append(["chance", " / ".join(chance), *[""] * (len(splits.pairs) - 1)])
-    return table(["", splits.pairs[0], *_numbers(splits.pairs[1:])], rows)
+    return table([RECALLS, *splits.pairs], rows)
 
 
 def leads(results: list[Any]) -> str:
     splits = Splits(*results)
     others = ("SAIL", "Procrustes", "CCA", "CSA")
     rows = [[f"over {other}", *(splits.lead(other, n) for n in splits.pairs)] for other in others]
-    return table(["SOTAlign, R@5 / R@10", *_numbers(splits.pairs)], rows)
+    return table(["lead of SOTAlign in R@5 / R@10, points", *splits.pairs], rows)
 
 
 def caltech(results: list[Any]) -> str:
@@ -83,8 +80,8 @@ def caltech(results: list[Any]) -> str:
         of, words = (sue, "SUE, not tuned") if name == "SUE" else (splits, words)
         cells = ((of.cell(name, n), of.cell(name, n, ("zero_shot",))) for n in splits.pairs)
         rows.append([words, *(cell for pair in cells for cell in pair)])
-    first, *more = splits.pairs
-    return table(["", first, "zero-shot", *(c for n in _numbers(more) for c in (n, "zero-shot"))], rows)
+    header = (f"{n}: {score}" for n in splits.pairs for score in ("R@1 / R@5 / R@10", "zero-shot"))
+    return table(["method, scores in %", *header], rows)
 
 
 def world(results: list[Any]) -> str:
@@ -108,14 +105,14 @@ def world(results: list[Any]) -> str:
 
     rows = [
         ["Procrustes", *(best(lines, "procrustes") for lines in columns)],
-        ["CCA, best λ of 0.1, 1, 10", *(best(lines, "cca") for lines in columns)],
-        ["CCA, λ = 1: the teacher", *(best(lines, "cca", ridge=1.0) for lines in columns)],
-        ["SAIL, better of two rates", *(best(lines, "sail") for lines in columns)],
+        ["CCA, best of λ = 0.1, 1, 10", *(best(lines, "cca") for lines in columns)],
+        ["CCA, λ = 1 (SOTAlign's teacher)", *(best(lines, "cca", ridge=1.0) for lines in columns)],
+        ["SAIL, better of two learning rates", *(best(lines, "sail") for lines in columns)],
         ["**SOTAlign**", *(best(lines, "sotalign") for lines in columns)],
     ]
     splits = [result["arguments"]["splits"] for result in results]
     header = [f"100 pairs ({splits[0]} splits)", f"200 pairs ({splits[1]} splits)", f"400 pairs ({splits[0]} splits)"]
-    return table(["", *header, f"200, 1,000 unpaired ({splits[2]})"], rows)
+    return table([RECALLS, *header, f"200 pairs, 1,000 unpaired rows ({splits[2]} splits)"], rows)
 
 
 def overlap(results: list[Any]) -> str:
@@ -128,13 +125,15 @@ def overlap(results: list[Any]) -> str:
         return np.array([line["recall"][0] for line in kept if all(line[key] == v for key, v in given.items())])
 
     def plain(encoders: str, method: str) -> str:
-        found = values(encoders, method)
-        return f"{found.mean():.1f} ± {found.std(ddof=1):.1f}"
+        recalls = values(encoders, method)
+        return f"{recalls.mean():.1f} ± {recalls.std(ddof=1):.1f}"
 
     def led(encoders: str, method: str, **given: object) -> str:
-        found = values(encoders, method, **given)
-        gap = found - values(encoders, "linear")
-        return f"{found.mean():.1f} ± {found.std(ddof=1):.1f} ({minus(f'{gap.mean():+.1f} ± {gap.std(ddof=1):.1f}')})"
+        recalls = values(encoders, method, **given)
+        gap = recalls - values(encoders, "linear")
+        return (
+            f"{recalls.mean():.1f} ± {recalls.std(ddof=1):.1f} ({minus(f'{gap.mean():+.1f} ± {gap.std(ddof=1):.1f}')})"
+        )
 
     rows = [
         ["SAIL", *(cell for side in sides for cell in (plain(side, "sail"), ""))],
@@ -145,9 +144,9 @@ def overlap(results: list[Any]) -> str:
         counts = [next(x["rows"] for x in scores if x["encoders"] == side and x.get("overlap") == share and x["all"] == every) for side in sides]  # fmt: skip
         words = " or ".join(f"{n:,}" for n in dict.fromkeys(counts))
         cells = (led(side, start, overlap=share, all=every) for side in sides for start in ("random", "teacher"))
-        rows.append([f"SOTAlign, {words} unpaired, {100 * share:.0f} % common", *cells])
+        rows.append([f"SOTAlign, {words} unpaired rows, {100 * share:.0f} % common", *cells])
     header = [f"{side}: {start} start" for side in sides for start in ("random", "teacher's")]
-    return table(["R@1 of 1,000", *header], rows)
+    return table(["MeanR@1, %", *header], rows)
 
 
 def overlap_shift(results: list[Any]) -> str:
@@ -163,8 +162,10 @@ def overlap_shift(results: list[Any]) -> str:
             for key in ("shift", "floor"):
                 values = np.array([line[key] for line in mine])
                 cells.append(f"{values.mean():.4f} ± {values.std(ddof=1):.4f}")
-        rows.append([f"{words} unpaired, {100 * share:.0f} % common", *cells])
-    return table(["from 50 pairs, in turns", *(words for side in sides for words in (side, "floor"))], rows)
+        rows.append([f"{words} unpaired rows, {100 * share:.0f} % common", *cells])
+    return table(
+        ["distance from 50 pairs, turns", *(words for side in sides for words in (side, f"{side}, floor"))], rows
+    )
 
 
 def unbalanced(results: list[Any]) -> str:
@@ -177,16 +178,16 @@ def unbalanced(results: list[Any]) -> str:
         return np.array([line["recall"][0] for line in kept if all(line[key] == v for key, v in given.items())])
 
     def cell(encoders: str, start: str, share: float, rho: float | None, short: bool) -> str:
-        found = values(encoders, start, overlap=share, rho=rho, short=short)
-        gap = found - values(encoders, "linear")
-        words = f"{found.mean():.1f} ({minus(f'{gap.mean():+.1f} ± {gap.std(ddof=1):.1f}')})"
+        recalls = values(encoders, start, overlap=share, rho=rho, short=short)
+        gap = recalls - values(encoders, "linear")
+        words = f"{recalls.mean():.1f} ({minus(f'{gap.mean():+.1f} ± {gap.std(ddof=1):.1f}')})"
         return f"{words} *" if rho == chosen[encoders][start] else words
 
-    ways = list(dict.fromkeys((line["rho"], line["short"]) for line in scores if "rho" in line))
+    plans = list(dict.fromkeys((line["rho"], line["short"]) for line in scores if "rho" in line))
     rows = [
-        [f"{100 * share:.0f} %", _strength(*way), *(cell(side, start, share, *way) for side in chosen for start in chosen[side])]
+        [f"{100 * share:.0f} %", _strength(*plan), *(cell(side, start, share, *plan) for side in chosen for start in chosen[side])]
         for share in dict.fromkeys(line["overlap"] for line in scores if "overlap" in line)
-        for way in ways
+        for plan in plans
     ]  # fmt: skip
     header = [f"{side}: {start} start" for side in chosen for start in ("random", "teacher's")]
     return table(["common", "ρ", *header], rows)

@@ -35,15 +35,15 @@ def needed(which: int) -> Any:
     """Return the number of pairs needed within the modality (0) or across (1): mean over splits and its interval."""
 
     def write(results: list[Any]) -> str:
-        found = [one for result in results for one in result["results"] if one["full"][which] is not None]
-        rows = [["all pairs: accuracy", *(f"{one['full'][which]:.3f} of {one['pool']:,}" for one in found)]]
+        cases = [one for result in results for one in result["results"] if one["full"][which] is not None]
+        rows = [["accuracy with all pairs", *(f"{one['full'][which]:.3f} ({one['pool']:,} pairs)" for one in cases)]]
         for method in _METHODS:
             cells = [
                 mean_and_half([split[which] for split in one["needed"][method]], 0) if method in one["needed"] else "–"
-                for one in found
+                for one in cases
             ]
             rows.append([f"`{method}`", *cells])
-        return table(["pairs needed", *(_PAIRS[one["pair"]] for one in found)], rows)
+        return table(["method", *(_PAIRS[one["pair"]] for one in cases)], rows)
 
     return write
 
@@ -64,7 +64,7 @@ def few(n: int) -> Any:
                     f"{(scores[m] - base).mean():+.3f} ± {half_width(scores[m] - base):.3f}" for m in _METHODS[1:-1]
                 ]
                 rows.append([f"{_PAIRS[one['pair']]}, {words}", mean_and_half(base), *map(minus, cells)])
-        return table([f"{n} pairs", "`random`", *(f"`{m}`" for m in _METHODS[1:-1])], rows)
+        return table(["models, retrieval", "`random`: accuracy", *(f"`{m}`: gain" for m in _METHODS[1:-1])], rows)
 
     return write
 
@@ -79,9 +79,10 @@ def by_choice(results: list[Any]) -> str:
                 fixed, chosen = (np.array(one[f"{method} {n} {name}"]) for name in ("fixed", "chosen"))
                 gain = minus(f"{(chosen - fixed).mean():+.3f} ± {half_width(chosen - fixed):.3f}")
                 other = sum(name != "rotation about the means" for name in one[f"{method} {n} names"])
-                cells += [mean_and_half(fixed), f"{gain}, {other} of {len(fixed)}"]
+                cells += [mean_and_half(fixed), f"{gain} ({other} of {len(fixed)})"]
             rows.append([str(n) if one is results[0]["results"][0] else "", _PAIRS[one["pair"]], *cells])
-    return table(["pairs", "within", "`random`: fixed", "chosen", "`variance`: fixed", "chosen"], rows)
+    header = (f"`{m}`: {what}" for m in ("random", "variance") for what in ("fixed", "chosen − fixed (other map)"))
+    return table(["pairs", "models", *header], rows)
 
 
 def order(results: list[Any]) -> str:
@@ -95,7 +96,7 @@ def order(results: list[Any]) -> str:
         else:
             cells = [minus(f"{gain.mean():+.3f} ± {half_width(gain):.3f}") for gain in (by[n, name] - base).T]
         rows.append([str(n) * (name == "random"), name, *cells])
-    header = ["texts", "order", "image variance", "text, EVA-02", "image, EVA-02", "text, ViT-B/16", "image, ViT-B/16"]
+    header = ["texts", "order", "image variance", "EVA-02: text", "EVA-02: image", "ViT-B/16: text", "ViT-B/16: image"]
     return table(header, rows)
 
 
@@ -105,7 +106,7 @@ def pairs(results: list[Any]) -> str:
         use = f"{one['pairs']}, {one['use']}" if one["pairs"] else "0"
         first = f"{one['data']}, {one['texts']}" if not one["pairs"] else ""
         rows.append([first, use, *(mean_and_half(column) for column in np.array(one["values"]).T)])
-    return table(["texts", "image pairs", "image → text", "image → text, centered", "image → image"], rows)
+    return table(["data, texts", "image pairs, use", "image → text", "image → text, centered", "image → image"], rows)
 
 
 BLOCKS = {

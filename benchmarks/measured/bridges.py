@@ -17,7 +17,13 @@ DATA = (
     "Caltech-101, 500 photos over 5,742",
 )
 SYSTEMS = ("old model", "bridge", "two-stage", "re-embedded", "unmapped", "chance")
-WAYS = ("unchanged", "quantiles", "regression, new on old", "regression, old on new")
+#: Cut-offs in the record, and their names in the tables.
+METHODS = {
+    "unchanged": "unchanged",
+    "quantiles": "translated (quantiles)",
+    "regression, new on old": "regression, new on old",
+    "regression, old on new": "regression, old on new",
+}
 RATES = ("10 %", "1 %", "0.1 %")
 
 
@@ -34,7 +40,7 @@ def scores(results: list[Any], data: tuple[str, ...] = DATA) -> str:
         for k, system in enumerate(there):
             values = np.array([run["scores"][system] for run in found["runs"]])
             rows.append([words * (k == 0), system, *(_mean(column) for column in values.T)])
-    return table(["queries and index", "", "recall@1", "recall@10", "nDCG@10"], rows)
+    return table(["queries and index", "system", "recall@1", "recall@10", "nDCG@10"], rows)
 
 
 def thresholds(results: list[Any], data: tuple[str, ...] = DATA) -> str:
@@ -46,13 +52,13 @@ def thresholds(results: list[Any], data: tuple[str, ...] = DATA) -> str:
         for r, rate in enumerate(RATES):
             old = np.array([run["old"]["fpr"][r] for run in found["runs"]])
             cells = [f"{old.mean():.5f}"]
-            for way in WAYS:
-                new = np.array([run["ways"][way]["fpr"][r] for run in found["runs"]])
+            for method in METHODS:
+                new = np.array([run["ways"][method]["fpr"][r] for run in found["runs"]])
                 # No factor if nothing passed in a split.
                 factor = f"{np.exp(np.abs(np.log(new / old)).mean()):.2f}×" if new.all() else "–"
                 cells.append(f"{new.mean():.5f} ({factor})")
             rows.append([words.split(",")[0] * (r == 0), rate, *cells])
-    return table(["", "chosen for", "old model", *WAYS], rows)
+    return table(["data", "rate chosen for", "old model", *METHODS.values()], rows)
 
 
 def recalls(results: list[Any]) -> str:
@@ -63,9 +69,12 @@ def recalls(results: list[Any]) -> str:
             continue
         for r, rate in enumerate(RATES):
             values = [np.mean([run["old"]["recall"][r] for run in found["runs"]])]
-            values += [np.mean([run["ways"][way]["recall"][r] for run in found["runs"]]) for way in WAYS[:2]]
+            values += [
+                np.mean([run["ways"][method]["recall"][r] for run in found["runs"]])
+                for method in ("unchanged", "quantiles")
+            ]
             rows.append([words.split(",")[0] * (r == 0), rate, *(f"{value:.3f}" for value in values)])
-    return table(["", "chosen for", "old model", "unchanged", "translated"], rows)
+    return table(["data", "rate chosen for", "old model", METHODS["unchanged"], METHODS["quantiles"]], rows)
 
 
 def speed(results: list[Any]) -> str:
@@ -74,7 +83,8 @@ def speed(results: list[Any]) -> str:
         times = [f"{one['microseconds'][name]:.0f}" for name in ("x @ M", "bridge", "map.transform")]
         low, high = one["ratios"]
         rows.append([batch, *times, f"{one['ratio']:.2f} ({low:.2f} … {high:.2f})"])
-    return table(["queries at once", "`x @ M`, µs", "`bridge.transform`", "`map.transform`", "bridge / product"], rows)
+    header = ["`x @ M`, µs", "`bridge.transform`, µs", "`map.transform`, µs", "`bridge.transform` / `x @ M`"]
+    return table(["queries per call", *header], rows)
 
 
 BLOCKS = {

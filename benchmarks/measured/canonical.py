@@ -68,9 +68,9 @@ def images(results: list[Any]) -> str:
             controls += ["", "; ".join(c for q in ("constant", "random_rotation") if (c := f.mean(metric, q))), ""]
         rows.append([words, *cells])
         if any(controls):
-            rows.append(["the same, " + ("constant; " * ("cosine" in words)) + "random rotation", *controls])
-    sample = ["sample: before", "after", "A / B alone"]
-    return table(["", *sample, "caltech101: before", *sample[1:]], rows)
+            rows.append(["control: " + ("constant; " * ("cosine" in words)) + "random rotation", *controls])
+    header = (f"{models}: {what}" for models in ("sample", "caltech101") for what in ("before", "after", "A / B alone"))
+    return table(["metric", *header], rows)
 
 
 def texts(results: list[Any]) -> str:
@@ -85,18 +85,18 @@ def texts(results: list[Any]) -> str:
 
     def controls(metric: str) -> None:
         cells = ["; ".join(c for q in ("constant", "random_rotation") if (c := f.mean(metric, q, pair=pair))) for f, pair in sides]  # fmt: skip
-        rows.append(["the same, constant; random rotation", *cells])
+        rows.append(["control: constant; random rotation", *cells])
 
     line("text–text class retrieval", "text_retrieval")
     line("image–image class retrieval", "image_retrieval")
     line("aligned image, target text", "aligned_image_text")
-    line("the same, both centered", "aligned_image_text_centered")
-    line("source model itself", "aligned_image_text", "model_a")
+    line("aligned image, target text, both centered", "aligned_image_text_centered")
+    line("aligned image, target text: source model alone", "aligned_image_text", "model_a")
     line("text–text cosine", "text_cosine")
     controls("text_cosine")
     line("image–image cosine", "image_cosine")
     controls("image_cosine")
-    return table(["", "sample", "caltech101", "lvis → B/16", "lvis → EVA-02"], rows)
+    return table(["metric", "sample", "caltech101", "lvis → B/16", "lvis → EVA-02"], rows)
 
 
 CLASSES = (2, 5, 10, 15, 20, 30)
@@ -105,17 +105,21 @@ CLASSES = (2, 5, 10, 15, 20, 30)
 def few_classes(results: list[Any]) -> str:
     """Figure 5: text–text cosine on unseen classes by number of classes fitted on."""
     found = figures(results)
-    rows = []
-    for models, words, series in (
-        ("sample", "orthogonal", "orthogonal"),
-        ("sample", "filtered", "filtered"),
-        ("sample", "random rotation", "random"),
-        ("caltech101", "orthogonal", "orthogonal"),
-    ):
-        f = found["fig5", models]
-        cells = [f.mean("text_cosine", series=series, part="unseen", x=n) for n in CLASSES]
-        rows.append([f"{models}, {words}", *cells, f.mean("text_cosine", series=series, part="seen", x=30)])
-    return table(["classes fitted on", *map(str, CLASSES), "seen, 30"], rows)
+    columns = {
+        "sample, orthogonal": ("sample", "orthogonal"),
+        "sample, filtered": ("sample", "filtered"),
+        "sample, random rotation": ("sample", "random"),
+        "caltech101, orthogonal": ("caltech101", "orthogonal"),
+    }
+    lines = [(str(n), "unseen", n) for n in CLASSES] + [("30, on these classes", "seen", 30)]
+    rows = [
+        [
+            words,
+            *(found["fig5", models].mean("text_cosine", series=s, part=part, x=n) for models, s in columns.values()),
+        ]
+        for words, part, n in lines
+    ]
+    return table(["classes fitted on", *columns], rows)
 
 
 def few_classes_control(results: list[Any]) -> str:
@@ -131,29 +135,25 @@ def few_classes_control(results: list[Any]) -> str:
 
 
 def quality(results: list[Any]) -> str:
-    """Figure 5 on simulated dual encoders, in increasing order of what they share beyond classes."""
+    """Figure 5 on simulated dual encoders, in increasing order of what they share beyond classes: the curves, then the scores at 10 classes."""
     found = results[0]["results"]
-    at = [found["shown"].index(x) for x in (2, 5, 10, 20, 30)]
-    rows = []
-    for one in sorted(found["lines"], key=lambda one: (one["captions"], one["details"])):
-        curve = [spread(one["curve"][k], one["sd"][k]) if k == at[2] else f"{one['curve'][k]:.3f}" for k in at]
-        fitted, random = one["both_mapped"]
-        rows.append(
-            [f"{one['captions']}; {one['pairs']:,}; {one['noise']:g}", f"{one['details']:.2f}", *curve, f"{round(3 * one['saturated'])} of 3", f"{fitted:.2f} / {random:.2f}", " / ".join(f"{v:.2f}" for v in one["one_mapped"])]
-        )  # fmt: skip
-    header = [
-        "captions; pairs; noise",
-        "details",
-        "2",
-        "5",
-        "10",
-        "20",
-        "30",
-        "saturated at 10",
-        "both mapped",
-        "images mapped",
-    ]
-    return table(header, rows)
+    classes = (2, 5, 10, 20, 30)
+    at = [found["shown"].index(x) for x in classes]
+    curves, scores = [], []
+    for line in sorted(found["lines"], key=lambda line: (line["captions"], line["details"])):
+        models = [f"{line['captions']}; {line['pairs']:,}; {line['noise']:g}", f"{line['details']:.2f}"]
+        curve = [spread(line["curve"][k], line["sd"][k]) if k == at[2] else f"{line['curve'][k]:.3f}" for k in at]
+        curves.append([*models, *curve])
+        accuracies = (f"{value:.2f}" for value in (*line["both_mapped"], *line["one_mapped"]))
+        scores.append([*models, f"{round(3 * line['saturated'])} of 3", *accuracies])
+    models = ["captions; pairs; noise", "details"]
+    mapped = (f"{what}: {map_}" for what in ("both mapped", "images mapped") for map_ in ("fitted", "random"))
+    return "\n".join(
+        (
+            table([*models, *(f"{n} classes" for n in classes)], curves),
+            table([*models, "saturated at 10 classes", *mapped], scores),
+        )
+    )
 
 
 KINDS = {
@@ -167,27 +167,30 @@ KINDS = {
 
 
 def kinds(results: list[Any]) -> str:
-    """Figures 7, 44 to 46: kinds of map."""
+    """Figures 7, 44 to 46: kinds of map, on the sample, then on the other stand-ins."""
     found = figures(results)
-    columns = [
-        ("sample", None, "image_cosine"),
-        ("sample", None, "text_cosine"),
-        ("sample", None, "image_aligned_text"),
-        ("sample", None, "aligned_image_aligned_text"),
-        ("caltech101", None, "text_cosine"),
-        ("caltech101", None, "image_aligned_text"),
-        ("lvis", EVA, "text_cosine"),
-        ("lvis", EVA, "aligned_image_text"),
-        ("lvis", EVA, "aligned_image_text_centered"),
-    ]
-    rows = [
-        [words, *(found["fig44", models].mean(metric, series=series, pair=pair) for models, pair, metric in columns)]
-        for words, series in KINDS.items()
-    ]
-    constant = [found["fig44", models].mean(metric, "constant", pair=pair) for models, pair, metric in columns]
-    header = ["sample: image cosine", "text cosine", "**image, aligned text**", "aligned, aligned", "caltech101: text cosine",
-              "**image, aligned text**", "lvis: text cosine", "**aligned image, text**", "centered"]  # fmt: skip
-    return table(["", *header], [*rows, ["every row at the target's mean", *constant]])
+    sample = {
+        "sample: image cosine": ("sample", None, "image_cosine"),
+        "sample: text cosine": ("sample", None, "text_cosine"),
+        "sample: **target image, aligned text**": ("sample", None, "image_aligned_text"),
+        "sample: aligned image, aligned text": ("sample", None, "aligned_image_aligned_text"),
+    }
+    others = {
+        "caltech101: text cosine": ("caltech101", None, "text_cosine"),
+        "caltech101: **target image, aligned text**": ("caltech101", None, "image_aligned_text"),
+        "lvis: text cosine": ("lvis", EVA, "text_cosine"),
+        "lvis: **aligned image, target text**": ("lvis", EVA, "aligned_image_text"),
+        "lvis: **the same, both centered**": ("lvis", EVA, "aligned_image_text_centered"),
+    }
+
+    def part(columns: dict[str, tuple[str, str | None, str]]) -> str:
+        def line(words: str, quantity: str = "after", **given: str) -> list[str]:
+            return [words, *(found["fig44", m].mean(metric, quantity, pair=p, **given) for m, p, metric in columns.values())]  # fmt: skip
+
+        rows = [line(words, series=series) for words, series in KINDS.items()]
+        return table(["map", *columns], [*rows, line("constant (the target's mean)", "constant")])
+
+    return f"{part(sample)}\n{part(others)}"
 
 
 def rest(results: list[Any]) -> str:
@@ -252,20 +255,24 @@ def rest(results: list[Any]) -> str:
     def chance(metric: str, series: str) -> Any:
         return lambda f, _: f"{f.mean(metric, series=series)} ({f.mean(metric, 'chance')})"
 
-    line("2: gap between the means, A", "fig2", lambda f, _: f.mean("gap", "value"))
-    line("2: zero-shot of A, gap closed by moving texts / images", "fig2", closed)
-    line("3: correlation of image–text kernels; across models", "fig3",
+    line("2: gap between the means, source model", "fig2", lambda f, _: f.mean("gap", "value"))
+    line("2: zero-shot of the source model, gap closed by moving texts / images", "fig2", closed)
+    line("3: correlation of the models' image–text kernels; of image kernels within and across models", "fig3",
          lambda f, _: f"{f.mean('kernel_correlation', 'value')}; {f.mean('cross_model_correlation', 'value')}")  # fmt: skip
     line("6: text cosine, fitted on the other half / on its own", "fig6", halves)
     line("39: text cosine after a round trip", "fig39", trip("text_cosine"))
     line("39: image cosine after a round trip", "fig39", trip("image_cosine"))
     line("40: text cosine, composed / direct", "fig40", pair_of("text_cosine", "composed", "direct"))
     line("43: narrow source, text cosine", "fig43", narrow)
-    line("43: narrow source, aligned image, target text (A alone)", "fig43", narrow_text)
+    line("43: narrow source, aligned image, target text (source model alone)", "fig43", narrow_text)
     line("49: text cosine, centered / not", "fig49", pair_of("text_cosine", "orthogonal", "uncentered", pair=EVA))
     line("49: image cosine, centered / not", "fig49", pair_of("image_cosine", "orthogonal", "uncentered", pair=EVA))
     line("52: text cosine, same data / other data", "fig52", data)
-    line("53: of five images shared by both paths (chance)", "fig53", chance("overlap_at_5", "both paths"))
+    line(
+        "53: share of the five nearest images that both paths find (chance)",
+        "fig53",
+        chance("overlap_at_5", "both paths"),
+    )
     line("55: image of the edited class found, mapped / target alone", "fig55", edited("edited_class_image"))
     line("55: template kept (chance)", "fig55", chance("rest_kept", "mapped"))
     line("56: single edited emoji found among five, mapped / target alone", "fig56", edited("edited_class_image_at_5"))

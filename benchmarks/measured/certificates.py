@@ -15,9 +15,9 @@ INTERVALS = {
     "… pairs": "ratio, pairs",
     "… classes": "ratio, classes",
     "… one modality, labels": "ratio, one modality",
-    "scores, all ways": "rate",
+    "scores, all actions": "rate",
     "… map the queries": "rate, queries",
-    "overlap, all measures and ways": "overlap",
+    "overlap, all metrics and actions": "overlap",
     "cosine": "cosine",
 }
 
@@ -37,7 +37,7 @@ def intervals(results: list[Any]) -> str:
             error = f" ± {100 * np.sqrt(share * (1 - share) / count):.1f} %" if inside < count else ""
             cells += [str(count), f"{100 * share:.1f} %{error}" if inside < count else "100 %"]
         rows.append([words, *cells])
-    header = ["95 % interval of", "simulated: n", "contain the truth", "distorted: n", "contain the truth"]
+    header = ["95 % interval of", *(f"{kind}: {what}" for kind in KINDS for what in ("intervals", "coverage"))]
     return table(header, rows)
 
 
@@ -52,9 +52,9 @@ def shares(results: list[Any]) -> str:
         both = np.concatenate(parts)
         right, count = both[:, 1].mean() if len(both) else 0.0, max(len(both), 1)
         cells = [f"{part[:, 1].sum():.0f} of {len(part)}" for part in parts]
-        said = f"{100 * both[:, 0].mean():.0f} %" if len(both) else "–"
-        rows.append([words, said, *cells, f"{100 * right:.0f} % ± {100 * np.sqrt(right * (1 - right) / count):.0f} %"])
-    return table(["share of draws", "mean share", *(f"{kind}: right" for kind in KINDS), "both"], rows)
+        mean = f"{100 * both[:, 0].mean():.0f} %" if len(both) else "–"
+        rows.append([words, mean, *cells, f"{100 * right:.0f} % ± {100 * np.sqrt(right * (1 - right) / count):.0f} %"])
+    return table(["share of draws", "mean share", *(f"{kind}: correct" for kind in KINDS), "both: correct"], rows)
 
 
 def _reached(one: dict[str, Any]) -> float:
@@ -69,13 +69,13 @@ def holds(one: dict[str, Any]) -> bool:
 
 
 def progressive(results: list[Any]) -> str:
-    """Return the share said to need re-embedding compared with what runs needed, and the forecast at 20 % compared with what they reached."""
+    """Return the share predicted to need re-embedding compared with what runs needed, and the forecast at 20 % compared with what they reached."""
     rows = []
     for found in (one["results"] for one in results):
         runs, place = found["runs"], found["at"].index(0.2)
-        said = [one for one in runs if one["share"] is not None]
+        predicted = [one for one in runs if one["share"] is not None]
         whole = [one for one in runs if one["action"] == "re-embed"]
-        off = [abs(min(one["share"], 0.5) - min(_reached(one), 0.5)) for one in said]
+        off = [abs(min(one["share"], 0.5) - min(_reached(one), 0.5)) for one in predicted]
         ahead, true = ([one[key][place] for one in runs] for key in ("forecast", "refitted"))
         error = [value - score for (value, _, _), score in zip(ahead, true, strict=True)]
         inside = [low <= score <= high for (_, low, high), score in zip(ahead, true, strict=True)]
@@ -83,14 +83,16 @@ def progressive(results: list[Any]) -> str:
             [
                 PARTS[found["part"]].format(n=found["anchors"]),
                 str(len(runs)),
-                f"{sum(map(holds, said))} of {len(said)}" if said else "",
-                f"{100 * np.mean(off):.0f}" if said else "",
+                f"{sum(map(holds, predicted))} of {len(predicted)}" if predicted else "",
+                f"{100 * np.mean(off):.0f}" if predicted else "",
                 f"{sum(_reached(one) > 0.5 for one in whole)} of {len(whole)}" if whole else "",
                 f"{sum(inside)} of {len(inside)}",
                 minus(f"{np.mean(error):+.3f} ({np.std(error):.3f})"),
             ]
         )
-    header = ["pairs", "runs", "interval of n holds", "n off by, points", "re-embed said: over 50 %", "score at 20 %: interval holds", "mean error (sd)"]  # fmt: skip
+    n = ["n: interval correct", "n: mean absolute error, points"]
+    score = ["score at 20 %: interval correct", "score at 20 %: mean error (SD)"]
+    header = ["data", "runs", *n, "*re-embed* correct: over 50 % needed", *score]
     return table(header, rows)
 
 
@@ -101,7 +103,7 @@ PARTS = {
 }
 
 NAMES = {
-    "the sample's": "the sample's",
+    "the sample's": "emoji-a → emoji-b, the sample",
     "OpenAI ViT-B/32 to eva02_b16": "OpenAI ViT-B/32 → EVA-02 B/16, texts of LVIS",
     "OpenAI ViT-B/32 to eva02_b16, texts alone": "the same, texts alone",
     "OpenAI ViT-B/32 to openai_vitb16": "OpenAI ViT-B/32 → ViT-B/16, texts of LVIS",
@@ -117,32 +119,30 @@ def real(results: list[Any]) -> str:
     rows, last = [], None
     for name, words in NAMES.items():
         for one in (one for one in found if one["pair"] == name):
-            ways = one["scores"][one["task"]]["ways"]
+            scores = one["scores"][one["task"]]["ways"]
             cells = [
-                "{:.3f} ({:.3f} … {:.3f})".format(*ways[way]) if way in ways else ""
-                for way in ("keep", "stored", "queries", "re-embed")
+                "{:.3f} ({:.3f} … {:.3f})".format(*scores[action]) if action in scores else ""
+                for action in ("keep", "stored", "queries", "re-embed")
             ]
             if not cells[
                 3
             ]:  # the score of re-embedding is 1 by definition for overlaps, and unknown if the target has no images
                 cells[3] = "1" if "overlap" in one["task"] else "unknown"
-            first = name != last
-            rows.append(
-                [words * first, str(one["anchors"]), f"`{one['task']}`" * first, *cells, _verdict(one["shares"])]
-            )
+            label = f"{words}: `{one['task']}`" * (name != last)
+            rows.append([label, str(one["anchors"]), *cells, _verdict(one["shares"])])
             last = name
-    header = ["pair", "anchors", "measure", "keep", "map the store", "map the queries", "re-embed", "verdict"]
+    header = ["models and data: metric", "anchors", "keep", "map the store", "map the queries", "re-embed", "verdict"]
     return table(header, rows)
 
 
 def _verdict(shares: dict[str, float]) -> str:
     """Return the verdict with its share of the draws, and the second one if its share is at least a tenth."""
-    said = [
+    parts = [
         f"{action}, {100 * v:.{1 if 0.99 <= v < 0.9995 else 0}f} %"
         for action, v in sorted(shares.items(), key=lambda s: -s[1])
         if v >= 0.1
     ]
-    return said[0] + (f" ({said[1]})" if said[1:] else "")
+    return parts[0] + (f" ({parts[1]})" if parts[1:] else "")
 
 
 BLOCKS = {

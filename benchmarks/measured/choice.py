@@ -96,7 +96,7 @@ def offset(results: list[Any]) -> str:
         cells = [f"{mean:.3f} ± {se:.3f}" for mean, se in zip(one["mean"], one["se"], strict=True)]
         rows.append([one["data"] if one["data"] != last else "", str(one["n"]), *cells])
         last = one["data"]
-    return table(["images, at 1", "text anchors", "whole offset", "half", "a quarter", "none", "`center=False`"], rows)
+    return table(["data", "text anchors", "whole offset", "half", "a quarter", "none", "`center=False`"], rows)
 
 
 BLOCKS = {

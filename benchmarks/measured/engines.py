@@ -10,7 +10,7 @@ from measured.blocks import Block, table
 from measured.jobs import JOBS
 
 WORDS = {
-    "plain": "plain Ray: `read_parquet().write_parquet()`",
+    "plain": "plain Ray",
     "ray": "`transform --engine ray`",
     "local": "`transform`",
 }
@@ -28,16 +28,16 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def times(results: list[Any]) -> str:
-    """Return for each method the seconds, rows per second relative to the others in the same round, processor time and the driver's memory."""
+    """Return for each method the seconds, rows per second relative to the others in the same round, CPU time and the driver's memory."""
     lines = []
     for one in results:
         found = one["results"]
-        rounds = {way: [run for run in found["runs"] if run["what"] == way] for way in WORDS}
-        for way, words in WORDS.items():
-            runs = rounds[way]
+        rounds = {method: [run for run in found["runs"] if run["what"] == method] for method in WORDS}
+        for method, words in WORDS.items():
+            runs = rounds[method]
             ratios = [
                 ""
-                if other == way or way == "plain"
+                if other == method or method == "plain"
                 else _spread(
                     [_total(theirs) / _total(ours) for ours, theirs in zip(runs, rounds[other], strict=True)], 2
                 )
@@ -45,16 +45,23 @@ def times(results: list[Any]) -> str:
             ]
             lines.append(
                 [
-                    f"{found['rows']:,}" if way == "plain" else "",
-                    words,
-                    "" if way == "local" else _spread([run["start_seconds"] for run in runs], 1),
+                    f"{found['rows']:,} rows, {words}",
+                    "" if method == "local" else _spread([run["start_seconds"] for run in runs], 1),
                     _spread([run["seconds"] for run in runs], 1),
                     *ratios,
-                    f"{np.mean([_total(run, 'processor') for run in runs]):.0f} s",
-                    f"{max(run['driver_mb'] for run in runs):.0f} MB",
+                    f"{np.mean([_total(run, 'processor') for run in runs]):.0f}",
+                    f"{max(run['driver_mb'] for run in runs):.0f}",
                 ]
             )
-    columns = ["rows", "", "s to start", "s to map", "× plain Ray", "× `transform`", "processor", "driver grows by"]
+    columns = [
+        "method",
+        "start, s",
+        "map, s",
+        "speed / plain Ray",
+        "speed / `transform`",
+        "CPU time, s",
+        "driver memory, MB",
+    ]
     return table(columns, lines)
 
 
@@ -67,7 +74,7 @@ def kills(results: list[Any]) -> str:
         ended = sum(one["ended_by_itself"] for one in runs)
         counts = (len(runs), ended, *(sum(one[key] for one in runs) for key in ("lost", "doubled")))
         lines.append([whom, *map(str, counts)])  # zeros are printed, too
-    return table(["killed", "runs", "went on to the end by themselves", "rows lost", "doubled"], lines)
+    return table(["process killed", "runs", "runs finished without a restart", "rows lost", "rows duplicated"], lines)
 
 
 BLOCKS = {"engines": Block(times, JOBS["engines"]), "engines-kills": Block(kills, JOBS["engines-kills"])}

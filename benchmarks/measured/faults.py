@@ -8,11 +8,24 @@ from typing import Any
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
-COUNTED = ("lost", "doubled", "wrong", "changed originals")
+#: Counts of rows in the record, and their names in the tables.
+COUNTED = {"lost": "lost", "doubled": "duplicated", "wrong": "wrong", "changed originals": "changed"}
+NAMES = {
+    "lancedb": "LanceDB",
+    "pgvector": "pgvector",
+    "duckdb": "DuckDB",
+    "qdrant": "Qdrant",
+    "sqlite-vec": "sqlite-vec",
+    "chroma": "Chroma",
+}
 
 
 def _counted(one: dict[str, Any]) -> list[str]:
     return [str(one[key]) for key in COUNTED]
+
+
+def _database(one: dict[str, Any]) -> str:
+    return f"{NAMES[one['kind']]}, {one['rows']:,} rows"
 
 
 def kills(results: list[Any]) -> str:
@@ -22,16 +35,16 @@ def kills(results: list[Any]) -> str:
         saw = [f"{one.get(f'readers saw {side}', 0)} × {side}" for side in ("old", "new")]
         other = one.get("readers saw mixed", 0), one.get("readers saw nothing", 0)
         saw += [f"{count} × {word}" for count, word in zip(other, ("a mixture", "no table"), strict=True) if count]
-        rows.append([one["kind"], f"{one['rows']:,}", str(one["kills"]), ", ".join(saw), *_counted(one)])
-    return table(["database", "rows", "kills", "readers saw", *COUNTED], rows)
+        rows.append([_database(one), str(one["kills"]), ", ".join(saw), *_counted(one)])
+    return table(["database", "kills", "readers saw", *COUNTED.values()], rows)
 
 
 def _outcome(one: dict[str, Any]) -> str:
     if one["fault"] == "disk-full":
         errors = ", ".join(f"{count} × {name}" for name, count in one["errors"].items())
-        return f"{errors}; {one['journals']} of {one['points']} journals stand"
+        return f"{errors}; {one['journals']} of {one['points']} journals readable"
     if one["fault"] == "server-restart":
-        return f"{one['restarts']} restarts, waited for; {one['repaired']:,} rows written again"
+        return f"{one['restarts']} restarts, run continued; {one['repaired']:,} rows written again"
     if one["fault"] == "concurrent-writes":
         writes = one["writes during the run"] + one["before the switch"]
         return f"{writes:,} writes; {one['written']:,} rows written again, {one['removed']:,} removed"
@@ -44,8 +57,8 @@ def faults(results: list[Any]) -> str:
     rows = []
     for one in (result["results"] for result in results):
         name = names.get(one["fault"], "duplicate ids")
-        rows.append([name, one["kind"], f"{one['rows']:,}", _outcome(one), *_counted(one)])
-    return table(["fault", "database", "rows", "outcome", *COUNTED], rows)
+        rows.append([name, _database(one), _outcome(one), *_counted(one)])
+    return table(["fault", "database", "outcome", *COUNTED.values()], rows)
 
 
 def fuzz(results: list[Any]) -> str:
@@ -57,9 +70,8 @@ def fuzz(results: list[Any]) -> str:
     for what in ("journal", "map"):
         counts = [total[f"{what} {outcome}"] for outcome in ("refused", "read, then refused", "read", "finding")]
         rows.append([what, *(f"{count:,}" for count in [sum(counts), *counts])])
-    return table(
-        ["damaged", "cases", "refused at once", "refused by a later step", "went through", "anything else"], rows
-    )
+    header = ["damaged", "cases", "refused at once", "refused by a later step", "accepted", "other outcome"]
+    return table(header, rows)
 
 
 BLOCKS = {

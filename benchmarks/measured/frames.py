@@ -39,7 +39,8 @@ def complete(results: list[Any]) -> str:
         images = [_of(runs, name, IMAGE) for name in ("direct", "frame")]
         cells = [mean(direct), mean(composed), mean(frame), difference(frame, direct)]
         rows.append([n, *cells, mean(images[0]), difference(images[1], images[0])])
-    header = ["names", "text@1: direct", "composed", "frame", "frame − direct", "image@1: direct", "frame − direct"]
+    texts = (f"text@1: {what}" for what in ("direct", "composed", "frame", "frame − direct"))
+    header = ["common names", *texts, "image@1: direct", "image@1: frame − direct"]
     return table(header, rows)
 
 
@@ -58,7 +59,8 @@ def partial(results: list[Any]) -> str:
                 difference(frame, composed),
             ]
         )
-    return table(["common names", "text@1: direct", "composed", "frame", "frame − direct", "frame − composed"], rows)
+    header = (f"text@1: {what}" for what in ("direct", "composed", "frame", "frame − direct", "frame − composed"))
+    return table(["common names", *header], rows)
 
 
 def chain(results: list[Any]) -> str:
@@ -67,7 +69,7 @@ def chain(results: list[Any]) -> str:
         for k, name in enumerate(("direct", "composed", "frame")):
             errors = np.array([run[name] for run in runs])
             rows.append([setting * (k == 0), name, *(mean(errors[:, step - 1]) for step in (1, 2, 4, 8))])
-    return table(["", "map", "1 step", "2", "4", "8"], rows)
+    return table(["anchors, noise", "map", "1 step", "2 steps", "4 steps", "8 steps"], rows)
 
 
 def quiet(results: list[Any]) -> str:
@@ -80,7 +82,8 @@ def quiet(results: list[Any]) -> str:
         rows.append(
             [alpha, str(n), f"{found['looks']:,}", str(alarms), f"{alarms / n:.4f}", f"{most:.4f}", f"{per:.4f}"]
         )
-    return table(["α", "streams", "looks", "with an alarm", "share", "at most (95 %)", "alarms per 1,000 looks"], rows)
+    header = ["with an alarm", "share with an alarm", "upper bound (95 %)", "alarms per 1,000 checks"]
+    return table(["α", "streams", "checks", *header], rows)
 
 
 def _delay(values: list[int | None]) -> str:
@@ -107,7 +110,13 @@ def delays(results: list[Any]) -> str:
             ]
         )
     rows.append(["other content, same model", _delay(found["content"]), "–", "–", "–"])
-    return table(["change", "alarm after", "after 400 unchanged", "canaries say", "largest distance"], rows)
+    header = [
+        "vectors until the alarm",
+        "after 400 unchanged vectors",
+        "canaries: `kind`",
+        "canaries: largest distance",
+    ]
+    return table(["change", *header], rows)
 
 
 BLOCKS = {

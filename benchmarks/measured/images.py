@@ -85,12 +85,12 @@ def shifts(results: list[Any]) -> str:
     for setting in (Setting(one) for result in results for one in result["results"]):
         pairs = setting.pairs[-1]
         for overlap in setting.pools():
-            found = [setting.values("sotalign", key, pairs, overlap=overlap) for key in ("shift", "floor")]
+            distances = [setting.values("sotalign", key, pairs, overlap=overlap) for key in ("shift", "floor")]
             sizes = setting.values("sotalign", "rows", pairs, overlap=overlap)[0]
             words = {1.0: "all partners", 0.0: "no partners", None: "classes"}[overlap]
             counts = " and ".join(f"{n:,}" for n in dict.fromkeys(sizes.tolist()))
-            rows.append([setting.words, f"{counts}, {words}", *(f"{v.mean():.4f} ± {v.std(ddof=1):.4f}" for v in found)])  # fmt: skip
-    return table(["encoders", "unpaired rows", "distance from the pairs (turns)", "floor"], rows)
+            rows.append([setting.words, f"{counts}, {words}", *(f"{v.mean():.4f} ± {v.std(ddof=1):.4f}" for v in distances)])  # fmt: skip
+    return table(["encoders", "unpaired rows", "distance from the pairs, turns", "floor, turns"], rows)
 
 
 BLOCKS = {

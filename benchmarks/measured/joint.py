@@ -22,7 +22,7 @@ def sugarcrepe(results: list[Any]) -> str:
         [words, *(found.both(metric, series=series, pair=f"{task}:") for task in tasks for metric in MEASURES)]
         for series, words in {**LOSSES, "CCA": "CCA, closed form, no wrong captions"}.items()
     ]
-    return table(["stand-in images", *(c for task in tasks for c in (f"{task}, binary", "5-way"))], rows)
+    return table(["method", *(f"{task}: {what}" for task in tasks for what in ("binary", "5-way"))], rows)
 
 
 def text_only(results: list[Any]) -> str:
@@ -34,7 +34,7 @@ def text_only(results: list[Any]) -> str:
     ]
     for figure, words in zip(found[1:], ("Caltech-101", "ImageNet-1000"), strict=True):
         rows.append([words, *(figure.both(metric, series="text only") for metric in MEASURES)])
-    return table(["text only", "binary", "5-way"], rows)
+    return table(["items", "binary", "5-way"], rows)
 
 
 def item_tests(results: list[Any]) -> str:
@@ -44,7 +44,7 @@ def item_tests(results: list[Any]) -> str:
         words = {"binary_recall": "binary", "five_way_recall": "5-way"}[one["metric"]]
         cell = f"{one['difference']:+.3f} ({one['low']:+.3f} … {one['high']:+.3f}), p = {one['adjusted_p_value']:.2g}"
         rows.setdefault((one["pair"].partition(":")[0], words), []).append(minus(cell))
-    return table(["", "", "Spread − NegCon", "NegCon − Con"], [[*key, *cells] for key, cells in rows.items()])
+    return table(["task", "recall", "Spread − NegCon", "NegCon − Con"], [[*key, *cells] for key, cells in rows.items()])
 
 
 def photos(which: int, first: str, cca: str) -> Any:
@@ -68,17 +68,17 @@ def step_costs(results: list[Any]) -> str:
     cost, _ = _precisions(results)
     rows = []
     for precision in ("float32", "bfloat16"):
-        clock, processor = (np.array(cost[key][precision]) for key in ("clock", "processor"))
+        wall, cpu = (np.array(cost[key][precision]) for key in ("clock", "processor"))
         ratios = [np.array(cost[key]["float32"]) / np.array(cost[key][precision]) for key in ("clock", "processor")]
         ends = [f"{np.median(r):.2f} ({r.min():.2f}–{r.max():.2f})" if precision != "float32" else "1" for r in ratios]
-        times = [f"{1e3 * np.median(one):.0f}" for one in (clock, processor)]
-        rows.append([precision, *times, f"{cost['steps_of_paper'] * np.median(clock):.0f}", *ends])
+        times = [f"{1e3 * np.median(one):.0f}" for one in (wall, cpu)]
+        rows.append([precision, *times, f"{cost['steps_of_paper'] * np.median(wall):.0f}", *ends])
     header = [
-        "ms a step, clock",
-        "processors",
-        "s for the paper's steps, extrapolated",
-        "float32 / this, clock",
-        "processors",
+        "wall time per step, ms",
+        "CPU time per step, ms",
+        "wall time of the paper's steps, extrapolated, s",
+        "speed / float32, wall time",
+        "speed / float32, CPU time",
     ]
     return table(["precision", *header], rows)
 
@@ -102,15 +102,9 @@ def precisions(results: list[Any]) -> str:
                     minus(f"{gaps.mean():+.3f} ± {gaps.std(ddof=1):.3f}"),
                 ]
             rows.append([f"{BASELINES[loss]}, {task}", *cells])
-    header = [
-        "binary, float32",
-        "bfloat16 less float32",
-        "5-way, float32",
-        "bfloat16 less float32",
-        "error, texts, float32",
-        "bfloat16 less float32",
-    ]
-    return table(["", *header], rows)
+    scores = ("binary", "5-way", "text error")
+    header = (f"{score}: {what}" for score in scores for what in ("float32", "bfloat16 − float32"))
+    return table(["loss, task", *header], rows)
 
 
 def emoji(results: list[Any]) -> str:
@@ -126,8 +120,8 @@ def emoji(results: list[Any]) -> str:
         scores = np.array(found["losses"][key])
         mean, sd = scores.mean(0), scores.std(0, ddof=1)
         rows.append([words, *(f"{b:.3f} / {c:.3f}" for b, c in scores), " / ".join(map(spread, mean, sd))])
-    header = [f"seed {seed} ({n} tested)" if k == 0 else f"seed {seed} ({n})" for k, (seed, n) in enumerate(seeds)]
-    return table(["emoji, tested on others", *header, "mean ± sd"], rows)
+    header = [f"seed {seed} ({n} items)" for seed, n in seeds]
+    return table(["method", *header, "mean ± SD"], rows)
 
 
 def layers(results: list[Any]) -> str:
@@ -137,7 +131,7 @@ def layers(results: list[Any]) -> str:
         alpha = found.row("alpha_at_best", series=series)
         recalls = [found.both(metric, series=series) for metric in ("five_way_recall", "binary_recall")]
         rows.append([words, spread(alpha["mean"], alpha["sd"], 2), *recalls])
-    return table(["layers", "α at the best step", "5-way", "binary"], rows)
+    return table(["layers", "α at the best step", "5-way recall", "binary recall"], rows)
 
 
 def measures(results: list[Any]) -> str:
@@ -146,19 +140,21 @@ def measures(results: list[Any]) -> str:
     rows = []
     for task in ("replace", "add", "swap"):
         for part, words in (
-            ("match", f"{task}: match"),
+            ("match", "match"),
             ("hard non-match", "hard non-match"),
             ("easy: captions of other images", "captions of other images"),
         ):
-            rows.append([words, *(f"{found.row(name, pair=f'{task}:', part=part)['mean']:.3f}" for name in names)])
+            rows.append(
+                [f"{task}: {words}", *(f"{found.row(name, pair=f'{task}:', part=part)['mean']:.3f}" for name in names)]
+            )
     header = ["CCA, linear", "CCA, kernel", "CKA, linear", "CKA, Gaussian", "SVCCA", "CKNNA (eq. 6–9)"]
-    return table(["stand-in images", *header], rows)
+    return table(["task: pairs", *header], rows)
 
 
 BLOCKS = {
     "jam-sugarcrepe": Block(sugarcrepe, JOBS["jam-sugarcrepe"]),
-    "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
-    "jam-imagenet": Block(photos(1, "ImageNet-1000, classes not seen (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
+    "jam-caltech": Block(photos(0, "Caltech-101, classes seen in training", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
+    "jam-imagenet": Block(photos(1, "ImageNet-1000, other classes (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
     "jam-text-only": Block(text_only, JOBS["jam-text-only"]),
     "jam-item-tests": Block(item_tests, JOBS["jam-item-tests"]),
     "jam-precision-cost": Block(step_costs, JOBS["jam-precision-cost"]),

@@ -30,7 +30,7 @@ def categories(results: list[Any]) -> str:
         [words, *(found.both(BINARY, series=series, pair=f"{words}:") for series in named)]
         for words in CATEGORY_NAMES.values()
     ]
-    return table(["binary", *named], rows)
+    return table(["category", *named], rows)
 
 
 def transfer(results: list[Any]) -> str:
@@ -42,7 +42,7 @@ def transfer(results: list[Any]) -> str:
             rows.append(
                 [f"{BASELINES[name]}, fitted on {fitted_on}", *(two(found, pair=f"{t}:", **given) for t in TASKS)]
             )
-    return table(["binary / 5-way", *(f"on {task}" for task in TASKS)], rows)
+    return table(["binary / 5-way", *(f"tested on {task}" for task in TASKS)], rows)
 
 
 def controls(results: list[Any]) -> str:
@@ -69,7 +69,7 @@ def reconstruction(results: list[Any]) -> str:
         ]
         for line, on in zip(lines, front, strict=True)
     ]
-    return table(["λ", "error, images", "error, texts", "5-way", "binary", "on the front"], rows)
+    return table(["λ", "image error", "text error", "5-way recall", "binary recall", "on the Pareto front"], rows)
 
 
 def layers(results: list[Any]) -> str:

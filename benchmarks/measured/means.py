@@ -36,7 +36,7 @@ def _interval(values: np.ndarray) -> str:
 def rows_of_means(measure: str) -> Any:
     def write(results: list[Any]) -> str:
         rows = [[name, *map(_interval, values.T)] for name, values in _lines(results, measure)]
-        return table(["mean of", *(f"{m} rows" if m != "1" else "1 row" for m in SHOWN)], rows)
+        return table(["replaced mean", *(f"{m} rows" if m != "1" else "1 row" for m in SHOWN)], rows)
 
     return write
 
@@ -56,14 +56,14 @@ def loss_by_rows(results: list[Any]) -> str:
         ["largest loss", *(f"{loss:.3f}" for loss in largest)],
         ["median loss", *(f"{loss:.3f}" for loss in median)],
     ]
-    return table(["", *(f"m = {m}" for m in SHOWN[:-1])], rows)
+    return table(["rows per mean", *(f"m = {m}" for m in SHOWN[:-1])], rows)
 
 
 def compared(results: list[Any]) -> str:
     words = {
-        "retrieval": "text → its text, at 1",
-        "zero_shot": "image → its text, at 1",
-        "overlap_at_10": "text: overlap at 10",
+        "retrieval": "recall at 1, text → its text",
+        "zero_shot": "recall at 1, image → its text",
+        "overlap_at_10": "overlap at 10, text → text",
     }
     rows = []
     for one in results[0]["results"]["lvis"]:
@@ -72,7 +72,7 @@ def compared(results: list[Any]) -> str:
         p = one["adjusted_p_value"]
         counts = f"{one['wins']} / {one['losses']}"
         rows.append([str(one["pairs"]), words[one["metric"]], *means, interval, counts, f"{p:.3f}" if p >= 0.001 else "< 0.001"])  # fmt: skip
-    header = ["pairs", "measure", "centered", "`center=False`", "difference", "better / worse", "p, Holm"]
+    header = ["pairs", "metric", "centered", "`center=False`", "difference", "queries better / worse", "p (Holm)"]
     return table(header, rows)
 
 
@@ -81,13 +81,13 @@ def rejected(results: list[Any]) -> str:
     for one in results[0]["results"]["simulated"]:
         error = np.sqrt(one["share"] * (1 - one["share"]) / one["trials"])
         rows.append([one["test"].replace("_", " "), f"{100 * one['share']:.1f} ± {100 * error:.1f} %"])
-    return table(["test at 5 %", "rejected"], rows)
+    return table(["test at the 5 % level", "rejections"], rows)
 
 
 WORDS = {
     "none": "none",
-    "rotation": "a secret rotation",
-    "noise=1": "noise, as long as the row",
+    "rotation": "random rotation",
+    "noise=1": "noise of the row's norm",
     "pca=64": "64 directions",
     "pca=16": "16 directions",
     "int8": "int8",
@@ -111,7 +111,9 @@ def exposure(store: str) -> Any:
         for name, words in ((name, words) for name, words in WORDS.items() if (name, 10) in by):
             ten, hundred = by[name, 10], by[name, 100]
             rows.append([words, f"{ten['by_pairs']:.3f}", _share(ten), _share(hundred), f"{ten['search']:.3f}"])
-        return table(["protection", "10 pairs, their map alone", "10 pairs", "100 pairs", "search keeps"], rows)
+        return table(
+            ["protection", "10 pairs: `by_pairs`", "10 pairs: `found`", "100 pairs: `found`", "`search`"], rows
+        )
 
     return write
 
@@ -122,7 +124,7 @@ def controls(results: list[Any]) -> str:
         control, name = one["results"]["control"], one["arguments"]["store"]
         counts = [f"{control['n']:,}", f"{control['candidates']:,}"]
         rows.append([name, *counts, *(f"{control[key]:.4f}" for key in ("found", "chance"))])
-    return table(["store", "vectors asked for", "candidates", "100 wrong pairs", "chance"], rows)
+    return table(["store", "vectors scored", "candidates", "`found` with 100 wrong pairs", "chance"], rows)
 
 
 def smaller(results: list[Any]) -> str:
@@ -132,15 +134,8 @@ def smaller(results: list[Any]) -> str:
         ten, hundred = (line for line in _store(results, name) if line["protection"] == "none")
         counts = [f"{ten['n'] + ten['pairs']:,}", f"{ten['candidates']:,}"]
         rows.append([*counts, *(cell for line in (ten, hundred) for cell in (f"{line['by_pairs']:.3f}", _share(line)))])
-    header = [
-        "vectors",
-        "candidates",
-        "10 pairs, their map alone",
-        "10 pairs",
-        "100 pairs, their map alone",
-        "100 pairs",
-    ]
-    return table(header, rows)
+    header = (f"{n} pairs: `{score}`" for n in (10, 100) for score in ("by_pairs", "found"))
+    return table(["stored vectors", "candidates", *header], rows)
 
 
 def unpaired(results: list[Any]) -> str:
@@ -150,7 +145,7 @@ def unpaired(results: list[Any]) -> str:
         rows.append(
             [name, _share(line), f"{min(line['values']):.3f} … {max(line['values']):.3f}", f"{line['chance']:.4f}"]
         )
-    return table(["store, no pair known", "find their text", "draws", "chance"], rows)
+    return table(["store", "`found`", "range over draws", "chance"], rows)
 
 
 _STORES = {

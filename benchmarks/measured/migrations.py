@@ -11,18 +11,18 @@ from measured.jobs import JOBS
 
 _NAMES = {"lancedb": "LanceDB", "duckdb": "DuckDB", "sqlite-vec": "sqlite-vec", "pgvector": "PostgreSQL"}
 
-_WAYS = {
+_METHODS = {
     "copy": "copy",
     "copy in the server": "copy by SQL alone",
-    "mapped copy": "copy with a product",
+    "mapped copy": "copy with a matrix product",
     "fill": "writing",
     "fill and comparing": "writing and one comparing pass",
-    "whole": "whole: plan, run, verify, switch",
+    "whole": "complete: plan, run, verify, switch",
 }
 
 
-def _median(found: dict[str, Any], way: str, key: str) -> float:
-    return float(np.median([one[way][key] for one in found["rounds"]]))
+def _median(found: dict[str, Any], method: str, key: str) -> float:
+    return float(np.median([one[method][key] for one in found["rounds"]]))
 
 
 def _seconds(value: float) -> str:
@@ -39,16 +39,17 @@ def speed(results: list[Any]) -> str:
     rows = []
     for one in results:
         found = one["results"]
-        for way, words in _WAYS.items():
-            if way not in found["ratios"]:
+        for method, words in _METHODS.items():
+            if method not in found["ratios"]:
                 continue
             ratios = []
             for key in ("cpu", "seconds"):
-                low, middle, high = found["ratios"][way][key]
-                ratios.append("1" if way == "copy" else f"{middle:.2f} ({low:.2f} … {high:.2f})")
-            cpu, memory = _seconds(_median(found, way, "cpu")), f"{_median(found, way, 'mb'):,.0f} MB"
-            rows.append([_about(one) if way == "copy" else "", words, cpu, *ratios, memory])
-    return table(["rows", "way", "processor time", "speed beside a copy", "by the clock", "memory"], rows)
+                low, middle, high = found["ratios"][method][key]
+                ratios.append("1" if method == "copy" else f"{middle:.2f} ({low:.2f} … {high:.2f})")
+            cpu, memory = _seconds(_median(found, method, "cpu")), f"{_median(found, method, 'mb'):,.0f} MB"
+            rows.append([_about(one) if method == "copy" else "", words, cpu, *ratios, memory])
+    header = ["CPU time", "speed / copy, CPU time", "speed / copy, wall time", "peak memory"]
+    return table(["database, rows × dimensions", "method", *header], rows)
 
 
 def peers(results: list[Any]) -> str:
@@ -56,17 +57,16 @@ def peers(results: list[Any]) -> str:
     rows = []
     for one in results:
         found = one["results"]
-        for way in sorted(found["rounds"][0], key=lambda name: name != "whole"):
-            shown = [_seconds(_median(found, way, key)) for key in ("cpu", "seconds")]
+        for package in sorted(found["rounds"][0], key=lambda name: name != "whole"):
+            shown = [_seconds(_median(found, package, key)) for key in ("cpu", "seconds")]
             times = []
             for key in ("cpu", "seconds"):
-                each = [1 / ratio for ratio in found["ratios"][way][key]]
-                times.append("1" if way == "whole" else f"{each[1]:.1f} ({each[2]:.1f} … {each[0]:.1f})")
-            name = "congruence, whole" if way == "whole" else way
-            rows.append([_about(one) if way == "whole" else "", name, *shown, *times])
-    return table(
-        ["rows", "package", "processor time", "by the clock", "processor time over ours", "clock over ours"], rows
-    )
+                each = [1 / ratio for ratio in found["ratios"][package][key]]
+                times.append("1" if package == "whole" else f"{each[1]:.1f} ({each[2]:.1f} … {each[0]:.1f})")
+            name = "congruence, complete" if package == "whole" else package
+            rows.append([_about(one) if package == "whole" else "", name, *shown, *times])
+    header = ["CPU time", "wall time", "CPU time / ours", "wall time / ours"]
+    return table(["database, rows × dimensions", "package", *header], rows)
 
 
 def memory(results: list[Any]) -> str:
@@ -74,10 +74,10 @@ def memory(results: list[Any]) -> str:
     rows = []
     for one in results:
         found = one["results"]
-        peaks = [f"{_median(found, way, 'mb'):,.0f} MB" for way in ("fill", "comparing")]
+        peaks = [f"{_median(found, part, 'mb'):,.0f} MB" for part in ("fill", "comparing")]
         given = one["arguments"]
         rows.append([_about(one), f"{given['rows'] * given['dim'] * 4 / 2**20:,.0f} MB", *peaks])
-    return table(["rows", "their vectors", "writing", "comparing"], rows)
+    return table(["database, rows × dimensions", "size of the vectors", "memory, writing", "memory, comparing"], rows)
 
 
 BLOCKS = {

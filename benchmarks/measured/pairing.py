@@ -19,11 +19,11 @@ def _alarms(runs: list[dict[str, int]]) -> tuple[int, int, float, str]:
 
 def _states(found: dict[str, int], *order: str) -> str:
     total, (first, *rest) = sum(found.values()), order
-    said = [
+    parts = [
         f'{found.get(first, 0)} of {total} "{first}"',
         *(f'{found[state]} "{state}"' for state in rest if found.get(state)),
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def checks(results: list[Any]) -> str:
@@ -45,9 +45,9 @@ def checks(results: list[Any]) -> str:
         ["noise 2.0 times the rows' size (`weak`)", _states(size, "paired", "cannot tell", "not paired")],
         ["3 of 30 wrong (`power`)", f"found in {few['found']} of {few['fits']} fits"],
         ["5 of 100 wrong", f"found in {hundred['found']} of {hundred['fits']} fits; {hundred['rows']} of {hundred['wrong'] * hundred['fits']} rows, "
-         f"{hundred['right_accused']} right row{'s' * (hundred['right_accused'] != 1)} accused"],
-        ["15 of 300, 45 of 900 wrong", f"found in {counts} fits each; {100 * rows_found / wrong:.0f} % of the rows, {sum(m['right_accused'] for m in many)} accused"],
-        ["5,000 pairs, 768 → 1024 (`time`)", f"{check:.2f} s, the fit {fit:.2f} s of the processor, one thread"],
+         f"{hundred['right_accused']} correct row{'s' * (hundred['right_accused'] != 1)} accused"],
+        ["15 of 300, 45 of 900 wrong", f"found in {counts} fits each; {100 * rows_found / wrong:.0f} % of the rows, {sum(m['right_accused'] for m in many)} correct rows accused"],
+        ["5,000 pairs, 768 → 1024 (`time`)", f"check {check:.2f} s, fit {fit:.2f} s of CPU time, one thread"],
     ]  # fmt: skip
     return table(["case (`benchmarks/bench_pairing.py --part …`)", "result"], rows)
 
@@ -62,7 +62,7 @@ def kinds(results: list[Any]) -> str:
     for one in _part(results, "kinds"):  # by kind, then case, then exchanged before without partner
         found.setdefault((one["wrong"], one["n"]), []).append(str(one["found"]))
     header = [
-        "wrong",
+        "wrong pairs",
         *(f"{kind}, {how}" for kind in ("text–text", "image–text") for how in ("exchanged", "without partner")),
     ]
     return table(header, [[f"{wrong} of {n}", *cells] for (wrong, n), cells in found.items()])
@@ -73,13 +73,12 @@ def unseen(results: list[Any]) -> str:
     part = _part(results, "unseen")
     header = [
         "pairs",
-        "true pairs accused",
-        'shuffled, "paired"',
-        "3 of 30 exchanged, found",
-        "5 of 100",
-        "10 of 100",
+        'true pairs accused / shuffled "paired"',
+        "3 of 30 exchanged",
+        "5 of 100 exchanged",
+        "10 of 100 exchanged",
         "5 of 100 without partner",
-        "10 of 100",
+        "10 of 100 without partner",
     ]
     rows = []
     for kind, real in part["real"].items():
@@ -90,8 +89,7 @@ def unseen(results: list[Any]) -> str:
         rows.append(
             [
                 kind.replace("-", "–").replace("Caltech–", "Caltech-"),
-                str(real["accused"]),
-                str(part["shuffled"][kind].get("paired", 0)),
+                f"{real['accused']} / {part['shuffled'][kind].get('paired', 0)}",
                 *(str(cells[case]) for case in cases),
             ]
         )

@@ -305,7 +305,7 @@ SENTENCES = (
     Sentence("docs/theory.md", "C.21 guarantees an error of at most {b[promised]:.0f} (sharp: {b[sharp]:.0f}), with ε = {epsilon:.2f} and σ_min = {sigma:.2f}; the measured error is {b[measured]:.2f}. "
              "The singular values of A run from {low:.4f} to {high:.1f}, where those of a rotation are all 1, and the error of the second half, on texts, is {texts:.0f} (median).", _theory, JOBS["theory"]),
     Sentence("docs/files.md", "({share:.0f} % of those found instead of 50 %)", _mixed, JOBS["mixed-store"]),
-    Sentence("docs/reproducing.md", "in all three worlds for details of {least:.2f} and above, and in none of them for details up to {most:.2f};", _quality, JOBS["few-classes"]),
+    Sentence("docs/reproducing.md", "in all three data sets for details of {least:.2f} and above, and in none of them for details up to {most:.2f};", _quality, JOBS["few-classes"]),
     Sentence("docs/reproducing.md", "details of {sample:.2f} (sample) and {caltech101:.2f} (caltech101).", _quality, JOBS["few-classes"]),
     Sentence("docs/reproducing.md", "do distinguish the two: {fitted:.3f} against {random:.3f} on the sample.", _canonical, JOBS["canonical"]),
     Sentence("docs/reproducing.md", "has a text–text cosine of {turned:.3f} on LVIS; replacing every row by the target's mean gives {constant:.3f}", _canonical, JOBS["canonical"]),

@@ -19,15 +19,17 @@ def matching(which: int) -> Any:
     whose = {"jam": "paper", "congruence": "ours", "both": "both"}
 
     def write(results: list[Any]) -> str:
-        rows = []
-        for one in results[which]:
-            drawn = [f"{fixed(m)} ± {fixed(s)}" for m, s in (one["match_drawn"], one["other_drawn"])]
-            name = f"`{one['metric']}`, {one['formula']} ({whose[one['definition']]})"
-            scores = [fixed(one["match"]), fixed(one["other"]), *drawn, f"{one['effect_size']:.1f}"]
-            rows.append([name, one["against"], *scores, fixed(one["auc"]), fixed(one["p_value"])])
-        return table(
-            ["metric", "against", "match", "other", "match, drawn", "other, drawn", "effect", "AUC", "p"], rows
-        )
+        rows: list[list[str]] = []
+        metric = ""
+        for line in results[which]:
+            name = f"`{line['metric']}`, {line['formula']} ({whose[line['definition']]})"
+            match, other = ("{} ± {}".format(*map(fixed, line[key])) for key in ("match_drawn", "other_drawn"))
+            if name != metric:  # the scores of the matches are the same in all comparisons
+                rows.append([name, "match", fixed(line["match"]), match, "", "", ""])
+            tests = [f"{line['effect_size']:.1f}", fixed(line["auc"]), fixed(line["p_value"])]
+            rows.append(["", line["against"], fixed(line["other"]), other, *tests])
+            metric = name
+        return table(["metric", "condition", "score, all rows", "score, random halves", "effect", "AUC", "p"], rows)
 
     return write
 
@@ -179,9 +181,12 @@ def mixed_store_others(results: list[Any]) -> str:
 
 def negatives(results: list[Any]) -> str:
     found = results[0]["results"]
-    header = ["kind", "of all", "of its own", "edit, SugarCrepe", "edit, rules", "kept, SugarCrepe", "kept, rules"]
-    rows = [[f"`{kind}`", *cells] for kind, cells in found["lines"].items()]
-    return table([*header, "blind, SugarCrepe", "blind, rules"], rows)
+    rows = [
+        [f"`{kind}`", *cells[:4], " / ".join(cells[4:6]), " / ".join(cells[6:])]
+        for kind, cells in found["lines"].items()
+    ]
+    header = ["coverage, all", "coverage, own kind", "edit, SugarCrepe", "edit, rules"]
+    return table(["kind", *header, "kept, SugarCrepe / rules", "text-only, SugarCrepe / rules"], rows)
 
 
 _TEXTS = shift("text", "texts", ["MiniLM", "MPNet"])
