@@ -124,6 +124,13 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_tables_have_at_most_seven_columns(page):
+    """More do not fit on a screen, or in a reader's head."""
+    rules = re.findall(r"^\|(?: *:?-+:? *\|)+$", page.read_text(encoding="utf-8"), flags=re.M)
+    assert all(rule.count("|") - 1 <= 7 for rule in rules)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_python_on_the_pages_is_python(page):
     for code in blocks(page, "python"):
         compile(code, page.name, "exec")
