@@ -178,7 +178,7 @@ def test_edges_have_a_value_or_a_reason_in_numpy_and_torch(name, edge):
 def table():
     """The table of the docs, from METRICS."""
     lines = [
-        "| metric | range | closer is | unchanged by | operations | after |",
+        "| metric | range | closer is | invariances | operations | reference |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for metric in METRICS.values():
