@@ -157,7 +157,9 @@ def scaled(case: Case, plan: Progressive) -> list[float]:
     other = scores
     if len(rows) >= 20:
         assert case.new_texts is not None
-        other = fit_origin_scale(case.new_texts, plan.mapped()[rows], case.new[rows]).apply(scores, ~done, case.queries)
+        other = fit_origin_scale(case.new_texts, plan.mapped()[rows], case.new[rows]).rescale(
+            scores, ~done, case.queries
+        )
     return [case.found(one) for one in (scores, other)]
 
 
@@ -263,7 +265,7 @@ def settings(case: Case, share: float, seed: int) -> dict[str, Any]:
         changed = scores
         if kind != "none":
             scale = fit_origin_scale(case.new_texts, plan.mapped()[rows], case.new[rows], kind)
-            changed = scale.apply(scores, ~done, case.queries)
+            changed = scale.rescale(scores, ~done, case.queries)
         own = changed[np.arange(len(changed)), case.labels] if case.kind == "recall" else None
         if own is not None:
             hit = np.count_nonzero(changed > own[:, None], axis=1) < 10

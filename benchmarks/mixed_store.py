@@ -42,9 +42,9 @@ def measure(source: Embeddings, target: Embeddings, anchors: int, n_queries: int
     mapped = np.arange(len(rows)) < len(rows) // 2
     mean = target.vectors[fit].mean(axis=0)
     versions = {
-        "as the map gives them": mapping.apply(source.take(rows), normalize=False).vectors,
-        "unit rows": mapping.apply(source.take(rows)).vectors,
-        "unit rows, all centered": mapping.apply(source.take(rows), normalize=False).vectors,
+        "as the map gives them": mapping.transform_embeddings(source.take(rows), normalize=False).vectors,
+        "unit rows": mapping.transform_embeddings(source.take(rows)).vectors,
+        "unit rows, all centered": mapping.transform_embeddings(source.take(rows), normalize=False).vectors,
         "control: native, shuffled": native[rng.permutation(len(rows))],
     }
     out = {}

@@ -169,7 +169,7 @@ def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list
             if kind != "none":
                 known = case.new_texts if case.new_texts is not None else case.queries
                 scale = fit_origin_scale(known, plan.mapped()[rows], case.new[rows], kind)
-                changed = scale.apply(scores, ~native, case.queries)
+                changed = scale.rescale(scores, ~native, case.queries)
             place = np.argsort(np.argsort(-changed, axis=1, kind="stable"), axis=1)
             found = place < depth[:, None]
             right = found & wanted

@@ -44,7 +44,7 @@ def test_every_use_of_csls_orders_rows_as_the_definition_does(case):
     expected = dense_csls(A, B, k)
     first, back = expected.argmax(axis=1), expected.argmax(axis=0)
     # retrieval with hubs corrected for
-    np.testing.assert_array_equal(CSLS(k).of(A, B).apply(A @ B.T).argmax(axis=1), first)
+    np.testing.assert_array_equal(CSLS(k).of(A, B).correct(A @ B.T).argmax(axis=1), first)
     # pairs for refinement and for maps without pairs
     i, j, score = mutual_neighbors(A, B, k)
     mutual = np.flatnonzero(back[first] == np.arange(len(A)))

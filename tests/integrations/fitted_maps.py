@@ -75,5 +75,5 @@ def rows(side: str) -> np.ndarray:
 
 def expected(m: Map, A: np.ndarray, side: str, normalize: bool | str = "auto") -> np.ndarray:
     if len(m.sides) == 2:
-        return m.apply(torch.as_tensor(A), side=side, normalize=normalize).numpy()
-    return m.apply(torch.as_tensor(A), normalize=normalize).numpy()
+        return m.transform_embeddings(torch.as_tensor(A), side=side, normalize=normalize).numpy()
+    return m.transform_embeddings(torch.as_tensor(A), normalize=normalize).numpy()

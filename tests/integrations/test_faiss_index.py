@@ -58,7 +58,7 @@ def test_an_index_stays_and_answers_mapped_queries(kind, metric, tmp_path):
     assert len(path.read_bytes()) - len(before) < 4 * (7 * D) + 200
     bridged = faiss.read_index(str(path))
     assert (bridged.d, bridged.ntotal, bridged.metric_type) == (6, 200, BOTH[metric])
-    want = old.search(MAPPING.apply(Embeddings(QUERIES)).vectors.astype(np.float32), 5)
+    want = old.search(MAPPING.transform_embeddings(Embeddings(QUERIES)).vectors.astype(np.float32), 5)
     for index in (bridged, to_faiss_index(MAPPING, old)):
         scores, ids = index.search(QUERIES, 5)
         np.testing.assert_array_equal(ids, want[1])
@@ -70,7 +70,9 @@ def test_what_is_added_afterwards_is_of_the_new_model():
     bridged = to_faiss_index(MAPPING, old)
     bridged.add(QUERIES)
     assert old.ntotal == 210
-    np.testing.assert_allclose(old.reconstruct_n(200, 10), MAPPING.apply(Embeddings(QUERIES)).vectors, atol=1e-6)
+    np.testing.assert_allclose(
+        old.reconstruct_n(200, 10), MAPPING.transform_embeddings(Embeddings(QUERIES)).vectors, atol=1e-6
+    )
     np.testing.assert_array_equal(old.reconstruct_n(0, 200), OLD.astype(np.float32))
 
 
@@ -100,7 +102,7 @@ def test_a_bridge_says_modality_and_norm(tmp_path):
         index = to_faiss_index(given, **arguments)
         index.add(QUERIES)
         got = faiss.downcast_index(index.index).reconstruct_n(0, 10)
-        want = m.apply(Embeddings(QUERIES), modality=modality, normalize=normalize).vectors
+        want = m.transform_embeddings(Embeddings(QUERIES), modality=modality, normalize=normalize).vectors
         np.testing.assert_allclose(got, want, atol=1e-5)
     with pytest.raises(ModalityError, match="image, text"):
         to_faiss(Bridge(m))

@@ -79,7 +79,7 @@ def test_the_means_are_those_of_the_modality():
     m = OrthogonalMap().fit(P.X, P.Y, modality="image").recenter(*means, modality="text")
     for modality in ("image", "text"):
         (got,) = session(to_onnx(m, modality=modality)).run(None, {"vectors": X})
-        np.testing.assert_allclose(got, m.apply(X, modality=modality).vectors, atol=1e-5)
+        np.testing.assert_allclose(got, m.transform_embeddings(X, modality=modality).vectors, atol=1e-5)
     with pytest.raises(ModalityError, match="image, text"):
         to_onnx(m, modality="audio")
 

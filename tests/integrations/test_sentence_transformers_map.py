@@ -133,7 +133,7 @@ def test_a_model_may_be_named_by_its_folder(tmp_path):
     UNIT.save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
     path = export_sentence_transformers(unit_map(), tmp_path / "encoder", tmp_path / "mapped")
     got = library.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(got, unit_map().apply(Embeddings(VECTORS)).vectors, atol=1e-6)
+    np.testing.assert_allclose(got, unit_map().transform_embeddings(Embeddings(VECTORS)).vectors, atol=1e-6)
     assert "encoder" in (path / "README.md").read_text()
     with pytest.raises(FileError, match="error while loading"):
         export_sentence_transformers(unit_map(), tmp_path / "mapped" / "1_Normalize", tmp_path / "x")

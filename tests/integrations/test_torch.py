@@ -1,4 +1,4 @@
-"""Every map as a torch.nn.Module: the numbers of apply, and what PyTorch users expect of a module."""
+"""Every map as a torch.nn.Module: the numbers of transform_embeddings, and what PyTorch users expect of a module."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_module_has_the_means_of_one_modality():
     m = OrthogonalMap().fit(P.X, P.Y, modality="image").recenter(*means, modality="text").for_modality("image")
     A = torch.as_tensor(X)
     for modality in (None, "image", "text"):
-        want = m.apply(X, modality=modality).vectors
+        want = m.transform_embeddings(X, modality=modality).vectors
         np.testing.assert_allclose(m.to_torch(modality)(A), want, atol=1e-5)
     assert "6 → 9, image" in repr(m.to_torch())
     assert "6 → 9, text" in repr(m.to_torch("text"))

@@ -269,16 +269,16 @@ def test_apply_carries_ids_and_checks_the_space(name, problem):
     fitted.source_space_ = Space("a", modality="image", dim=6, normalized=False)
     fitted.target_space_ = Space("b", modality="image", dim=8, normalized=False)
     ids = [f"i{k}" for k in range(120)]
-    out = fitted.apply(Embeddings(problem.X, ids=ids, space=Space("a")), normalize=True)
+    out = fitted.transform_embeddings(Embeddings(problem.X, ids=ids, space=Space("a")), normalize=True)
     assert out.ids.tolist() == ids
     assert (out.space.model, out.space.dim, out.space.normalized) == ("b", 8, True)
     np.testing.assert_allclose(out.vectors, embeddings.normalize_rows(fitted.transform(problem.X)))
     with pytest.raises(DirectionError, match="inverse"):
-        fitted.apply(Embeddings(problem.Y, space=Space("b")))
+        fitted.transform_embeddings(Embeddings(problem.Y, space=Space("b")))
     with pytest.raises(SpaceMismatchError):
-        fitted.apply(Embeddings(problem.X, space=Space("c")))
+        fitted.transform_embeddings(Embeddings(problem.X, space=Space("c")))
     with pytest.raises(SpaceMismatchError, match="raw rows"):
-        fitted.apply(Embeddings(problem.X).normalize())
+        fitted.transform_embeddings(Embeddings(problem.X).normalize())
 
 
 def test_unknown_methods_list_the_known_ones():
@@ -350,10 +350,10 @@ def test_apply_gives_tensors_for_tensors(name, problem):
 
     fitted = make(name).fit(problem.X, problem.Y)
     X = torch.tensor(problem.X, dtype=torch.float32, requires_grad=True)
-    out = fitted.apply(X, normalize=True)
+    out = fitted.transform_embeddings(X, normalize=True)
     assert out.requires_grad
     assert out.dtype == torch.float32
-    expected = fitted.apply(problem.X, normalize=True)
+    expected = fitted.transform_embeddings(problem.X, normalize=True)
     assert expected.space.normalized
     np.testing.assert_allclose(out.detach(), expected, atol=1e-5)
 
@@ -364,8 +364,8 @@ def test_apply_takes_tensors_of_either_side(name, problem):
 
     fitted = make(name).fit(problem.X, problem.Y)
     for rows, side in ((problem.X, "source"), (problem.Y, "target")):
-        out = fitted.apply(torch.tensor(rows))  # the widths, 6 and 8, tell the sides apart
-        np.testing.assert_allclose(out, fitted.apply(rows, side=side).vectors, atol=1e-12)
+        out = fitted.transform_embeddings(torch.tensor(rows))  # the widths, 6 and 8, tell the sides apart
+        np.testing.assert_allclose(out, fitted.transform_embeddings(rows, side=side).vectors, atol=1e-12)
 
 
 # ------------------------------------------------------------------ display and loading by class

@@ -290,7 +290,7 @@ def test_heads_are_trained_and_never_fitted():
 
 def test_embeddings_pass_through_the_head_of_their_side():
     m = two_heads(source_space=Space("dino"), target_space=Space("minilm"))
-    out = m.apply(Embeddings(X[:5], space=Space("dino")), normalize=True)
+    out = m.transform_embeddings(Embeddings(X[:5], space=Space("dino")), normalize=True)
     np.testing.assert_allclose(out.vectors, normalize_rows(m.transform(X[:5])))
     assert out.space.model == "joint (heads) of dino and minilm"
     other = single({"kind": "relu"}), single({"kind": "gelu"}), single({"kind": "relu"})

@@ -308,8 +308,8 @@ def joined(request):
 def test_embeddings_choose_their_head_by_their_space(joined):
     X, Y = paired(20, 9, 7, seed=1)
     ids = [f"i{k}" for k in range(20)]
-    a = joined.apply(Embeddings(X, ids=ids, space=Space("dino", modality="image")))
-    b = joined.apply(Embeddings(Y, ids=ids, space=Space("minilm")), normalize=True)
+    a = joined.transform_embeddings(Embeddings(X, ids=ids, space=Space("dino", modality="image")))
+    b = joined.transform_embeddings(Embeddings(Y, ids=ids, space=Space("minilm")), normalize=True)
     np.testing.assert_array_equal(a.vectors, joined.transform(X))
     np.testing.assert_allclose(b.vectors, normalize_rows(joined.transform_target(Y)))
     assert a.space.model == b.space.model == f"joint ({joined.kind}) of dino and minilm"
@@ -323,8 +323,8 @@ def test_embeddings_choose_their_head_by_their_space(joined):
 
 def test_widths_alone_tell_the_sides_apart(joined):
     X, Y = paired(20, 9, 7, seed=1)
-    np.testing.assert_array_equal(joined.apply(Embeddings(Y)).vectors, joined.transform_target(Y))
-    np.testing.assert_array_equal(joined.apply(Embeddings(X)).vectors, joined.transform(X))
+    np.testing.assert_array_equal(joined.transform_embeddings(Embeddings(Y)).vectors, joined.transform_target(Y))
+    np.testing.assert_array_equal(joined.transform_embeddings(Embeddings(X)).vectors, joined.transform(X))
 
 
 def test_a_side_that_is_named_wrongly_is_refused(joined):
@@ -332,26 +332,26 @@ def test_a_side_that_is_named_wrongly_is_refused(joined):
     texts = Embeddings(Y, space=Space("minilm", modality="text"))
     assert joined.side_of(texts.space) == joined.side_of(texts.space, "target") == "target"
     with pytest.raises(DirectionError, match='side="target"'):
-        joined.apply(texts, side="source")
+        joined.transform_embeddings(texts, side="source")
     with pytest.raises(DirectionError, match='side="source"'):
-        joined.apply(Embeddings(X), side="target")
+        joined.transform_embeddings(Embeddings(X), side="target")
     with pytest.raises(SpaceMismatchError, match="source .* or target"):
-        joined.apply(Embeddings(X, space=Space("clip")))
+        joined.transform_embeddings(Embeddings(X, space=Space("clip")))
     with pytest.raises(SpaceMismatchError):
-        joined.apply(Embeddings(X, space=Space("clip")), side="source")
+        joined.transform_embeddings(Embeddings(X, space=Space("clip")), side="source")
     with pytest.raises(ParameterError, match="'source', 'target'"):
-        joined.apply(texts, side="left")
-    once = joined.apply(texts)
+        joined.transform_embeddings(texts, side="left")
+    once = joined.transform_embeddings(texts)
     with pytest.raises(SpaceMismatchError):
-        joined.apply(once)
+        joined.transform_embeddings(once)
 
 
 def test_sides_of_one_width_need_a_name_or_a_modality():
     X, Y = paired(50, 8, 8)
     m = ProcrustesHeads(n_components=4).fit(X, Y)
     with pytest.raises(ParameterError, match="fit both sides"):
-        m.apply(Embeddings(X))
-    np.testing.assert_array_equal(m.apply(Embeddings(X), side="target").vectors, m.transform_target(X))
+        m.transform_embeddings(Embeddings(X))
+    np.testing.assert_array_equal(m.transform_embeddings(Embeddings(X), side="target").vectors, m.transform_target(X))
     m.source_space_ = Space("clip", modality="image", dim=8)
     m.target_space_ = Space("clip", modality="text", dim=8)
     assert m.side_of(Space("clip", modality="text")) == "target"

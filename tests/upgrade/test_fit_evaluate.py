@@ -53,7 +53,7 @@ def test_a_map_fitted_on_images_carries_text(models):
     mapping = fit(models, holdout=40, random_state=1)
     assert (mapping.source_space_.model, mapping.target_space_.model) == ("A", "B")
     assert mapping.source_space_.modality == "image"
-    moved = mapping.apply(models.source["text"])
+    moved = mapping.transform_embeddings(models.source["text"])
     assert paired_cosine(moved.vectors, models.target["text"].vectors) > 0.98
     assert mapping.scores_["held_out_pairs"] == 40
     assert mapping.scores_["held_out_cosine"] > 0.98 > 0.3 > mapping.scores_["held_out_cosine_unmapped"]

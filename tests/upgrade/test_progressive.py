@@ -409,15 +409,15 @@ def test_scores_of_two_origins_are_brought_onto_one_scale():
     ours, theirs = queries @ mapped.T, queries @ native.T
     for kind, worst in (("affine", 0.02), ("monotone", 0.01)):
         scale = fit_origin_scale(queries, mapped, native, kind)
-        changed = scale.apply(ours, np.ones(200, bool))
+        changed = scale.rescale(ours, np.ones(200, bool))
         assert abs(changed.mean() - theirs.mean()) < worst
         assert abs(changed.std() - theirs.std()) < worst
         again = type(scale).from_state(json.loads(json.dumps(scale.state())))
-        np.testing.assert_array_equal(again.apply(ours, np.ones(200, bool)), changed)
-    mixed = fit_origin_scale(queries, mapped, native).apply(ours, np.arange(200) < 100, queries)
+        np.testing.assert_array_equal(again.rescale(ours, np.ones(200, bool)), changed)
+    mixed = fit_origin_scale(queries, mapped, native).rescale(ours, np.arange(200) < 100, queries)
     np.testing.assert_array_equal(mixed[:, 100:], ours[:, 100:])
     scale = fit_origin_scale(queries, mapped, native)
-    each = type(scale).from_state(json.loads(json.dumps(scale.state()))).apply(ours, np.ones(200, bool), queries)
+    each = type(scale).from_state(json.loads(json.dumps(scale.state()))).rescale(ours, np.ones(200, bool), queries)
     np.testing.assert_allclose(each.mean(axis=1), theirs.mean(axis=1))
     np.testing.assert_allclose(each.std(axis=1), theirs.std(axis=1))
     factor = fit_origin_scale(queries, mapped, native, "factor").factor
@@ -430,7 +430,7 @@ def test_a_monotone_change_keeps_the_order_beyond_what_was_seen():
     rows = normalize_rows(rng.standard_normal((50, 6)))
     scale = fit_origin_scale(rows[:10], normalize_rows(rows + 0.2), rows, "monotone")
     scores = np.linspace(-3, 3, 200)[None]
-    assert (np.diff(scale.apply(scores, np.ones(200, bool))[0]) > 0).all()
+    assert (np.diff(scale.rescale(scores, np.ones(200, bool))[0]) > 0).all()
 
 
 def test_bad_input_of_scales(problem, mapping):
@@ -442,11 +442,11 @@ def test_bad_input_of_scales(problem, mapping):
     with pytest.raises(InputError, match="all equal"):
         fit_origin_scale(rows[:1], np.ones((30, 6)), rows)
     with pytest.raises(ParameterError, match="Got no queries"):
-        fit_origin_scale(rows, rows, rows).apply(rows @ rows.T, np.ones(30, bool))
+        fit_origin_scale(rows, rows, rows).rescale(rows @ rows.T, np.ones(30, bool))
     with pytest.raises(ParameterError, match="no factor"):
         _ = fit_origin_scale(rows, rows, rows).factor
     with pytest.raises(ShapeError, match="one flag per column"):
-        fit_origin_scale(rows, rows, rows).apply(np.zeros((2, 3)), [True])
+        fit_origin_scale(rows, rows, rows).rescale(np.zeros((2, 3)), [True])
     with pytest.raises(InputError, match="measured random rows"):
         start(problem, mapping).origin_scale()
     with pytest.raises(InputError, match="Got no texts"):
@@ -461,6 +461,6 @@ def test_a_factor_stored_beside_each_row_ranks_as_the_scale_does(problem, mappin
     scale = plan.origin_scale("factor")
     factors = np.where(plan.embedded, 1.0, scale.factor)
     assert scale.factor != pytest.approx(1, abs=0.01)
-    wanted = scale.apply(queries @ plan.store().T, ~plan.embedded)
+    wanted = scale.rescale(queries @ plan.store().T, ~plan.embedded)
     np.testing.assert_allclose((queries @ plan.store().T) * factors, wanted, atol=1e-5)
     np.testing.assert_allclose(queries @ (plan.store() * factors[:, None]).T, wanted, atol=1e-5)

@@ -207,7 +207,7 @@ def test_unit_rows_stay_unit_rows(to_unit_rows, tmp_path):
         report = transform_file(to_unit_rows, source, tmp_path / f"{place}.npy", normalize=normalize, **side)
         assert report.normalized == (normalize is not False)
         np.testing.assert_allclose(np.load(tmp_path / f"{place}.npy"), expected, atol=1e-12)
-        applied = to_unit_rows.apply(Embeddings(X), normalize=normalize, **side)
+        applied = to_unit_rows.transform_embeddings(Embeddings(X), normalize=normalize, **side)
         np.testing.assert_allclose(applied.vectors, expected, atol=1e-12)
         assert applied.space.normalized == (normalize is not False)
     assert open_source(tmp_path / "auto.npy").space.normalized
@@ -215,9 +215,9 @@ def test_unit_rows_stay_unit_rows(to_unit_rows, tmp_path):
     default = transform_file(to_unit_rows, source, tmp_path / "default.npy", **side)
     assert default.normalized
     again = load(to_unit_rows.save(tmp_path / "map"))
-    np.testing.assert_allclose(norms(again.apply(Embeddings(X), **side).vectors), 1, atol=1e-12)
+    np.testing.assert_allclose(norms(again.transform_embeddings(Embeddings(X), **side).vectors), 1, atol=1e-12)
     with pytest.raises(ParameterError, match="'auto', True or False"):
-        again.apply(Embeddings(X), normalize="yes", **side)
+        again.transform_embeddings(Embeddings(X), normalize="yes", **side)
 
 
 def test_raw_rows_stay_raw(tmp_path):
@@ -226,7 +226,7 @@ def test_raw_rows_stay_raw(tmp_path):
     assert not transform_file(raw, store(tmp_path / "in.npy", X), tmp_path / "out.npy").normalized
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), raw.transform(X), atol=1e-12)
     # The other way round the source's rows are the target's.
-    back = raw.inverse().apply(Embeddings(P.Y[:300])).vectors
+    back = raw.inverse().transform_embeddings(Embeddings(P.Y[:300])).vectors
     np.testing.assert_allclose(back, unit(raw.inverse_transform(P.Y[:300])), atol=1e-12)
 
 
@@ -249,11 +249,11 @@ def test_a_map_that_does_not_know_leaves_rows_raw_and_says_so(tmp_path):
     m.target_space_ = replace(m.target_space_, normalized=None)  # as maps of earlier versions, fitted on plain arrays
     old = load(m.save(tmp_path / "map"))
     with pytest.warns(NormWarning, match="without a record .* Pass normalize=True"):
-        out = old.apply(Embeddings(P.X))
+        out = old.transform_embeddings(Embeddings(P.X))
     np.testing.assert_allclose(out.vectors, m.transform(P.X), atol=1e-12)
     with pytest.warns(NormWarning):
         transform_file(old, store(tmp_path / "in.npy", P.X), tmp_path / "out.npy")
-    assert old.apply(Embeddings(P.X), normalize=True).space.normalized
+    assert old.transform_embeddings(Embeddings(P.X), normalize=True).space.normalized
 
 
 def test_zero_rows_stay_zero(tmp_path):
@@ -269,11 +269,13 @@ def test_tensors_too_leave_as_unit_rows():
     X = torch.tensor(P.X[:9], requires_grad=True)
     for m, side in ((OrthogonalMap(), {}), (CCAMap(n_components=5), {"side": "source"})):
         m.fit(P.X[:200], unit(P.Y[:200]))
-        out = m.apply(X, **side)
+        out = m.transform_embeddings(X, **side)
         np.testing.assert_allclose(norms(out.detach().numpy()), 1, atol=1e-12)
         out[:, 0].sum().backward()  # through the norm as well
         np.testing.assert_allclose(
-            m.apply(X, normalize=False, **side).detach().numpy(), m.transform(P.X[:9]), atol=1e-12
+            m.transform_embeddings(X, normalize=False, **side).detach().numpy(), m.transform(P.X[:9]), atol=1e-12
         )
         raw = CCAMap(n_components=5).fit(P.X[:200], P.Y[:200]) if side else OrthogonalMap().fit(P.X[:200], P.Y[:200])
-        np.testing.assert_allclose(raw.apply(X, **side).detach().numpy(), raw.transform(P.X[:9]), atol=1e-12)
+        np.testing.assert_allclose(
+            raw.transform_embeddings(X, **side).detach().numpy(), raw.transform(P.X[:9]), atol=1e-12
+        )

@@ -49,7 +49,7 @@ def to_onnx(
     -------
     onnx.ModelProto
         One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows", d_out), equal to the
-        result of :meth:`~congruence.maps.Map.apply` up to rounding. ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``,
+        result of :meth:`~congruence.maps.Map.transform_embeddings` up to rounding. ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``,
         ``modality``, ``unit_rows``, and both spaces as JSON.
 
     Raises

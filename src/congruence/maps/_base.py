@@ -218,7 +218,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         return self
 
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
-        """Return whether :meth:`apply`, ``transform_file`` and exports scale mapped rows to unit norm.
+        """Return whether :meth:`transform_embeddings`, ``transform_file`` and exports scale mapped rows to unit norm.
 
         :meth:`transform` never scales: it is the fitted map itself, which can be inverted and composed.
 
@@ -259,12 +259,14 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         )
 
     @overload
-    def apply(self, embeddings: TensorT, *, modality: str | None = None, normalize: bool | str = "auto") -> TensorT: ...
+    def transform_embeddings(
+        self, embeddings: TensorT, *, modality: str | None = None, normalize: bool | str = "auto"
+    ) -> TensorT: ...
     @overload
-    def apply(
+    def transform_embeddings(
         self, embeddings: ArrayLike | ArrowStream, *, modality: str | None = None, normalize: bool | str = "auto"
     ) -> Embeddings: ...
-    def apply(
+    def transform_embeddings(
         self, embeddings: RowsLike, *, modality: str | None = None, normalize: bool | str = "auto"
     ) -> Embeddings | Tensor:
         """Map embeddings, after checking that they come from this map's source space.

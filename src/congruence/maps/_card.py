@@ -67,8 +67,8 @@ def one_sided_text(source: Space, target: Space, facts: Mapping[str, object]) ->
         "import congruence",
         "",
         'mapping = congruence.load("path/to/this/folder")',
-        f"mapped = mapping.apply(vectors).vectors{unit}",
-        *(f'mapped = mapping.apply({n}_vectors, modality="{n}").vectors' for n in means if n != fitted),
+        f"mapped = mapping.transform_embeddings(vectors).vectors{unit}",
+        *(f'mapped = mapping.transform_embeddings({n}_vectors, modality="{n}").vectors' for n in means if n != fitted),
         "```",
     ]
     return title, text

@@ -57,7 +57,7 @@ class Exported(ABC):
     def as_layers(
         self, modality: str | None = None, normalize: bool | str = "auto", *, side: str = "source"
     ) -> list[Layer]:
-        """Return :meth:`~congruence.maps.Map.apply` as a list of layers, from which every export is written.
+        """Return :meth:`~congruence.maps.Map.transform_embeddings` as a list of layers, from which every export is written.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class Exported(ABC):
         modality : str, optional
             Modality whose means are used; by default the map's own (``source_space_.modality``), as for :meth:`transform`.
         normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, as in :meth:`apply`. With False,
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, as in :meth:`transform_embeddings`. With False,
             the module computes :meth:`transform`.
         side : {"source", "target"}, default="source"
             Which head of a joint-space map to use: "source" for :meth:`transform`, "target" for :meth:`transform_target`.

@@ -26,7 +26,7 @@ class Kind:
 
     Attributes
     ----------
-    apply : callable
+    forward : callable
         Function of a layer and rows that returns rows.
     arrays : mapping of str to str
         Name and shape of each array, in letters: ``"d"`` is the width of rows on both sides, ``"i"`` and ``"o"`` the widths of input and
@@ -37,7 +37,7 @@ class Kind:
         Entries that are not arrays.
     """
 
-    apply: Callable[[Layer, Array], Array]
+    forward: Callable[[Layer, Array], Array]
     arrays: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ LAYERS: dict[str, Kind] = {
 def forward(layers: Iterable[Layer], x: Array) -> Array:
     """Apply checked layers to rows; the layers' arrays must have the rows' library, device and dtype."""
     for layer in layers:
-        x = LAYERS[layer["kind"]].apply(layer, x)
+        x = LAYERS[layer["kind"]].forward(layer, x)
     return x
 
 

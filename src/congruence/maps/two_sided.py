@@ -228,7 +228,7 @@ class TwoSidedMap(Map):
         """Do not warn: no unmapped rows of either model are in the joint space, so norms need not match theirs."""
 
     @overload
-    def apply(
+    def transform_embeddings(
         self,
         embeddings: TensorT,
         *,
@@ -237,7 +237,7 @@ class TwoSidedMap(Map):
         side: str | None = None,
     ) -> TensorT: ...
     @overload
-    def apply(
+    def transform_embeddings(
         self,
         embeddings: ArrayLike | ArrowStream,
         *,
@@ -245,7 +245,7 @@ class TwoSidedMap(Map):
         normalize: bool | str = "auto",
         side: str | None = None,
     ) -> Embeddings: ...
-    def apply(
+    def transform_embeddings(
         self,
         embeddings: RowsLike,
         *,

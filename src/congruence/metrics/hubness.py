@@ -37,7 +37,7 @@ class Correction:
     shift: np.ndarray
     hubs: np.ndarray | None = None
 
-    def apply(self, similarity: np.ndarray) -> np.ndarray:
+    def correct(self, similarity: np.ndarray) -> np.ndarray:
         """Apply the correction in place.
 
         Parameters

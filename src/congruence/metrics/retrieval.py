@@ -74,7 +74,7 @@ def _similarities(
         if exclude_self:
             rows = np.arange(part.start, part.stop)
             similarity[rows - part.start, rows] = -np.inf
-        yield part, similarity if correction is None else correction.apply(similarity), tie
+        yield part, similarity if correction is None else correction.correct(similarity), tie
 
 
 def top1_scores(

@@ -19,9 +19,9 @@ def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.
     matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
     offset = mapped.offset.astype(compute)
 
-    def apply(block: np.ndarray) -> np.ndarray:
+    def transform(block: np.ndarray) -> np.ndarray:
         out: np.ndarray = block @ matrix
         out += offset
         return out
 
-    return apply
+    return transform

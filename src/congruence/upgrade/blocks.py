@@ -193,9 +193,9 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
     matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)
     offset = torch.from_numpy(mapped.offset.astype(compute)).to(device)
 
-    def apply(block: np.ndarray) -> np.ndarray:
+    def transform(block: np.ndarray) -> np.ndarray:
         rows = torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device)
         out: np.ndarray = torch.addmm(offset, rows, matrix).cpu().numpy()
         return out
 
-    return apply
+    return transform

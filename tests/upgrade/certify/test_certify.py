@@ -150,7 +150,7 @@ def _searched(queries, store, center=False, hubness=None):
     if center:
         queries, store = queries - queries.mean(axis=0), store - store.mean(axis=0)
     near = normalize_rows(queries) @ normalize_rows(store).T
-    return near if hubness is None else HUBNESS[hubness]().of_matrix(near).apply(near)
+    return near if hubness is None else HUBNESS[hubness]().of_matrix(near).correct(near)
 
 
 def test_anchors_are_certified_however_the_store_is_searched():

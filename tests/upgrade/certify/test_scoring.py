@@ -84,5 +84,5 @@ def test_a_correction_orders_as_its_definition_says():
     queries, gallery = clouds(noise=2.0)
     for hubness in (CSLS(), QBNorm()):
         correction = hubness.of(queries, gallery)
-        table = correction.apply(queries @ gallery.T)
+        table = correction.correct(queries @ gallery.T)
         np.testing.assert_array_equal(ranked(queries, gallery, 40, correction), np.argsort(-table, axis=1))

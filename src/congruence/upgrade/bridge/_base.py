@@ -118,7 +118,7 @@ class BridgedQueries:
             mapped = self._for(modality)
             assert isinstance(mapped, AffineMap)
             folded = self._folded[modality] = Folded.of(mapped)
-        return folded.apply(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
+        return folded.transform(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
         """Map checked queries, and scale them to unit norm if required. Raises ZeroRowError."""

@@ -40,7 +40,7 @@ class Folded:
         matrix = mapped.matrix
         return cls(np.ascontiguousarray(matrix, dtype=np.float32), mapped.offset.astype(np.float32), matrix)
 
-    def apply(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
+    def transform(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
         """Map float32 rows, or one vector, unless they need a full check.
 
         Parameters

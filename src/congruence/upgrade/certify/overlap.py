@@ -89,7 +89,7 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
     table = table.astype(np.float64)
     if leave_out_own:
         np.fill_diagonal(table, -np.inf)
-    return table if hubness is None else hubness.of_matrix(table).apply(table)
+    return table if hubness is None else hubness.of_matrix(table).correct(table)
 
 
 def list_hits(

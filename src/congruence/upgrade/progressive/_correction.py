@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence.upgrade.progressive.texts import Gate
 
-__all__ = ["GATED", "PLAIN", "TEXTS", "Correction", "Parts", "Solved", "apply"]
+__all__ = ["GATED", "PLAIN", "TEXTS", "Correction", "Parts", "Solved", "transform_parts"]
 
 #: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is among the known ones.
 TEXTS, PLAIN, GATED = "texts", "plain", "gated"
@@ -134,7 +134,7 @@ class Solved(NamedTuple):
     coef: np.ndarray
 
 
-def apply(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
+def transform_parts(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
     """Return rows mapped by a kind of map, shape (n, d_new), without normalization.
 
     Parameters
@@ -146,7 +146,10 @@ def apply(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
     """
     if kind == GATED:
         assert parts.known is not None
-        return np.asarray(parts.known * apply(parts, TEXTS, solved) + (1 - parts.known) * apply(parts, PLAIN, solved))
+        return np.asarray(
+            parts.known * transform_parts(parts, TEXTS, solved)
+            + (1 - parts.known) * transform_parts(parts, PLAIN, solved)
+        )
     out = parts.start(kind)
     if kind in solved:
         mean, offset, coef = solved[kind]

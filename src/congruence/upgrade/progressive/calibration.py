@@ -60,7 +60,7 @@ class OriginScale:
             raise ParameterError("Got kind='query', which has no factor; expected another. Pass kind='factor'.")
         return float((self.values[-1] - self.values[0]) / (self.knots[-1] - self.knots[0]))
 
-    def apply(self, scores: RowsLike, mapped: RowsLike, queries: RowsLike | None = None) -> np.ndarray:
+    def rescale(self, scores: RowsLike, mapped: RowsLike, queries: RowsLike | None = None) -> np.ndarray:
         """Return scores in which those of mapped rows are converted to the scale of native ones.
 
         Parameters
@@ -160,7 +160,7 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
     >>> from congruence.upgrade.progressive import fit_origin_scale
     >>> rows = np.random.default_rng(0).standard_normal((100, 8))
     >>> scale = fit_origin_scale(rows[:10], rows, rows)
-    >>> bool(np.allclose(scale.apply(rows[:2] @ rows.T, rows[:, 0] > 0, rows[:2]), rows[:2] @ rows.T))
+    >>> bool(np.allclose(scale.rescale(rows[:2] @ rows.T, rows[:, 0] > 0, rows[:2]), rows[:2] @ rows.T))
     True
     """
     check_choice(kind, KINDS, "kind")

@@ -9,7 +9,7 @@ import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence.maps import Map
-from congruence.upgrade.progressive._correction import GATED, PLAIN, TEXTS, Correction, Parts, Solved, apply
+from congruence.upgrade.progressive._correction import GATED, PLAIN, TEXTS, Correction, Parts, Solved, transform_parts
 from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, unit
 
 __all__ = ["FEWEST", "FEWEST_CHOOSING", "FOLDS", "RIDGES", "Correction", "Refit"]
@@ -101,7 +101,7 @@ class Refit:
         for part in blocks(len(rows), width):
             base = None if mapped is None else mapped[part]
             parts = self.parts(rows[part], kind, correction.gate, base)
-            out[part] = normalize_rows(apply(parts, kind, solved))
+            out[part] = normalize_rows(transform_parts(parts, kind, solved))
         return out
 
     def fit(
@@ -189,7 +189,7 @@ class Refit:
         out = np.empty((len(self.kinds), len(solved), len(Y), 2))
         for a, kind in enumerate(self.kinds):
             for r, regressions in enumerate(solved):
-                mapped = normalize_rows(apply(parts, kind, regressions))
+                mapped = normalize_rows(transform_parts(parts, kind, regressions))
                 out[a, r, :, 1] = np.einsum("ij,ij->i", mapped, Y)
                 out[a, r, :, 0] = out[a, r, :, 1] if self.texts is None else self._kept(mapped, Y)
         return out
