@@ -36,7 +36,7 @@ class Rows(Protocol):
         """Return the number of rows."""
         ...
 
-    def batch(self, step: int, size: int, seed: int) -> np.ndarray:
+    def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
         """Return the rows of a step, shape (size, dim); ``size`` is at most the number of rows."""
         ...
 
@@ -73,7 +73,7 @@ class ArrayRows:
     >>> import numpy as np
     >>> from congruence.train import ArrayRows
     >>> rows = ArrayRows(np.eye(4))
-    >>> np.concatenate([rows.batch(step, 2, seed=0) for step in range(2)]).sum(axis=0)  # each row once
+    >>> np.concatenate([rows.batch(step, 2, random_state=0) for step in range(2)]).sum(axis=0)  # each row once
     array([1., 1., 1., 1.], dtype=float32)
     """
 
@@ -85,14 +85,14 @@ class ArrayRows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def batch(self, step: int, size: int, seed: int) -> np.ndarray:
+    def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
         """Return the rows of a step, float32."""
         n = len(self._rows)
         if size == n:
             return self._float32(slice(None))
         start, chosen = step * size, []
         while size:  # a batch may begin in one order and end in the next
-            order, offset = self._order(seed, start // n), start % n
+            order, offset = self._order(random_state, start // n), start % n
             chosen.append(order[offset : offset + size])
             start, size = start + len(chosen[-1]), size - len(chosen[-1])
         return self._float32(np.concatenate(chosen))
@@ -124,13 +124,13 @@ class ArrayRows:
             check_rows(rows, self._name, ids=RowNames(None, numbers))
         return rows
 
-    def _order(self, seed: int, epoch: int) -> np.ndarray:
+    def _order(self, random_state: int, epoch: int) -> np.ndarray:
         """Return the random order of an epoch; the last two are cached."""
-        if (seed, epoch) not in self._orders:
+        if (random_state, epoch) not in self._orders:
             while len(self._orders) > 1:
                 del self._orders[next(iter(self._orders))]
-            self._orders[seed, epoch] = np.random.default_rng([seed, epoch]).permutation(len(self._rows))
-        return self._orders[seed, epoch]
+            self._orders[random_state, epoch] = np.random.default_rng([random_state, epoch]).permutation(len(self._rows))
+        return self._orders[random_state, epoch]
 
 
 class Sources:
@@ -156,11 +156,11 @@ class Sources:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def batch(self, step: int, size: int, seed: int) -> np.ndarray:
+    def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
         """Return the rows of a step, float32."""
         bounds = np.round(np.cumsum([0, *map(len, self.parts)]) * (size / len(self))).astype(int)
         drawn = [
-            part.batch(step, count, seed + 7919 * i)
+            part.batch(step, count, random_state + 7919 * i)
             for i, (part, count) in enumerate(zip(self.parts, np.diff(bounds), strict=True))
             if count
         ]

@@ -221,9 +221,9 @@ class _MappedRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batch(self, step: int, size: int, seed: int) -> np.ndarray:
+    def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
         """Return the rows of a step."""
-        return self._map(self.rows.batch(step, size, seed))
+        return self._map(self.rows.batch(step, size, random_state))
 
     def precompute(self) -> ArrayRows:
         """Map all rows at once, and return them as array rows."""
