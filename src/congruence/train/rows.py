@@ -129,7 +129,9 @@ class ArrayRows:
         if (random_state, epoch) not in self._orders:
             while len(self._orders) > 1:
                 del self._orders[next(iter(self._orders))]
-            self._orders[random_state, epoch] = np.random.default_rng([random_state, epoch]).permutation(len(self._rows))
+            self._orders[random_state, epoch] = np.random.default_rng([random_state, epoch]).permutation(
+                len(self._rows)
+            )
         return self._orders[random_state, epoch]
 
 
