@@ -24,7 +24,7 @@ class SavedAsRotation(OrthogonalMap):
             If the map is not fitted.
         """
         self.check_fitted()
-        plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap._get_param_names()})
+        plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)
         plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
         return plain

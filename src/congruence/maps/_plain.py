@@ -30,19 +30,14 @@ class NotFittedError(ValueError, AttributeError):
 class BaseEstimator:
     """Base class of estimators whose parameters are the arguments of ``__init__``, stored unchanged."""
 
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        """Return the names of the parameters, sorted."""
-        return sorted(set(inspect.signature(cls).parameters))
-
     def get_params(self, deep: bool = True) -> dict[str, object]:
         """Return the parameters by name; ``deep`` has no effect, since no parameter of a map is an estimator."""
-        return {name: getattr(self, name) for name in self._get_param_names()}
+        return {name: getattr(self, name) for name in sorted(inspect.signature(type(self)).parameters)}
 
     def set_params(self, **params: object) -> Self:
         """Set parameters by name, and return the map itself."""
         for name, value in params.items():
-            check_choice(name, self._get_param_names(), "parameter")
+            check_choice(name, self.get_params(), "parameter")
             setattr(self, name, value)
         return self
 
@@ -53,9 +48,8 @@ class BaseEstimator:
         return call[:N_CHAR_MAX]
 
     def __sklearn_tags__(self) -> Tags:
-        from sklearn.base import (
-            BaseEstimator as SklearnEstimator,
-        )  # only scikit-learn calls this, so it is already imported
+        # Only scikit-learn calls this, so it is already imported.
+        from sklearn.base import BaseEstimator as SklearnEstimator
 
         return SklearnEstimator().__sklearn_tags__()
 

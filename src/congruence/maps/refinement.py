@@ -229,7 +229,7 @@ class _Rounds:
     """Rounds of matching and refitting between two pools."""
 
     def __init__(self, base: OrthogonalMap, U: np.ndarray, V: np.ndarray, max_iter: int, n_neighbors: int) -> None:
-        self.parameters = {name: getattr(base, name) for name in OrthogonalMap._get_param_names()}
+        self.parameters = {name: getattr(base, name) for name in OrthogonalMap().get_params()}
         self.U, self.V, self.max_iter, self.n_neighbors = U, V, max_iter, n_neighbors
         self.means = U.mean(axis=0, dtype=np.float64), V.mean(axis=0, dtype=np.float64)
         self.target = normalize_rows(V - self.means[1].astype(V.dtype))
