@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,51 @@ def test_public_functions_say_what_they_return():
                 found |= {label for label, kind in annotations(name, item) if kind in ("Any", Any, "Any | None")}
     assert found == set(RETURNS_ANYTHING)
     assert all(RETURNS_ANYTHING.values())
+
+
+def documented() -> Iterator[tuple[str, Any, str]]:
+    """Yield the public functions, classes and methods of all public modules, with their docstrings."""
+    for module in pkgutil.walk_packages(congruence.__path__, "congruence."):
+        if re.search(r"\._", module.name):
+            continue
+        home = importlib.import_module(module.name)
+        for name in home.__all__:
+            item = getattr(home, name, None)
+            if not (inspect.isfunction(item) or inspect.isclass(item)) or item.__module__ != module.name:
+                continue
+            yield f"{module.name}.{name}", item, inspect.cleandoc(item.__doc__ or "")
+            for key, member in vars(item).items() if inspect.isclass(item) else ():
+                call = getattr(member, "__func__", member)
+                if inspect.isfunction(call) and not key.startswith("_"):
+                    yield f"{module.name}.{name}.{key}", call, inspect.cleandoc(call.__doc__ or "")
+
+
+def entries(text: str, section: str) -> list[tuple[str, str]]:
+    """Return the entries of a section of a numpydoc docstring: each line without indent, and the line below it."""
+    found = re.search(rf"(?:^|\n){section}\n-+\n(.*?)(?=\n\n[A-Z][A-Za-z ]+\n---|\Z)", text, flags=re.S)
+    lines = (found[1] if found else "").split("\n")
+    return [(line, below) for line, below in pairwise([*lines, ""]) if line and not line.startswith(" ")]
+
+
+@pytest.mark.heavy
+def test_docstrings_name_the_parameters_shapes_and_conditions():
+    """Parameters are those of the function, arrays have a shape, and each error has its condition."""
+    n_errors = 0
+    for name, item, text in documented():
+        if inspect.isfunction(item) and (listed := entries(text, "Parameters")):
+            words = {word for line, _ in listed for word in re.findall(r"\w+", line.partition(" : ")[0])}
+            taken = [key for key in inspect.signature(item).parameters if key not in ("self", "cls")]
+            assert words == set(taken), name
+        for section in ("Parameters", "Attributes", "Returns"):
+            for line, below in entries(text, section):
+                arrays = re.match(r"\(?(?:ndarray|array_like|Tensor)\b", line.partition(" : ")[2] or line)
+                alias = "Alternative name" in below
+                assert not arrays or "shape" in line or alias, (name, line)
+        for section in ("Raises", "Warns"):
+            for line, below in entries(text, section):
+                n_errors += 1
+                assert below.startswith("    "), (name, line)
+    assert n_errors > 800
 
 
 def test_a_file_holds_one_idea():

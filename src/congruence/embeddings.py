@@ -291,7 +291,7 @@ class Pairs:
     ----------
     source, target : Embeddings
         Equal length. Row *i* of both is the same item.
-    only_source, only_target : ndarray
+    only_source, only_target : ndarray, shape (k,) and (l,)
         Ids without a partner, which were left out.
 
     Raises

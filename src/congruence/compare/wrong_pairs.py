@@ -48,7 +48,7 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
 
     Returns
     -------
-    rows : ndarray of int
+    rows : ndarray of int, shape (k,)
         Most suspicious first.
     probability : ndarray, same shape
 

@@ -48,11 +48,11 @@ class ControlRows:
     in_sample: bool
 
     def constant(self) -> np.ndarray | None:
-        """Return every row replaced by the center, shape (n, d), read-only.
+        """Return every row replaced by the center, read-only.
 
         Returns
         -------
-        ndarray of float64 or None
+        ndarray of float64, shape (n, d), or None
             None if the center is zero, which has no direction, or is the only row.
         """
         scale = float(self.lengths.max(initial=0.0)) or 1.0
@@ -65,7 +65,7 @@ class ControlRows:
         return self.in_sample and len(self.lengths) < 2
 
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
-        """Return the rows after a random rotation about the means, shape (n, d).
+        """Return the rows after a random rotation about the means.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class ControlRows:
 
         Returns
         -------
-        ndarray of float32 or None
+        ndarray of float32, shape (n, d), or None
             None if the center is the only row.
 
         Notes

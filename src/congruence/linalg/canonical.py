@@ -105,7 +105,7 @@ def canonical_directions(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, 
 
     Parameters
     ----------
-    x, y : tuple of two ndarray
+    x, y : tuple of two ndarray, shape (n, r) and (d, r)
         Basis and projection of a side, as returned by :func:`whiten`.
 
     Returns

@@ -32,7 +32,7 @@ class CrossMoments:
         Sum of the weights; the number of rows when unweighted.
     rows : int
         Rows with positive weight.
-    source_mean, target_mean : ndarray of float64
+    source_mean, target_mean : ndarray of float64, shape (d_source,) and (d_target,)
     cross : ndarray, shape (d_source, d_target)
         Σ w (x − μ_x)ᵀ(y − μ_y).
     gram : ndarray, shape (d_source, d_source), or None

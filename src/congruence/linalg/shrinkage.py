@@ -209,7 +209,7 @@ def cross_validate(
     -------
     strength : float
         The best of :data:`CV_STRENGTHS`.
-    scores : ndarray
+    scores : ndarray, shape (len(CV_STRENGTHS),)
         Mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`.
 
     Raises

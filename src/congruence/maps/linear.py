@@ -34,10 +34,10 @@ class LinearMap(AffineMap):
     ----------
     coef_ : ndarray of float64, shape (d_source, d_target)
         Multiplies rows from the right (scikit-learn stores the transpose).
-    source_mean_, target_mean_ : ndarray of float64
+    source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
     ridge_ : float
         The penalty used.
-    gcv_ridges_, gcv_scores_ : ndarray
+    gcv_ridges_, gcv_scores_ : ndarray, shape (61,)
         With ``ridge="cv"``: the grid of penalties, and the generalized cross-validation score of each.
 
     References

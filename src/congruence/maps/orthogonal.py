@@ -81,7 +81,7 @@ class OrthogonalMap(ContinuedMap):
     ----------
     rotation_ : ndarray of float64, shape (d_source, d_target)
         Multiplies rows from the right: the transpose of the paper's ``Q``.
-    source_mean_, target_mean_ : ndarray of float64
+    source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
         Mean subtracted from source rows and mean added to mapped rows; zeros when ``center=False``.
     singular_values_ : ndarray, shape (min(d_source, d_target),)
         Singular values of the anchors' mean cross-covariance.
@@ -97,7 +97,7 @@ class OrthogonalMap(ContinuedMap):
         Sums over the anchors, by modality. They are saved, so that a loaded map can be updated or merged.
     n_pairs_ : int
         Number of pairs with positive weight.
-    cv_strength_, cv_scores_ : float, ndarray
+    cv_strength_, cv_scores_ : float, ndarray, shape (len(CV_STRENGTHS),)
         With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength in
         :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
 

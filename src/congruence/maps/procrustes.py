@@ -35,9 +35,9 @@ class ProcrustesHeads(ProjectionMap):
     ----------
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
         Multiply rows from the right; their columns are orthonormal.
-    source_mean_, target_mean_ : ndarray of float64
+    source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
         Subtracted from the rows; zeros without centering.
-    singular_values_ : ndarray
+    singular_values_ : ndarray, shape (min(d_source, d_target),)
         Singular values of AᵀB, descending; the first ``n_components`` sum to the objective.
 
     References

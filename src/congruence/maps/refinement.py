@@ -316,7 +316,7 @@ def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarr
 
     Parameters
     ----------
-    unpaired : (array_like, array_like)
+    unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target)
     d_source, d_target : int
 
     Returns

@@ -38,7 +38,7 @@ class Correction:
     hubs: np.ndarray | None = None
 
     def correct(self, similarity: np.ndarray) -> np.ndarray:
-        """Apply the correction in place.
+        """Correct similarities in place.
 
         Parameters
         ----------
@@ -47,7 +47,7 @@ class Correction:
 
         Returns
         -------
-        ndarray
+        ndarray, shape (m, n)
             ``similarity`` itself.
         """
         shift = self.shift.astype(similarity.dtype)

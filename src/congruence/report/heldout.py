@@ -50,7 +50,7 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
 
     Returns
     -------
-    ndarray of int
+    ndarray of int, shape (rows,)
 
     Raises
     ------

@@ -23,7 +23,7 @@ class RigidProblem:
         Target rows, ``(X - source_mean) @ rotation + target_mean`` plus noise.
     rotation : ndarray, shape (d_source, d_target)
         Acts on rows; its rows (d_source ≤ d_target) or columns are orthonormal.
-    source_mean, target_mean : ndarray
+    source_mean, target_mean : ndarray, shape (d_source,) and (d_target,)
         The centers about which the rotation turns.
     """
 

@@ -26,7 +26,7 @@ class UnimodalProblem:
         Unit rows; the texts of an item are consecutive.
     latent : ndarray, shape (n, k), float32
         The shared latent.
-    image_labels, text_labels : ndarray of int
+    image_labels, text_labels : ndarray of int, shape (n,) and (n · captions,)
         Item of each row, or its class if ``classes`` is given.
     source : ndarray of int, shape (n,)
         Collection of each item.

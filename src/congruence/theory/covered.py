@@ -218,7 +218,7 @@ def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, to
 
     Parameters
     ----------
-    original : array_like
+    original : array_like, of any shape
         The array as passed by the caller; its dtype is the precision in which it was stored.
     shape : tuple of int
         Shape of the decomposed matrix.

@@ -90,7 +90,7 @@ def split_by_group(
 
     Returns
     -------
-    train, validation, test : ndarray of int
+    train, validation, test : ndarray of int, shape (rows,)
         Row numbers, ascending. Equal to splitting twice with :meth:`congruence.datasets.SugarCrepe.split_by_image`.
 
     Raises

@@ -76,7 +76,7 @@ def sinkhorn_unbalanced(
         As for :func:`sinkhorn`.
     tol : float, optional
         Stop when the row sums are within this L1 distance, as a share of the mass, of the values implied by the potentials.
-    X, Y : array_like, optional
+    X, Y : array_like, shapes (n, d) and (m, d), optional
         As for :func:`sinkhorn`; computed in strips.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
         r and c, each summing to 1. Uniform by default.

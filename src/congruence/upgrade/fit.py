@@ -58,7 +58,7 @@ def fit(
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
         Rows of other modalities, of which only the means are used, so that the map can also be applied to these modalities. If the target has
         no rows, the map about the anchors' means is used, with ``"auto"`` minus half of its offset (:meth:`~congruence.OrthogonalMap.recenter`).
-    unpaired : (Embeddings or array_like, Embeddings or array_like), optional
+    unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
         Further rows of source and target, of the anchors' modality and in any order. Matches found between them are added to the anchors if this
         improves maps on left-out anchors (:func:`congruence.refine`). ``method`` must then be "auto" or "orthogonal", and no choice among maps
         is made. ``scores_["refinement"]`` holds the evidence. Held-out items are removed from these rows.

@@ -32,7 +32,7 @@ class RandomRotation:
 
     Parameters
     ----------
-    own : (ndarray, ndarray)
+    own : (ndarray, ndarray), shapes (d_source,) and (d_target,)
         Means of the source and of the target, around which rows are rotated.
     seed : int
     """
@@ -56,7 +56,7 @@ class ModalityMap:
     Parameters
     ----------
     fitted : Map or RandomRotation
-    own : (ndarray, ndarray)
+    own : (ndarray, ndarray), shapes (d_source,) and (d_target,)
         Means of the anchors in the source and in the target, μ_A,fit and μ_B,fit.
     means : mapping of str to (ndarray, ndarray or None)
         Means of each modality in the source and in the target, μ_A and μ_B.

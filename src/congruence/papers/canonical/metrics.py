@@ -36,13 +36,13 @@ class View:
 
     Attributes
     ----------
-    images : (ndarray or None, ndarray or None)
+    images : (ndarray or None, ndarray or None), shapes (n, d_source) and (n, d_target)
         Image embeddings in the source and in the target; all are candidates.
-    texts : (ndarray or None, ndarray or None)
+    texts : (ndarray or None, ndarray or None), shapes (c, d_source) and (c, d_target)
         Class prototypes in the source and in the target; all are candidates.
     labels : ndarray of int, shape (n,)
         Class of each image, as a row number of the prototypes.
-    rows, classes : ndarray of int
+    rows, classes : ndarray of int, shape (q,) and (r,)
         Indices of the images and the classes that are queries.
     centers : mapping of str to (ndarray, ndarray or None)
         Means of each modality in the source and in the target, for the centered accuracy and the controls.

@@ -45,7 +45,7 @@ class Parts:
     ----------
     images, texts : ndarray, shape (n, d) and (n, e)
         Pairs, row by row.
-    unpaired_images, unpaired_texts : ndarray
+    unpaired_images, unpaired_texts : ndarray, shape (p, d) and (q, e)
         Unpaired rows, each side in a random order of its own.
     validation, test : Heldout
     partners : tuple of two tuples, optional

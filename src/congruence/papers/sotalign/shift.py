@@ -22,7 +22,7 @@ def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> Dist
     Parameters
     ----------
     job : Job
-    *clouds : ndarray
+    *clouds : ndarray, shape (rows, d)
         Unpaired images, paired images, unpaired texts and paired texts, in the order of :func:`congruence.transport.distribution_shift`.
     seed : int, default=0
 

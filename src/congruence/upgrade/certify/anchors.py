@@ -154,7 +154,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
 
     Parameters
     ----------
-    texts : (Embeddings, array_like or None, Embeddings or array_like)
+    texts : (Embeddings, array_like or None, Embeddings or array_like), shapes (m, d_source) and (m, d_target)
         In the source and the target model.
     tables : Tables
         The anchors.

@@ -70,7 +70,7 @@ class EvaluationSet:
     ----------
     tables : Tables
         The items.
-    texts : (ndarray or None, ndarray) or None
+    texts : (ndarray or None, ndarray), shapes (m, d_source) and (m, d_target), or None
         Text queries of other items in the source model (if available) and in the target model, paired by row.
     groups : ndarray of int, shape (n,), or None
         Stored rows whose errors depend on each other, such as near-duplicates.

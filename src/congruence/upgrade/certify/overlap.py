@@ -121,7 +121,7 @@ def overlap_of(model: TwoWay, items: EvaluationSet, measure: str, rows: np.ndarr
     items : EvaluationSet
     measure : str
         As for :func:`list_hits`, of any number of results.
-    rows : ndarray of int
+    rows : ndarray of int, shape (r,)
 
     Returns
     -------

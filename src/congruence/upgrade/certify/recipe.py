@@ -81,7 +81,7 @@ class Recipe:
         Parameters
         ----------
         tables : Tables
-        train : ndarray of int
+        train : ndarray of int, shape (t,)
             Rows of the fitted modality.
 
         Returns
@@ -124,7 +124,7 @@ class Recipe:
         Parameters
         ----------
         tables : Tables
-        train : ndarray of int
+        train : ndarray of int, shape (t,)
             Rows of the fitted modality.
         choice : Choice, optional
             By default the result of :meth:`choose` on these rows.

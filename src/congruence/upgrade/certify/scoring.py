@@ -63,7 +63,7 @@ def recall(
     queries : ndarray, shape (m, d)
     gallery : ndarray, shape (n, d)
         Unit rows, or the components that a map covers.
-    query_class, gallery_class : ndarray of int
+    query_class, gallery_class : ndarray of int, shape (m,) and (n,)
         With a separate class for each item, this is the retrieval of the paired item.
     k : int
     own : ndarray of int, shape (m,), optional
@@ -115,10 +115,10 @@ def hits_of(
 
     Parameters
     ----------
-    vectors : (ndarray, ndarray)
+    vectors : (ndarray, ndarray), shapes (m, d) and (n, d)
         Queries and store.
     items : EvaluationSet
-    test : ndarray of int
+    test : ndarray of int, shape (t,)
         Stored rows.
     depth : int
         Number of results that are considered.
@@ -163,7 +163,7 @@ def score(
     vectors : mapping of str to (ndarray, ndarray)
         Queries and store by strategy (:func:`~congruence.upgrade.certify.strategies.vectors_of`).
     items : EvaluationSet
-    test : ndarray of int
+    test : ndarray of int, shape (t,)
         Stored rows.
     tasks : mapping of str to int, optional
         Some of the tasks, with the number of results that each considers; by default all.

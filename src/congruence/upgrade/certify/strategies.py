@@ -141,7 +141,7 @@ def similarities(
         If its ranking is centered, the means of all queries and of the whole store are subtracted. Hubs are corrected for later, by
         :func:`~congruence.upgrade.certify.overlap.compare_lists`, which has all lists.
     search : Search
-    rows : ndarray of int, optional
+    rows : ndarray of int, shape (r,), optional
         Stored rows; by default those whose result lists are compared.
 
     Returns
@@ -165,7 +165,7 @@ def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarr
     model : TwoWay
         With the means of the queries' modality.
     items : EvaluationSet
-    rows : ndarray of int
+    rows : ndarray of int, shape (r,)
         Stored rows.
 
     Returns

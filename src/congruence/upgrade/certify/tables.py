@@ -30,7 +30,7 @@ class Tables:
         Rows by modality; a modality may be missing in the target.
     store_modality, query_modality : str
         Modality of the vectors in the store, and of the queries; the same if there is only one.
-    classes : ndarray of int or None
+    classes : ndarray of int, shape (n,), or None
         With labels: class of each stored row, as a row number of the queries' modality or, with one modality, an arbitrary code.
     dropped : int
         Number of rows without a partner.

@@ -121,7 +121,7 @@ def save_plan(
         Folder of the journal.
     among, modality : str or None
         Modality of the rows to re-embed, if the table has several, and modality whose means the map uses.
-    texts : (ndarray, ndarray) or None
+    texts : (ndarray, ndarray), shapes (t, d_source) and (t, d_target), or None
         The texts of both models as they were passed.
     files : dict of str to str, optional
         Names of the files of ids and texts, which are written once; names of new files are added.

@@ -223,14 +223,14 @@ def take_in_order(
         Number of rows to take, in addition to free ones.
     old : ndarray, shape (n_rows, d)
         Unit rows.
-    native : ndarray of int
+    native : ndarray of int, shape (e,)
         Rows that were re-embedded.
     near : float
         Rows with at least this cosine are near-duplicates; with a value above 1, none are.
 
     Returns
     -------
-    ndarray of int
+    ndarray of int, shape (rows,)
         The rows taken, including free ones; fewer if there are no more.
     """
     rows = np.flatnonzero(eligible)
