@@ -50,41 +50,24 @@ def cross_fit(
     Measured
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
-    alone = np.arange(len(tables.ids[recipe.fitted[0]])) if groups is None else groups
-    folds = min(folds, len(np.unique(alone)))
-    fold = deal(alone, folds, np.random.default_rng(items.random_state))
+    units = np.arange(len(tables.ids[recipe.fitted[0]])) if groups is None else groups
+    folds = min(folds, len(np.unique(units)))
+    fold = deal(units, folds, np.random.default_rng(items.random_state))
     of_store, of_other = _unseen(tables, recipe.fitted, fold, folds)
+    # The error is roughly inversely proportional to the number of anchors: 1/(1 − 1/f) without one of f folds, 1/(1 − 2/f) without two, 1 with all.
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
-    out = Measured(ahead=ahead)
+    models, kinds = _fit_without(tables, recipe, fold, folds)
+    covered = [_covered_store(maps, items, of_store) for maps in models]
+    corrections = [_unseen_corrections(*pair, of_store, items) for pair in zip(models, covered, strict=True)]
+    mapped, mapped_by_fewer = (_map_store(maps, tables, of_store) for maps in models)
+    out = Measured(maps=kinds, mapped=mapped, mapped_by_fewer=mapped_by_fewer, ahead=ahead)
     pulls: dict[str, np.ndarray | float] = {}
-    models = []
-    for part in range(folds):
-        away = [np.flatnonzero(fold != part), np.flatnonzero((fold != part) & (fold != (part + 1) % folds))]
-        choice = recipe.choose(tables, away[0])
-        out.maps.append(choice.name)
-        models.append([recipe.fit(tables, train, choice) for train in away])
-    seen: list[np.ndarray | None] = [None, None]
-    if not tables.by_class and tables.query_modality in tables.target:
-        for which in (0, 1):
-            whole = np.empty((tables.n, models[0][0].d_source))
-            for part in range(folds):
-                rows = np.flatnonzero(of_store == part)
-                whole[rows] = part_seen(models[part][which], items, rows)
-            seen[which] = whole
-    corrections = [
-        _unseen_corrections([pair[which] for pair in models], of_store, items, seen[which]) for which in (0, 1)
-    ]
     fixed = vectors_of(models[0][0], items, ("keep", "re-embed"))
-    out.mapped = np.empty((tables.n, models[0][0].d_target))
-    out.mapped_by_fewer = np.empty_like(out.mapped)
-    for part in range(folds):
-        model, short = models[part]
+    for part, (model, model_of_fewer) in enumerate(zip(*models, strict=True)):
         test = np.flatnonzero(of_store == part)
-        for one, whole in ((model, out.mapped), (short, out.mapped_by_fewer)):
-            whole[test] = one.to_target(tables.store_modality).transform(tables.source[tables.store_modality][test])
         more, less = (
             score(vectors, items, test, corrections=hubs) if len(test) else {}
-            for vectors, hubs in zip(_vectors(models[part], items, fixed, seen), corrections, strict=True)
+            for vectors, hubs in zip(_vectors((model, model_of_fewer), items, fixed, covered), corrections, strict=True)
         )
         for name, hits in more.items():
             values = out.scores.setdefault(name, np.zeros(tables.n))
@@ -92,13 +75,13 @@ def cross_fit(
             values[test] = hits.score + ahead * (hits.score - fewer.score)
             pulls[name] = pulls.get(name, 0.0) + (0.0 if hits.pull is None else hits.pull)
         for modality in tables.target:
-            where = of_store if modality == tables.store_modality else of_other
-            rows = np.flatnonzero(where == part)
+            fold_of_row = of_store if modality == tables.store_modality else of_other
+            rows = np.flatnonzero(fold_of_row == part)
             if not len(rows):  # fewer prompts than folds
                 continue
-            values = out.scores.setdefault(f"cosine/{modality}", np.zeros(len(where)))
-            here = cosines(model, tables, modality, rows)
-            values[rows] = here + ahead * (here - cosines(short, tables, modality, rows))
+            values = out.scores.setdefault(f"cosine/{modality}", np.zeros(len(fold_of_row)))
+            cosine = cosines(model, tables, modality, rows)
+            values[rows] = cosine + ahead * (cosine - cosines(model_of_fewer, tables, modality, rows))
         if callback:
             callback(1)
     for name, values in out.scores.items():
@@ -107,20 +90,56 @@ def cross_fit(
     return out
 
 
+def _fit_without(
+    tables: Tables, recipe: Recipe, fold: np.ndarray, folds: int
+) -> tuple[tuple[list[TwoWay], list[TwoWay]], list[str]]:
+    """Return the maps fitted without each fold, those fitted without it and the next one, and the kind that was chosen for each fold."""
+    models: tuple[list[TwoWay], list[TwoWay]] = ([], [])
+    kinds = []
+    for part in range(folds):
+        outside = fold != part
+        choice = recipe.choose(tables, np.flatnonzero(outside))
+        kinds.append(choice.name)
+        for maps, train in zip(models, (outside, outside & (fold != (part + 1) % folds)), strict=True):
+            maps.append(recipe.fit(tables, np.flatnonzero(train), choice))
+    return models, kinds
+
+
+def _covered_store(models: Sequence[TwoWay], items: EvaluationSet, fold: np.ndarray) -> np.ndarray | None:
+    """Return the part of each stored row that mapped queries can match, by the map that has not seen the row; None if no queries are mapped back."""
+    tables = items.tables
+    if tables.by_class or tables.query_modality not in tables.target:
+        return None
+    out = np.empty((tables.n, models[0].d_source))
+    for part, model in enumerate(models):
+        rows = np.flatnonzero(fold == part)
+        out[rows] = part_seen(model, items, rows)
+    return out
+
+
+def _map_store(models: Sequence[TwoWay], tables: Tables, fold: np.ndarray) -> np.ndarray:
+    """Return each stored row mapped by the map that has not seen it."""
+    out = np.empty((tables.n, models[0].d_target))
+    for part, model in enumerate(models):
+        rows = np.flatnonzero(fold == part)
+        out[rows] = model.to_target(tables.store_modality).transform(tables.source[tables.store_modality][rows])
+    return out
+
+
 def _vectors(
-    models: Sequence[TwoWay], items: EvaluationSet, fixed: Mapping[str, Vectors], seen: Sequence[np.ndarray | None]
+    models: Sequence[TwoWay], items: EvaluationSet, fixed: Mapping[str, Vectors], covered: Sequence[np.ndarray | None]
 ) -> Iterator[dict[str, Vectors]]:
     """Yield the vectors that strategies compare with the first map of a fold, and those that change with the second, which was fitted on fewer anchors."""
     for k, model in enumerate(models):
         mapped = vectors_of(model, items, _MAPPED)
-        whole = seen[k]
-        if whole is not None and "queries" in mapped:
-            mapped["queries"] = mapped["queries"][0], whole
+        store = covered[k]
+        if store is not None and "queries" in mapped:
+            mapped["queries"] = mapped["queries"][0], store
         yield mapped if k else {name: mapped.get(name) or fixed[name] for name in strategies_of(items.tables)}
 
 
 def _unseen_corrections(
-    models: Sequence[TwoWay], fold: np.ndarray, items: EvaluationSet, seen: np.ndarray | None
+    models: Sequence[TwoWay], covered: np.ndarray | None, fold: np.ndarray, items: EvaluationSet
 ) -> dict[str, Correction] | None:
     """Return each strategy's correction for hubs, computed from rows mapped by maps that were not fitted on them.
 
@@ -130,11 +149,11 @@ def _unseen_corrections(
     ----------
     models : sequence of TwoWay
         One per fold, not fitted on that fold.
+    covered : ndarray, shape (n, d_source), or None
+        From :func:`_covered_store`.
     fold : ndarray of int, shape (n,)
         Fold of each item.
     items : EvaluationSet
-    seen : ndarray, shape (n, d_source), or None
-        The components of the store that mapped queries can match.
 
     Returns
     -------
@@ -152,7 +171,7 @@ def _unseen_corrections(
         back = np.argsort(np.concatenate([rows for _, rows in parts]))
         units = [[side.unit(ranking, rows) for side in sides(strategy, model, tables)] for model, rows in parts]
         queries, store = (np.concatenate(pieces)[back] for pieces in zip(*units, strict=True))
-        found = correction(items, queries, store if strategy != "queries" or seen is None else seen)
+        found = correction(items, queries, store if strategy != "queries" or covered is None else covered)
         assert found is not None
         out[strategy] = found
     return out

@@ -48,8 +48,9 @@ def cross_fit_lists(items: EvaluationSet, recipe: Recipe) -> Measured:
     k = items.list_length(len(rows))
     if k <= 0 or not items.searches:
         return out
-    n, groups = len(tables.ids[recipe.fitted[0]]), items.groups_of(recipe.fitted)
-    fine = deal(np.arange(n) if groups is None else groups, _PARTS, np.random.default_rng(items.random_state))
+    groups = items.groups_of(recipe.fitted)
+    units = np.arange(len(tables.ids[recipe.fitted[0]])) if groups is None else groups
+    fine = deal(units, _PARTS, np.random.default_rng(items.random_state))
     coarse = fine // (_PARTS // _COARSE)
     choices = {
         pair: recipe.choose(tables, np.flatnonzero(~np.isin(coarse, pair))) for pair in combinations(range(_COARSE), 2)
