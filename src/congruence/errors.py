@@ -38,50 +38,83 @@
     ├── NormWarning                        whether mapped rows should have unit norm is unknown, or cannot be stored
     └── ColumnsWarning                     the output cannot hold some of the input table's columns
 
-Every message has the form "Got …; expected …. Do this.", where the last sentence names the argument, flag or column to change.
+Errors and warnings carry what is wrong and what to do as data, and each place that shows them spells the arguments in its own way.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "AlignmentWarning",
-    "ColumnsWarning",
-    "CongruenceError",
-    "CongruenceWarning",
-    "ConvergenceWarning",
-    "CorruptFileError",
-    "DatabaseError",
-    "DatabaseUnavailableError",
-    "DegenerateWarning",
-    "DirectionError",
-    "DtypeError",
-    "DuplicateWarning",
-    "FileError",
-    "IdError",
-    "InputError",
-    "MigrationError",
-    "MissingExtraError",
-    "ModalityError",
-    "NormWarning",
-    "NotFiniteError",
-    "OutOfMemoryError",
-    "OutputExistsError",
-    "PairingWarning",
-    "ParameterError",
-    "ProjectionWarning",
-    "ShapeError",
-    "SpaceMismatchError",
-    "StorageError",
-    "TeacherWarning",
-    "TooFewAnchorsError",
-    "TrainingError",
-    "UnpairedError",
-    "VersionError",
-    "ZeroRowError",
-]
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 
-class CongruenceError(Exception):
+def spell_python(name: str, value: str) -> str:
+    """Write an argument as Python does."""
+    return f"{name}={value or '…'}"
+
+
+class Problem:
+    """What is wrong and what to do about it, as data.
+
+    Parameters
+    ----------
+    problem : str
+        What is wrong, in one sentence. With ``argument`` and ``expected`` it may be left out.
+    fix : str or tuple of str
+        What to do, in one sentence, or several alternatives. An argument of the library stands in backticks, as
+        ``name`` or ``name=value``: ``"Pass `force=True` to replace it."``. The command line writes it as its own flag
+        and leaves out alternatives whose argument it does not have.
+    argument : str, optional
+        Name of the argument that is wrong.
+    got, expected : object, optional
+        Value of the argument, and what it may be, in words.
+    """
+
+    def __init__(
+        self,
+        problem: str = "",
+        fix: str | tuple[str, ...] = (),
+        *,
+        argument: str | None = None,
+        got: object = None,
+        expected: object = None,
+    ) -> None:
+        self.problem, self.fix = problem, (fix,) if isinstance(fix, str) else fix
+        self.argument, self.got, self.expected = argument, got, expected
+        super().__init__(self.message())
+
+    def message(
+        self, spell: Callable[[str, str], str] = spell_python, has: Callable[[str], bool] = lambda name: True
+    ) -> str:
+        """Return the message as text.
+
+        Parameters
+        ----------
+        spell : callable
+            Writes an argument, from its name and the text of its value ("" if it has none).
+        has : callable
+            Whether the place that shows the message has an argument of this name.
+        """
+        problem = self.problem
+        if self.argument is not None and not problem:
+            problem = f"Got {spell(self.argument, repr(self.got))}; expected {self.expected}."
+        fixes = [fix for fix in self.fix if all(has(name) for name, _ in _ARGUMENT.findall(fix))] or self.fix
+        return " ".join([problem, *(_ARGUMENT.sub(lambda found: spell(found[1], found[2]), fix) for fix in fixes)])
+
+    def __str__(self) -> str:
+        return self.message()
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the default would call the class with the message alone
+        data = {"argument": self.argument, "got": self.got, "expected": self.expected}
+        return partial(type(self), **data), (self.problem, self.fix)
+
+
+#: An argument in backticks, with or without a value.
+_ARGUMENT = re.compile(r"`(\w+)(?:=([^`]*))?`")
+
+
+class CongruenceError(Problem, Exception):
     """Root of all errors that this library raises on purpose."""
 
 
@@ -136,9 +169,6 @@ class ModalityError(SpaceMismatchError):
 class FileError(CongruenceError, OSError):
     """A file cannot be read or written."""
 
-    def __str__(self) -> str:  # OSError would print "[Errno None] None: …" for one argument and an errno
-        return str(self.args[0]) if self.args else ""
-
 
 class CorruptFileError(FileError):
     """A file is truncated, was edited, or is not what its name says."""
@@ -180,7 +210,7 @@ class MigrationError(CongruenceError, RuntimeError):
     """A step of a migration is not possible in the migration's current state."""
 
 
-class CongruenceWarning(UserWarning):
+class CongruenceWarning(Problem, UserWarning):
     """Root of all warnings issued by this library."""
 
 
