@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import TypeIs
 
-#: NumPy, to pass as ``xp``: if ``np`` itself were passed, mypy would check it against the namespace protocol each time, for a second or more.
+#: NumPy, to pass as ``xp``: if ``np`` itself were passed, mypy would check it against the namespace protocol each time,
+#: for a second or more.
 NUMPY: ModuleType = np
 
 #: Maximum bytes of a temporary block: large enough for BLAS to run at full speed, small enough that a
@@ -33,14 +34,7 @@ def as_dtype(dtype: DTypeLike) -> np.dtype:
 def to_numpy(array: object) -> np.ndarray:
     """Return ``array`` as a NumPy array, with a copy only if it must be converted or moved.
 
-    Parameters
-    ----------
-    array : array_like
-        NumPy array, nested sequence, or a torch / cupy tensor (detached and moved to the host).
-
-    Returns
-    -------
-    ndarray
+    ``array``: NumPy array, nested sequence, or a torch / cupy tensor (detached and moved to the host).
     """
     if isinstance(array, np.ndarray):
         return array
@@ -55,17 +49,7 @@ def to_numpy(array: object) -> np.ndarray:
 
 
 def namespace(*arrays: object) -> ArrayNamespace:
-    """Return the array API namespace of the arrays; sequences count as NumPy.
-
-    Parameters
-    ----------
-    *arrays : array_like
-
-    Returns
-    -------
-    module
-        ``array_api_compat.numpy``, ``array_api_compat.torch``, …
-    """
+    """Return the array API namespace of the arrays; sequences count as NumPy."""
     import array_api_compat
 
     known = [array for array in arrays if array_api_compat.is_array_api_obj(array)]
@@ -82,7 +66,9 @@ def is_tensor(array: object) -> TypeIs[Tensor]:
 
 
 def widen(tensor: Array) -> Array:
-    """Return a tensor in a precision for computation: half precision as float32, integers as float64; the autograd graph is kept."""
+    """Return a tensor in a precision for computation: half precision as float32, integers as float64; the autograd
+    graph is kept.
+    """
     xp = namespace(tensor)
     if xp.isdtype(tensor.dtype, "real floating"):
         return xp.astype(tensor, xp.float32) if xp.finfo(tensor.dtype).bits < 32 else tensor
@@ -123,20 +109,7 @@ def device(array: Array) -> Device:
 def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16) -> Iterator[slice]:
     """Yield slices that divide ``range(n)`` into blocks of rows of at most about ``budget`` bytes.
 
-    Parameters
-    ----------
-    n : int
-        Number of rows.
-    row_bytes : int
-        Bytes of temporary memory per row.
-    budget : int, default=BLOCK_BYTES
-        Maximum bytes of a block.
-    minimum : int, default=16
-        Minimum number of rows in a block, so that very wide rows still use matrix products.
-
-    Yields
-    ------
-    slice
+    ``minimum``: minimum number of rows in a block, so that very wide rows still use matrix products.
     """
     step = max(minimum, budget // max(row_bytes, 1))
     for start in range(0, n, step):
@@ -146,15 +119,7 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
     """Return whether rows have unit norm, judged from at most ``sample`` evenly spaced rows.
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    sample : int, default=4096
-        Maximum number of rows to check.
-
-    Returns
-    -------
-    bool
+    Shapes: ``X`` (n, d).
     """
     rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
     with np.errstate(over="ignore"):  # a row whose norm overflows is not a unit row
@@ -173,13 +138,7 @@ def normalize_rows(X: Array) -> Array:
     Zero rows stay zero, since they have no direction. Code that needs a direction must reject such rows first
     (:func:`congruence.metrics.rows.unit`, ``as_matrix``).
 
-    Parameters
-    ----------
-    X : ndarray or tensor, shape (n, d)
-
-    Returns
-    -------
-    ndarray or tensor, shape (n, d)
+    Shapes: ``X`` (n, d); returns (n, d).
     """
     if is_tensor(X):
         xp = namespace(X)

@@ -10,7 +10,8 @@ from html import escape
 #: Longest line of a text display.
 WIDTH = 110
 
-#: Control characters: those that move the cursor, set colors, end a line or change the writing direction, and those that UTF-8 or XML cannot contain.
+#: Control characters: those that move the cursor, set colors, end a line or change the writing direction, and those
+#: that UTF-8 or XML cannot contain.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 #: Characters with a meaning in Markdown or in HTML, and those from which GitHub makes links (``://`` and ``www.``).
@@ -20,17 +21,10 @@ _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|~&!$@]|:(?=//)|(?<=\bwww)\.", re.IGNORE
 def visible(text: str, keep: str = "") -> str:
     r"""Return a text with its control characters escaped, as ``\x1b`` or ``\u202e``.
 
-    Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or hide a line.
+    Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or
+    hide a line.
 
-    Parameters
-    ----------
-    text : str
-    keep : str
-        Characters that are not escaped, for example ``"\n"``.
-
-    Returns
-    -------
-    str
+    ``keep``: characters that are not escaped, for example ``"\n"``.
     """
 
     def escaped(match: re.Match[str]) -> str:
@@ -45,21 +39,16 @@ def short(text: str, most: int = 100) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return a JSON document with its control characters, except line breaks, as JSON escapes; the data are the same."""
+    """Return a JSON document with its control characters, except line breaks, as JSON escapes; the data are the
+    same.
+    """
     return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def as_markdown(text: str) -> str:
     r"""Return a text escaped for Markdown, as ``\*`` or ``\<``, so that it is shown literally.
 
-    Parameters
-    ----------
-    text : str
-        Text within a line. The characters that have a meaning only at the beginning of a line are not escaped.
-
-    Returns
-    -------
-    str
+    ``text``: text within a line. The characters that have a meaning only at the beginning of a line are not escaped.
     """
     return _MARKDOWN.sub(lambda match: f"\\{match[0]}", visible(text))
 
@@ -72,17 +61,7 @@ def is_formula(text: str) -> bool:
 def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
     """Return a title and facts as text, one fact per line, with the values aligned.
 
-    Parameters
-    ----------
-    title : str
-    facts : mapping of str to str
-        Values by name.
-    most : int, default=1
-        Maximum lines per fact; a longer value is cut and ends in an ellipsis.
-
-    Returns
-    -------
-    str
+    ``most``: maximum lines per fact; a longer value is cut and ends in an ellipsis.
     """
     pad = max(map(len, facts), default=0)
     lines = [textwrap.shorten(visible(title), WIDTH, placeholder=" …")]
@@ -93,18 +72,7 @@ def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
 
 
 def as_html(title: str, facts: Mapping[str, str]) -> str:
-    """Return a title and facts as an HTML table in the notebook's own colors; all text is escaped.
-
-    Parameters
-    ----------
-    title : str
-    facts : mapping of str to str
-        Values by name.
-
-    Returns
-    -------
-    str
-    """
+    """Return a title and facts as an HTML table in the notebook's own colors; all text is escaped."""
     rows = "".join(
         f'<tr><th scope="row" style="text-align:left;font-weight:normal;opacity:.7">{escape(visible(name))}</th>'
         f'<td style="text-align:left">{escape(visible(value))}</td></tr>'

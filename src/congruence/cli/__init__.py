@@ -1,7 +1,8 @@
 """The command line: one module per command; reports go to standard output, everything else to standard error.
 
-Exit codes: 0 success; 1 a negative verdict; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74 standard output
-cannot be written; 128 plus the number of a signal; 141 the reader of the output has closed it. See docs/reliability.md.
+Exit codes: 0 success; 1 a negative verdict; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74
+standard output cannot be written; 128 plus the number of a signal; 141 the reader of the output has closed it. See
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -94,10 +95,14 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Switch a search index to another embedding model without re-encoding everything. For a demonstration, run: congruence demo."""
+    """Switch a search index to another embedding model without re-encoding everything.
+
+    For a demonstration, run: congruence demo.
+    """
 
 
-#: Commands in the order of the help, grouped by purpose; the four commands of an upgrade come first. Each is ``command`` in the module of its name.
+#: Commands in the order of the help, grouped by purpose; the four commands of an upgrade come first. Each is
+#: ``command`` in the module of its name.
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
     "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
@@ -149,7 +154,9 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _program(command: str) -> Any:
-    """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there is no such command."""
+    """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there
+    is no such command.
+    """
     if command in COMMANDS:
         return typer.main.get_command(_build((command,), frames=False))
     return typer.main.get_command(_build(() if command == "frame" else COMMANDS))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-__all__ = ["Bars"]
-
 
 class Bars:
     """Shows one progress bar at a time; as a context manager, it removes the last one."""

@@ -62,8 +62,8 @@ def number(value: float | None, digits: int = 3) -> str:
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table on standard output; columns of numbers are right-aligned, except the first column.
 
-    Title, columns and cells are treated as data: rich markup in them is shown literally and control characters are escaped. In a narrow
-    terminal text wraps, and numbers are never broken.
+    Title, columns and cells are treated as data: rich markup in them is shown literally and control characters are
+    escaped. In a narrow terminal text wraps, and numbers are never broken.
     """
     from rich import box
     from rich.console import Console
@@ -138,11 +138,15 @@ def check_not_input(out: str, path: str) -> None:
     from congruence.errors import ParameterError
 
     if os.path.isfile(out) and os.path.isfile(path) and os.path.samefile(out, path):
-        raise ParameterError(f"Got the output {out}, which is also the input; expected two files. Pass another --out.")
+        raise ParameterError(
+            f"Got the output {out}, which is also the input; expected two files.", "Pass another --out."
+        )
 
 
 def read_groups(spec: str | None) -> str | np.ndarray | None:
-    """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not given."""
+    """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not
+    given.
+    """
     from congruence.stores import read_column
 
     return "identical" if spec is None else None if spec == "none" else read_column(spec)
@@ -185,7 +189,7 @@ def spelling(
     known = {option.name: option for option in options}
 
     def sides(name: str, value: str) -> list[str]:
-        """The two flags of an argument that names both sides at once."""
+        """Return the two flags of an argument that names both sides at once."""
         found = [both for both in _TWO_SIDED.get(name, ()) if known.keys() >= set(both)]
         return [known[side].opts[0] for side in found[0]] if found and value[:1] in ("", "(", "…") else []
 

@@ -1,4 +1,6 @@
-"""The photo sample as an application would store it: a table of photo vectors, and files of vectors from both models."""
+"""The photo sample as an application would store it: a table of photo vectors, and files of vectors from both
+models.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from congruence.datasets import Bundle
     from congruence.embeddings import Embeddings
 
-__all__ = ["library_name", "why_not_replaced", "write_files", "write_library"]
 
 #: Name and content of the file that marks a folder written by :func:`write_files`.
 MARKER, FORMAT = "sample.json", "congruence-photo-sample"
@@ -35,16 +36,7 @@ def library_name() -> str:
 def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
     """Write the photos with the old model's vectors as a table, as an application would.
 
-    Parameters
-    ----------
-    sample : Bundle
-    path : Path
-        In an existing folder; its name is :func:`library_name`.
-
-    Returns
-    -------
-    lancedb.Table or None
-        None if a Parquet file was written.
+    ``path``: in an existing folder; its name is :func:`library_name`. Returns: None if a Parquet file was written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -74,21 +66,6 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
     """Write the sample as a folder: the library, and Parquet files of both models' vectors of photos and class names.
 
     A folder that an earlier call has written is replaced.
-
-    Parameters
-    ----------
-    sample : Bundle
-    folder : path-like
-
-    Returns
-    -------
-    list of str
-        Names of the files.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the folder contains other files, its parent does not exist, or it cannot be written.
     """
     import json
 

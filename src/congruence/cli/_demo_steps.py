@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration
 
-__all__ = ["has_lancedb", "print_rollback", "verify_and_switch"]
-
 
 def has_lancedb() -> bool:
     """Return whether the extra ``lancedb`` is installed."""
@@ -23,7 +21,8 @@ def verify_and_switch(migration: Migration) -> None:
     verification = migration.verify()
     if not verification.passed:
         raise MigrationError(
-            f"Got new vectors that do not verify ({'; '.join(verification.problems)}); expected vectors that verify. Please report this."
+            f"Got new vectors that do not verify ({'; '.join(verification.problems)}); expected vectors that verify.",
+            "Please report this.",
         )
     migration.switch()
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from congruence.report.story import CertifiedStrategy, MovedLibrary, Search, SearchedStep, SearchStage, Story
     from congruence.upgrade.certify import Certificate
 
-__all__ = ["STEPS", "certified_strategies", "certify_sample", "fit_on_names", "move_library", "print_story"]
 
 #: Number of searches shown, of which half are those that mapping degrades most; number of photos per search.
 EXAMPLES, SHOWN = 6, 5
@@ -126,30 +125,13 @@ def move_library(
     random_state: int = 0,
     callback: Callable[[int], object] | None = None,
 ) -> MovedLibrary:
-    """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each step.
+    """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each
+    step.
 
-    Parameters
-    ----------
-    sample : Bundle
-        The sample ``photos``; its vectors of the new model are used in place of encoding photos.
-    mapping : Map
-        From the old model to the new one.
-    share : float, default=0.1
-        Share of the photos to re-embed.
-    random_state : int, default=0
-        Determines the random rows of the plan, and half of the searches that are shown.
-    callback : callable, optional
-        Called with 1 after each of :data:`STEPS` steps.
-
-    Returns
-    -------
-    dict
-        As :func:`congruence.report.render_story` expects it, except for ``certificate``.
-
-    Raises
-    ------
-    MigrationError
-        If the new vectors fail verification.
+    ``sample``: the sample ``photos``; its vectors of the new model are used in place of encoding photos; ``mapping``:
+    from the old model to the new one; ``random_state``: determines the random rows of the plan, and half of the
+    searches that are shown; ``callback``: called with 1 after each of :data:`STEPS` steps. Returns: as
+    :func:`congruence.report.render_story` expects it, except for ``certificate``.
     """
     import numpy as np
 
@@ -176,7 +158,9 @@ def move_library(
             search("only the encoder changed", "the new model's texts, the old model's vectors", "new"),
         ]
         advance(1)
-        with Migration(open_database(str(library.path)), mapping, journal=Path(folder) / "journal", modality="image") as migration:  # fmt: skip
+        with Migration(
+            open_database(str(library.path)), mapping, journal=Path(folder) / "journal", modality="image"
+        ) as migration:
             migration.run()
             verify_and_switch(migration)
             steps.append(search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new"))
@@ -287,7 +271,10 @@ def print_story(result: Story) -> None:
     """Print the scores of each step, and the result of the rollback."""
     from congruence.cli._base import number, print_table, say
 
-    say(f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by {result['names']} class names, which both models know.")  # fmt: skip
+    say(
+        f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by "
+        f"{result['names']} class names, which both models know."
+    )
     say(f"Certificate, from {ANCHORS} photos encoded by both models: {result['certificate']['headline']}.")
     print()
     print_table(

@@ -1,4 +1,6 @@
-"""The second part of ``congruence demo --sample emoji``: migrate a LanceDB table, roll it back, and search it by text at each step."""
+"""The second part of ``congruence demo --sample emoji``: migrate a LanceDB table, roll it back, and search it by text
+at each step.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from congruence.maps import Map
     from congruence.splits import Split
 
-__all__ = ["migrate_table", "print_table_searches"]
 
 #: Number of searches shown, and of rows per search.
 EXAMPLES, SHOWN = 6, 5
@@ -27,30 +28,13 @@ MEASURES = {"recall@1": 1, "recall@10": 10}
 
 
 def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: int = 0) -> dict[str, Any]:
-    """Put the old model's vectors of all pictures and captions in a LanceDB table, and move it to the new model and back.
+    """Put the old model's vectors of all pictures and captions in a LanceDB table, and move it to the new model and
+    back.
 
-    Parameters
-    ----------
-    sample : Bundle
-    mapping : Map
-        From the old model to the new one.
-    split : Split
-        The texts of its held-out classes are used as queries.
-    random_state : int
-        Determines the searches that are shown.
-
-    Returns
-    -------
-    dict
-        ``searches`` as for :func:`congruence.report.render_migration`; ``summary`` of the completed migration; ``identical``: whether the rollback
-        restored the old vectors bit for bit; ``same_lists``: whether it restored the search results.
-
-    Raises
-    ------
-    MissingExtraError
-        If the extra ``lancedb`` is not installed.
-    MigrationError
-        If the new vectors fail verification.
+    ``mapping``: from the old model to the new one; ``split``: the texts of its held-out classes are used as queries.
+    Returns: ``searches`` as for :func:`congruence.report.render_migration`; ``summary`` of the completed migration;
+    ``identical``: whether the rollback restored the old vectors bit for bit; ``same_lists``: whether it restored the
+    search results.
     """
     import numpy as np
 
@@ -130,7 +114,8 @@ def print_table_searches(result: dict[str, Any]) -> None:
 
     searches = result["searches"]
     print_table(
-        f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with {searches['n']} unseen texts",
+        f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with "
+        f"{searches['n']} unseen texts",
         ["", "", *searches["measures"]],
         [[step["name"], step["note"], *map(number, step["scores"].values())] for step in searches["steps"]],
     )

@@ -1,4 +1,6 @@
-"""Progressive re-embedding in ``migrate``: its options, the encoder, the output at each stage, and the forecast at the end."""
+"""Progressive re-embedding in ``migrate``: its options, the encoder, the output at each stage, and the forecast at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,6 @@ if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration
     from congruence.upgrade.migrate.stages import Encode
     from congruence.upgrade.progressive import Progressive
-
-__all__ = ["ReembedOptions", "open_encoder", "run_progressive", "run_reembed"]
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,19 @@ class ReembedOptions:
     price: float | None
 
     def check(self) -> None:
-        """Check the options before anything is read.
-
-        Raises
-        ------
-        ParameterError
-            If an option is missing, outside of its range, or contradicts another one.
-        OutputExistsError, FileError, StorageError
-            If the file of the plot exists or cannot be written.
-        """
+        """Check the options before anything is read."""
         from congruence._utils.atomic import check_output
         from congruence.errors import ParameterError
         from congruence.report.pictures import check_suffix
 
         if self.encode is None:
             raise ParameterError(
-                "Got no --encode; expected a way to encode rows with the new model. Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items."
+                "Got no --encode; expected a way to encode rows with the new model.",
+                "Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
             )
         if self.budget is not None and self.share is not None:
             raise ParameterError(
-                f"Got --budget {self.budget} and --share {self.share}; expected one of the two. Leave out one."
+                f"Got --budget {self.budget} and --share {self.share}; expected one of the two.", "Leave out one."
             )
         for name, value in (
             ("--budget", self.budget),
@@ -62,18 +55,20 @@ class ReembedOptions:
         ):
             if value is not None and not value > 0:
                 raise ParameterError(
-                    f"Got {name} {value}; expected a number above 0. Pass such a number, or leave out {name}."
+                    f"Got {name} {value}; expected a number above 0.", f"Pass such a number, or leave out {name}."
                 )
         for name, value in (("--share", self.share), ("--until", self.until)):
             if value is not None and value > 1:
-                raise ParameterError(f"Got {name} {value:g}; expected at most 1. Pass {name} .9, for example.")
+                raise ParameterError(f"Got {name} {value:g}; expected at most 1.", f"Pass {name} .9, for example.")
         if self.budget is None and self.share is None and self.until is None:
             raise ParameterError(
-                "Got no --budget, --share or --until; expected one of them, which says when to stop. Pass --share .1, for example."
+                "Got no --budget, --share or --until; expected one of them, which says when to stop.",
+                "Pass --share .1, for example.",
             )
         if (self.texts is None) != (self.new_texts is None):
             raise ParameterError(
-                "Got texts of one model only; expected the same texts encoded by both. Pass --texts and --new-texts, or neither."
+                "Got texts of one model only; expected the same texts encoded by both.",
+                "Pass --texts and --new-texts, or neither.",
             )
         if self.plot is not None:
             check_suffix(self.plot)
@@ -81,15 +76,7 @@ class ReembedOptions:
 
 
 def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
-    """Return the function that encodes rows, according to the form of ``--encode``.
-
-    Raises
-    ------
-    ParameterError
-        If ``--encode`` is none of a command, a file, and an encoder with ``--items``.
-    SpaceMismatchError
-        If the encoder or the file belongs to another model than the map's target.
-    """
+    """Return the function that encodes rows, according to the form of ``--encode``."""
     from congruence.embeddings import check_space
     from congruence.errors import ParameterError
     from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
@@ -108,7 +95,9 @@ def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
         return FileEncoder(vectors)
     if options.items is None:
         raise ParameterError(
-            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items; expected --items with an encoder. Pass --items with the table or folder of the items to encode."
+            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no "
+            "--items; expected --items with an encoder.",
+            "Pass --items with the table or folder of the items to encode.",
         )
     from congruence.embed import open_items
     from congruence.encoders import load_encoder
@@ -120,7 +109,9 @@ def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
 
 
 def run_progressive(migration: Migration, options: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
-    """Switch and re-embed, and return the report as plain data; if a switch takes complete files only, re-embed and verify before it."""
+    """Switch and re-embed, and return the report as plain data; if a switch takes complete files only, re-embed and
+    verify before it.
+    """
     from congruence.cli._base import say
 
     switches_first = migration.database.capabilities.writes_after_switch

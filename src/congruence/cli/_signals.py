@@ -14,10 +14,7 @@ class Shielded(Exception):
 class Stopped(BaseException):
     """A signal asked this process to stop.
 
-    Attributes
-    ----------
-    code : int
-        Exit code: 128 plus the number of the signal.
+    ``code``: exit code: 128 plus the number of the signal.
     """
 
     def __init__(self, number: int) -> None:

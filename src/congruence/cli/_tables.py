@@ -13,7 +13,9 @@ def check_table_name(out: str, flag: str) -> None:
     from congruence.errors import ParameterError
 
     if not out.lower().endswith((".csv", ".parquet")):
-        raise ParameterError(f"Got {flag} {out}; expected a .csv or .parquet file. Pass {flag} rows.csv, for example.")
+        raise ParameterError(
+            f"Got {flag} {out}; expected a .csv or .parquet file.", f"Pass {flag} rows.csv, for example."
+        )
 
 
 def write_table(table: pa.Table, out: str, *, force: bool) -> None:

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from congruence.evaluation.thresholds import Translation
 
-__all__ = ["print_thresholds"]
-
 
 def print_thresholds(translated: Sequence[Translation]) -> None:
     """Print translated thresholds with their rates before and after; print nothing if there are none."""

@@ -15,25 +15,7 @@ def summarize_files(
 ) -> dict[str, Any]:
     """Read the files and score the map.
 
-    Parameters
-    ----------
-    mapping : TwoSidedMap
-    options : dict
-        Values of the command's options for joint-space maps, by name.
-    held_out : bool or None
-    seed : int
-
-    Returns
-    -------
-    dict
-        As from :func:`congruence.report.summarize_training`.
-
-    Raises
-    ------
-    ParameterError
-        If an option is given without another one that it needs, or together with one that excludes it.
-    CongruenceError
-        Any error raised while reading or scoring.
+    ``options``: values of the command's options for joint-space maps, by name.
     """
     from congruence.cli._base import read
     from congruence.embeddings import Embeddings, Space
@@ -46,21 +28,24 @@ def summarize_files(
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if options["sugarcrepe"] is None and options["categories"] is not None:
         raise ParameterError(
-            "Got --categories without --sugarcrepe; expected both. Pass --sugarcrepe FOLDER, or leave out --categories."
+            "Got --categories without --sugarcrepe; expected both.",
+            "Pass --sugarcrepe FOLDER, or leave out --categories.",
         )
     for name in ("groups", "tasks", "texts"):
         if options["sugarcrepe"] is not None and options[name] is not None:
             raise ParameterError(
-                f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two. Leave out --{name}."
+                f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two.",
+                f"Leave out --{name}.",
             )
     for name in ("tasks", "texts", "sugarcrepe", "pictures"):
         if options["negatives"] is None and options[name] is not None:
             raise ParameterError(
-                f"Got --{name} without --negatives; expected both. Pass --negatives FILE:KEY, the wrong captions."
+                f"Got --{name} without --negatives; expected both.", "Pass --negatives FILE:KEY, the wrong captions."
             )
     if options["pictures"] is not None and options["groups"] is None and options["sugarcrepe"] is None:
         raise ParameterError(
-            "Got --pictures without --groups or --sugarcrepe; expected the names of the images. Pass --groups FILE:KEY or --sugarcrepe FOLDER."
+            "Got --pictures without --groups or --sugarcrepe; expected the names of the images.",
+            "Pass --groups FILE:KEY or --sugarcrepe FOLDER.",
         )
     groups, tasks = (None if options[name] is None else read_column(str(options[name])) for name in ("groups", "tasks"))
     texts = None
@@ -92,13 +77,15 @@ def _two_files(spec: str | None, option: str) -> list[str]:
     parts = (spec or "").split(",")
     if len(parts) != 2 or not all(parts):
         raise ParameterError(
-            f"Got {option} {spec!r}; expected two files, with a comma between them. Pass {option} FIRST,SECOND."
+            f"Got {option} {spec!r}; expected two files, with a comma between them.", f"Pass {option} FIRST,SECOND."
         )
     return parts
 
 
 def _sugarcrepe_items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
-    """Return SugarCrepe's items in the order of the captions: matched by id if the captions have its ids, otherwise in the order of its files."""
+    """Return SugarCrepe's items in the order of the captions: matched by id if the captions have its ids, otherwise in
+    the order of its files.
+    """
     from congruence._utils.ids import id_rows
     from congruence.datasets import load_sugarcrepe
 

@@ -9,8 +9,6 @@ import typer
 if TYPE_CHECKING:
     from congruence.report.story import Story
 
-__all__ = ["command"]
-
 
 def command(
     sample: Annotated[
@@ -24,7 +22,8 @@ def command(
     files: Annotated[
         str | None,
         typer.Option(
-            help="Photos: only write the sample as files into this folder, on which you can try the commands of an upgrade."
+            help="Photos: only write the sample as files into this folder, on which you can try the commands of an "
+            "upgrade."
         ),
     ] = None,
     share: Annotated[
@@ -45,10 +44,11 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page that shows each step.
+    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page
+    that shows each step.
 
-    All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the extra lancedb, a Parquet file)
-    in a temporary folder.
+    All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the
+    extra lancedb, a Parquet file) in a temporary folder.
     """  # fmt: skip
     from congruence._utils.validation import check_choice
     from congruence.datasets import SAMPLES
@@ -65,7 +65,8 @@ def command(
     for flag, value in foreign.items():
         if value is not None:
             raise ParameterError(
-                f"Got {flag} with the sample {sample}; expected options of that demo. Leave out {flag}, or pass --sample {'emoji' if photos else 'photos'}."
+                f"Got {flag} with the sample {sample}; expected options of that demo.",
+                f"Leave out {flag}, or pass --sample {'emoji' if photos else 'photos'}.",
             )
     if not photos:
         from congruence.cli._demo_emoji import run
@@ -115,13 +116,14 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     from congruence.report import write_story
 
     if not 0.01 <= share <= 1:
-        raise ParameterError(f"Got --share {share:g}; expected .01 to 1. Pass --share .1, for example.")
+        raise ParameterError(f"Got --share {share:g}; expected .01 to 1.", "Pass --share .1, for example.")
     if save_map is not None:
         check_map_output(save_map)
     if report:
         check_output(out, force=True)
     photos = load_sample("photos")
-    # The matrices have only 1,500 rows: on a busy machine, BLAS threads spend more time waiting for each other than computing.
+    # The matrices have only 1,500 rows: on a busy machine, BLAS threads spend more time waiting for each other than
+    # computing.
     with threadpool_limits(1), progress("moving the library", 1 + STEPS, as_json) as callback:
         certificate = certify_sample(photos, random_state=seed)
         if callback:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from congruence.compare.origins import OriginReport
     from congruence.stores import Source
 
-__all__ = ["command"]
 
 #: Largest number of rows of no known model that are printed.
 _PRINTED = 10
@@ -25,7 +24,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--known",
-            help="NAME=FILE: rows of a known model, of the store's modality, preferably a few hundred. May be repeated.",
+            help="NAME=FILE: rows of a known model, of the store's modality, preferably a few hundred. May be "
+            "repeated.",
         ),
     ] = None,
     maps: Annotated[
@@ -36,7 +36,8 @@ def command(
     fdr: Annotated[
         float,
         typer.Option(
-            help="False discovery rate: largest expected share of rows of known models among those reported to fit none."
+            help="False discovery rate: largest expected share of rows of known models among those reported to fit "
+            "none."
         ),
     ] = 0.01,
     rows: Annotated[
@@ -96,9 +97,9 @@ def _parse_known(known: list[str]) -> list[tuple[str, str]]:
     for text in known:
         name, equals, spec = text.partition("=")
         if not (name and equals and spec):
-            raise ParameterError(f"Got --known {text}; expected NAME=FILE. Pass --known old=old.npy, for example.")
+            raise ParameterError(f"Got --known {text}; expected NAME=FILE.", "Pass --known old=old.npy, for example.")
         if name in specs:
-            raise ParameterError(f"Got --known {name}=… twice; expected each name once. Pass another name.")
+            raise ParameterError(f"Got --known {name}=… twice; expected each name once.", "Pass another name.")
         specs[name] = spec
     return list(specs.items())
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
     from congruence.maps import Map
 
-__all__ = ["command"]
-
 
 def command(
     source: Annotated[str, typer.Argument(help="Anchors in the source model: a file, or file:key.")],
@@ -28,13 +26,15 @@ def command(
     center: Annotated[
         bool,
         typer.Option(
-            help="Map the source mean to the target mean (orthogonal, linear), or subtract both means (procrustes, cca)."
+            help="Map the source mean to the target mean (orthogonal, linear), or subtract both means (procrustes, "
+            "cca)."
         ),
     ] = True,
     shrinkage: Annotated[
         str | None,
         typer.Option(
-            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), covered, wiener, soft or cv (orthogonal)."
+            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), "
+            "covered, wiener, soft or cv (orthogonal)."
         ),
     ] = None,
     shrinkage_strength: Annotated[
@@ -50,7 +50,8 @@ def command(
     ridge: Annotated[
         str | None,
         typer.Option(
-            help="Ridge penalty, added to the sums of squares (linear, cca); or cv, to choose it by cross-validation (linear)."
+            help="Ridge penalty, added to the sums of squares (linear, cca); or cv, to choose it by "
+            "cross-validation (linear)."
         ),
     ] = None,
     n_components: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
@@ -68,13 +69,15 @@ def command(
     means: Annotated[
         list[str] | None,
         typer.Option(
-            help="MODALITY=SOURCE[,TARGET]: rows of another modality, of which only the means are used. Without TARGET, the gap between the modalities is taken from the source. May be repeated."
+            help="MODALITY=SOURCE[,TARGET]: rows of another modality, of which only the means are used. Without "
+            "TARGET, the gap between the modalities is taken from the source. May be repeated."
         ),
     ] = None,
     unpaired_source: Annotated[
         str | None,
         typer.Option(
-            help="Unpaired rows of the source, of the anchors' modality. Their matches in --unpaired-target are used to refine the map."
+            help="Unpaired rows of the source, of the anchors' modality. Their matches in --unpaired-target are "
+            "used to refine the map."
         ),
     ] = None,
     unpaired_target: Annotated[
@@ -89,7 +92,8 @@ def command(
     ids: Annotated[
         str | None,
         typer.Option(
-            help="Key, column or file of the ids, in both files. By default id, ids or names, if both files have one; none pairs rows by position."
+            help="Key, column or file of the ids, in both files. By default id, ids or names, if both files have "
+            "one; none pairs rows by position."
         ),
     ] = None,
     target_ids: Annotated[
@@ -102,7 +106,8 @@ def command(
     groups: Annotated[
         str | None,
         typer.Option(
-            help="Pairs to hold out together: file:key with one label per source row, or none. By default, rows with identical vectors."
+            help="Pairs to hold out together: file:key with one label per source row, or none. By default, rows "
+            "with identical vectors."
         ),
     ] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
@@ -233,7 +238,7 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: object)
             parameters["ridge"] = ridge if ridge == "cv" else float(ridge)
         except ValueError:
             raise ParameterError(
-                f"Got --ridge {ridge!r}; expected a number or cv. Pass --ridge 1.0, for example, or --ridge cv."
+                f"Got --ridge {ridge!r}; expected a number or cv.", "Pass --ridge 1.0, for example, or --ridge cv."
             ) from None
     if method == "mlp":
         parameters["verbose"] = True
@@ -243,8 +248,8 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: object)
         off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # passed only when switched off
         flag = off.get(unknown[0], f"--{unknown[0].replace('_', '-')}")
         raise ParameterError(
-            f"Got {flag} for method {method!r}, which has no such option; "
-            "expected options of that method. Leave it out, or pass another --method."
+            f"Got {flag} for method {method!r}, which has no such option; expected options of that method.",
+            "Leave it out, or pass another --method.",
         )
     return parameters
 
@@ -257,7 +262,8 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     sides = files.split(",")
     if not equals or not all(sides) or len(sides) > 2:
         raise ParameterError(
-            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means text=texts.npz:key, for example."
+            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET.",
+            "Pass --means text=texts.npz:key, for example.",
         )
     return name, sides
 
@@ -275,7 +281,9 @@ def _read_pools(
         return None
     if source is None or target is None:
         flag, missing = ("--unpaired-source", "--unpaired-target")[:: 1 if target is None else -1]
-        raise ParameterError(f"Got {flag} without {missing}; expected rows of both models. Pass {missing} FILE too.")
+        raise ParameterError(
+            f"Got {flag} without {missing}; expected rows of both models.", f"Pass {missing} FILE too."
+        )
 
     def pool(spec: str) -> Embeddings:
         column = find_ids(spec)[1] if ids is None else False if ids == "none" else ids
@@ -289,8 +297,9 @@ def _refuse_with_no_pairs(flags: list[str]) -> None:
 
     if flags:
         raise ParameterError(
-            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there are no pairs to hold out or to match by id. "
-            f"Leave out {flags[0]}, or --no-pairs."
+            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there "
+            "are no pairs to hold out or to match by id.",
+            f"Leave out {flags[0]}, or --no-pairs.",
         )
 
 
@@ -304,7 +313,9 @@ def _fit_unpaired(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search failed."""
+    """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search
+    failed.
+    """
     from dataclasses import replace
 
     from congruence import UnpairedMap
@@ -316,7 +327,8 @@ def _fit_unpaired(
     alignment = mapping.alignment_
     if strict and not alignment.found:
         raise UnpairedError(
-            f"Got files that could not be aligned without pairs; expected restarts of the search to agree. {alignment.sentence} Pass paired files, and leave out --no-pairs."
+            "Got files that could not be aligned without pairs; expected restarts of the search to agree. "
+            f"{alignment.sentence} Pass paired files, and leave out --no-pairs."
         )
     mapping.source_space_, mapping.target_space_ = (replace(side.space, modality=modality) for side in sides)
     mapping.save(out, force=force)

@@ -1,12 +1,12 @@
-"""``congruence plan``: estimate the time and cost of mapping a very large number of rows, from rates measured on this machine."""
+"""``congruence plan``: estimate the time and cost of mapping a very large number of rows, from rates measured on this
+machine.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
-
-__all__ = ["command"]
 
 
 def command(
@@ -37,7 +37,9 @@ def command(
     fragment_mb: Annotated[float, typer.Option(help="Size of a fragment before it is mapped, in MB.")] = 256.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and the bottleneck."""
+    """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and
+    the bottleneck.
+    """
     from congruence._utils.validation import check_choice, check_positive
     from congruence.cli._base import print_json, print_table, say
     from congruence.engines.planning import Machines, measure_rates, plan_rows
@@ -52,7 +54,9 @@ def command(
     for name, value in {"payload": payload, "price": price, "get_price": get_price, "put_price": put_price}.items():
         check_positive(value, name, zero=True)
     if not 0 <= lost < 1:
-        raise ParameterError(f"Got --lost {lost}; expected a share from 0 to below 1. Pass --lost 0.05, for example.")
+        raise ParameterError(
+            f"Got --lost {lost}; expected a share from 0 to below 1.", "Pass --lost 0.05, for example."
+        )
     width = dim if dim_out is None else int(check_positive(dim_out, "dim_out", integer=True))
     rates = measure_rates(dim, width, dtype=dtype, where=where)
     plan = plan_rows(

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved bridge or map.")],

@@ -9,8 +9,6 @@ import typer
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["command"]
-
 
 def command(
     unpaired: Annotated[str, typer.Argument(help="Vectors of one collection: a file, or file:key.")],

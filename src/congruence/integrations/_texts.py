@@ -21,14 +21,15 @@ from congruence.errors import DtypeError, ModalityError, ParameterError, ShapeEr
 from congruence.maps import Map
 from congruence.upgrade.bridge import Bridge
 
-#: An encoder of texts: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of texts to an array,
-#: shape (n, dim).
+#: An encoder of texts: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of
+#: texts to an array, shape (n, dim).
 EncoderLike: TypeAlias = "str | Encoder | Callable[[list[str]], object]"
 
 #: A bridge or map, in memory or as the path of a saved one; None returns the encoder's vectors unchanged.
 BridgeLike: TypeAlias = "str | os.PathLike[str] | Bridge | Map | None"
 
-#: A text that is encoded when the model is loaded, so that an encoder and a bridge that do not match raise an error then.
+#: A text that is encoded when the model is loaded, so that an encoder and a bridge that do not match raise an error
+#: then.
 SAMPLE = "a text"
 
 
@@ -56,38 +57,18 @@ class _Loaded:
 class TextVectors:
     """Encode texts with a new model as vectors in the space of an index.
 
-    Parameters
-    ----------
-    encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
-    bridge : path-like, Bridge, Map or None
-        Maps the encoder's vectors to the space of the index. None returns the encoder's own vectors.
-    modality : str, default="text"
-        Modality whose means are used, for a bridge that has means for several modalities.
-    batch_size : int, default=32
-        Number of texts that an :class:`~congruence.encoders.Encoder` processes at a time.
-    check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source. Widths are always compared.
-    lazy : bool, default=False
-        Load the encoder and the bridge at the first text.
-
-    Raises
-    ------
-    ParameterError
-        If ``encoder`` is not an encoder, or ``batch_size`` is not positive.
-    ModalityError
-        If the encoder encodes images.
-    SpaceMismatchError, DirectionError
-        If the encoder's vectors do not belong to the map's source space.
-    ShapeError
-        If the callable does not return one vector per text.
-    FileError, MissingExtraError
-        If the model or the bridge cannot be read, or an optional dependency is not installed.
+    ``encoder``: ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an
+    array, shape (n, dim); ``bridge``: maps the encoder's vectors to the space of the index. None returns the encoder's
+    own vectors; ``modality``: modality whose means are used, for a bridge that has means for several modalities;
+    ``batch_size``: number of texts that an :class:`~congruence.encoders.Encoder` processes at a time; ``check``:
+    compare the encoder's name, revision and norm with those of the map's source. Widths are always compared; ``lazy``:
+    load the encoder and the bridge at the first text.
 
     Notes
     -----
-    Texts are sorted by length before they are divided into batches, since the cost of a batch depends on its longest text. Only one thread
-    encodes at a time, since tokenizers are not thread-safe and two threads on one processor are no faster.
+    Texts are sorted by length before they are divided into batches, since the cost of a batch depends on its longest
+    text. Only one thread encodes at a time, since tokenizers are not thread-safe and two threads on one processor are
+    no faster.
     """
 
     def __init__(
@@ -103,8 +84,9 @@ class TextVectors:
         check_positive(batch_size, "batch_size", integer=True)
         if not isinstance(encoder, (str, Encoder)) and not callable(encoder):
             raise ParameterError(
-                f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', an encoder, or a callable "
-                "from a list of texts to an array. Pass encoder=model.encode for a model of sentence-transformers."
+                f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', "
+                "an encoder, or a callable from a list of texts to an array.",
+                "Pass encoder=model.encode for a model of sentence-transformers.",
             )
         self._encoder, self._bridge = encoder, bridge
         self.modality, self.batch_size = modality, batch_size
@@ -134,8 +116,8 @@ class TextVectors:
     def _check_encoder(self, model: Encoder, bridge: Bridge | None) -> None:
         if model.space.modality not in (None, "text"):
             raise ModalityError(
-                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts. Load the model's text encoder: "
-                "load_encoder(name, 'text')."
+                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts.",
+                "Load the model's text encoder: load_encoder(name, 'text').",
             )
         if bridge is not None:
             space = model.space if self._check else Space(dim=model.space.dim)
@@ -144,28 +126,15 @@ class TextVectors:
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of texts in the index's space.
 
-        Parameters
-        ----------
-        texts : sequence of str
-
-        Returns
-        -------
-        ndarray of float32, shape (n, dim)
-
-        Raises
-        ------
-        DtypeError
-            If an item is not a string.
-        ShapeError, NotFiniteError, ZeroRowError
-            If the encoder returns an array of the wrong shape, or an invalid vector.
+        Returns (n, dim).
         """
         if isinstance(texts, str):
-            raise DtypeError("Got a single text; expected a list of texts. Pass [text] for a single one.")
+            raise DtypeError("Got a single text; expected a list of texts.", "Pass [text] for a single one.")
         items = list(texts)
         for k, item in enumerate(items):
             if not isinstance(item, str):
                 raise DtypeError(
-                    f"Got {type(item).__name__} as text {k}; expected str. Convert it to str, or leave it out."
+                    f"Got {type(item).__name__} as text {k}; expected str.", "Convert it to str, or leave it out."
                 )
         with self._lock:
             loaded = self._ready()
@@ -182,7 +151,9 @@ class TextVectors:
         return rows
 
     def count_tokens(self, texts: list[str]) -> list[int]:
-        """Return the number of tokens of each text that the model processes, or of words if its adapter cannot count tokens."""
+        """Return the number of tokens of each text that the model processes, or of words if its adapter cannot count
+        tokens.
+        """
         with self._lock:
             model = self._ready().model
             counts = None if model is None else model.count_tokens(texts)
@@ -227,7 +198,9 @@ class TextVectors:
         return other
 
     def config(self) -> dict[str, str] | None:
-        """Return the names and paths from which this object can be rebuilt; None if it was built from objects in memory."""
+        """Return the names and paths from which this object can be rebuilt; None if it was built from objects in
+        memory.
+        """
         encoder, bridge = self._encoder, self._bridge
         if not isinstance(encoder, str) or not isinstance(bridge, (str, os.PathLike, type(None))):
             return None
@@ -236,7 +209,10 @@ class TextVectors:
 
 
 def open_bridge(bridge: BridgeLike) -> Bridge | None:
-    """Return the bridge of an argument, loaded if it is a path. Raises FileError, and the errors of :class:`congruence.Bridge`."""
+    """Return the bridge of an argument, loaded if it is a path.
+
+    Raises FileError, and the errors of :class:`congruence.Bridge`.
+    """
     if bridge is None or isinstance(bridge, Bridge):
         return bridge
     return Bridge(bridge) if isinstance(bridge, Map) else Bridge.load(Path(bridge))
@@ -249,8 +225,8 @@ def _checked(encode: Callable[[list[str]], object]) -> Callable[[list[str]], np.
         rows = np.asarray(encode(texts), dtype=np.float32)
         if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
             raise ShapeError(
-                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each. Pass a callable that returns "
-                "an array of shape (n, dim)."
+                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each.",
+                "Pass a callable that returns an array of shape (n, dim).",
             )
         return rows
 

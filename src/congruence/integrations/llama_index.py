@@ -13,8 +13,6 @@ require("llama_index.core", extra="llama-index")
 from llama_index.core.base.embeddings.base import BaseEmbedding  # noqa: E402
 from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402
 
-__all__ = ["CongruenceEmbedding"]
-
 
 class CongruenceEmbedding(BaseEmbedding):
     """LlamaIndex embedding that maps texts through an encoder and a bridge.
@@ -22,7 +20,8 @@ class CongruenceEmbedding(BaseEmbedding):
     Parameters
     ----------
     encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
+        (n, dim).
     bridge : path-like, Bridge, Map or None
         Maps the encoder's vectors to the space of the vectors in the index. None returns the encoder's own vectors.
     modality : str, default="text"
@@ -43,8 +42,8 @@ class CongruenceEmbedding(BaseEmbedding):
 
     Notes
     -----
-    The field ``fingerprint`` is a digest of the vector of a sample text. Pipelines cache results by an embedding's fields, so without it two
-    bridges with the same name would get each other's vectors.
+    The field ``fingerprint`` is a digest of the vector of a sample text. Pipelines cache results by an embedding's
+    fields, so without it two bridges with the same name would get each other's vectors.
 
     References
     ----------

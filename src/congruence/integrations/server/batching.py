@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Batcher", "Encoded", "StoppedError"]
-
 
 class StoppedError(RuntimeError):
     """The batcher accepts no more texts because its server is stopping."""
@@ -22,11 +20,7 @@ class StoppedError(RuntimeError):
 class Encoded:
     """The result of one request.
 
-    Attributes
-    ----------
-    vectors : ndarray of float32, shape (n, dim)
-    tokens : int
-        Number of tokens of all its texts.
+    ``vectors`` (n, dim); ``tokens``: number of tokens of all its texts.
     """
 
     vectors: np.ndarray
@@ -42,16 +36,11 @@ class _Request:
 class Batcher:
     """Encodes texts in one thread, and batches the texts of requests that wait at the same time.
 
-    Parameters
-    ----------
-    encode : callable
-        Takes a list of texts; returns their vectors, shape (n, dim), and the number of tokens of each.
-    max_batch : int
-        Maximum number of texts per call; a request with more is encoded alone, in one call.
-    window : float
-        Seconds for which an idle model waits for more texts. With 0 it does not wait; texts that arrived while it was busy are still batched.
-    callback : callable, optional
-        Called after each successful call of ``encode`` with the number of texts and the seconds it took.
+    ``encode``: takes a list of texts; returns their vectors, shape (n, dim), and the number of tokens of each;
+    ``max_batch``: maximum number of texts per call; a request with more is encoded alone, in one call; ``window``:
+    seconds for which an idle model waits for more texts. With 0 it does not wait; texts that arrived while it was busy
+    are still batched; ``callback``: called after each successful call of ``encode`` with the number of texts and the
+    seconds it took.
     """
 
     def __init__(
@@ -82,19 +71,7 @@ class Batcher:
     def submit(self, texts: list[str]) -> Future[Encoded]:
         """Queue the texts of a request.
 
-        Parameters
-        ----------
-        texts : list of str
-
-        Returns
-        -------
-        Future of Encoded
-            If it is cancelled before its batch starts, its texts are not encoded.
-
-        Raises
-        ------
-        StoppedError
-            If the batcher was closed.
+        Returns: if it is cancelled before its batch starts, its texts are not encoded.
         """
         request = _Request(texts)
         with self._changed:
@@ -126,7 +103,9 @@ class Batcher:
             self._run(batch)
 
     def _next(self) -> list[_Request]:
-        """Wait for the next batch of requests and return it; it is empty once the batcher is closed and the queue is done."""
+        """Wait for the next batch of requests and return it; it is empty once the batcher is closed and the queue is
+        done.
+        """
         with self._changed:
             while True:
                 while not self._queue and self._open:

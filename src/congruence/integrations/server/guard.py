@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 from congruence.integrations.server.metrics import Metrics
 from congruence.integrations.server.protocol import error_body
 
-__all__ = ["Guard"]
-
 #: Paths with metrics of their own; all other paths are counted together as "other".
 PATHS = ("/v1/embeddings", "/v1/models", "/healthz", "/metrics")
 
@@ -32,16 +30,11 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware that checks keys and host names, sets request ids, counts requests, and keeps contents out of error messages.
+    """ASGI middleware that checks keys and host names, sets request ids, counts requests, and keeps contents out of
+    error messages.
 
-    Parameters
-    ----------
-    app : ASGI application
-    metrics : Metrics
-    api_key : str or None
-        Required key, compared in constant time; None requires no key.
-    hosts : sequence of str or None
-        Accepted values of the ``Host`` header, without port; None accepts all.
+    ``api_key``: required key, compared in constant time; None requires no key; ``hosts``: accepted values of the
+    ``Host`` header, without port; None accepts all.
     """
 
     def __init__(self, app: Application, *, metrics: Metrics, api_key: str | None, hosts: Sequence[str] | None) -> None:
@@ -85,7 +78,10 @@ class Guard:
 
     def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, object], list[tuple[bytes, bytes]]] | None:
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
-            message = "Got a request for an unknown host name; expected a name of this machine. Send it to localhost, or start the server with a key."
+            message = (
+                "Got a request for an unknown host name; expected a name of this machine. Send it to localhost, "
+                "or start the server with a key."
+            )
             return 421, error_body(message, 421, code="wrong_host"), []
         authorization = headers.get(b"authorization", b"")
         if self._key is not None and not hmac.compare_digest(authorization, self._key):

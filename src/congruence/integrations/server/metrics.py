@@ -9,7 +9,6 @@ from congruence._utils.optional import require
 if TYPE_CHECKING:
     from congruence.integrations.server.batching import Batcher
 
-__all__ = ["Metrics"]
 
 #: Upper bounds of the histograms' buckets, in seconds and in texts.
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -17,13 +16,7 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Metrics of one server, in a registry of their own, so that two servers in one process stay separate.
-
-    Attributes
-    ----------
-    content_type : str
-        Content type of :meth:`page`.
-    """
+    """Metrics of one server, in a registry of their own, so that two servers in one process stay separate."""
 
     def __init__(self) -> None:
         library = require("prometheus_client", extra="serve")
@@ -55,7 +48,10 @@ class Metrics:
         self._waiting.set_function(lambda: batcher.waiting)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count an answered request. ``path`` must be one of a fixed set, since each value gets a time series of its own."""
+        """Count an answered request.
+
+        ``path`` must be one of a fixed set, since each value gets a time series of its own.
+        """
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 

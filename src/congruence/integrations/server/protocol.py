@@ -11,8 +11,6 @@ import numpy as np
 
 from congruence.errors import ParameterError
 
-__all__ = ["EmbeddingRequest", "Limits", "RequestError", "answer", "error_body", "read_request"]
-
 #: Error types of the API by HTTP status; the type of any other status is ``invalid_request_error``.
 KINDS = {
     401: "authentication_error",
@@ -26,17 +24,8 @@ KINDS = {
 class RequestError(ParameterError):
     """A request is refused. The message never contains what was sent.
 
-    Parameters
-    ----------
-    message : str
-    status : int, default=400
-        HTTP status.
-    code : str, optional
-        Machine-readable code, as in the API's errors.
-    param : str, optional
-        Field of the request that the error is about.
-    retry_after : int, optional
-        Seconds after which a retry may succeed.
+    ``code``: machine-readable code, as in the API's errors; ``param``: field of the request that the error is about;
+    ``retry_after``: seconds after which a retry may succeed.
     """
 
     def __init__(
@@ -56,18 +45,10 @@ class RequestError(ParameterError):
 class Limits:
     """Limits on the size, number and duration of requests.
 
-    Parameters
-    ----------
-    max_batch : int, default=256
-        Maximum number of texts per request, and per call of the encoder.
-    max_body : int, default=2097152
-        Maximum size of a request's body, in bytes.
-    max_chars : int, default=32768
-        Maximum number of characters per text.
-    max_waiting : int, default=256
-        Maximum number of requests in progress (being read, waiting or being encoded); further ones are refused and told to retry.
-    timeout : float, default=30
-        Seconds after which a request that has no vectors yet is answered with an error.
+    ``max_batch``: maximum number of texts per request, and per call of the encoder; ``max_body``: maximum size of a
+    request's body, in bytes; ``max_chars``: maximum number of characters per text; ``max_waiting``: maximum number of
+    requests in progress (being read, waiting or being encoded); further ones are refused and told to retry;
+    ``timeout``: seconds after which a request that has no vectors yet is answered with an error.
     """
 
     max_batch: int = 256
@@ -88,23 +69,7 @@ class EmbeddingRequest:
 def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> EmbeddingRequest:
     """Parse and validate the body of ``POST /v1/embeddings``.
 
-    Parameters
-    ----------
-    body : bytes
-    limits : Limits
-    names : sequence of str
-        Names that the request may send as ``model``.
-    dim : int
-        Width of the vectors.
-
-    Returns
-    -------
-    EmbeddingRequest
-
-    Raises
-    ------
-    RequestError
-        If the body is not JSON of the expected form, or asks for something the server does not support or allow.
+    ``names``: names that the request may send as ``model``.
     """
     try:
         content = json.loads(body)
@@ -115,7 +80,8 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
         ) from None
     if not isinstance(content, dict):
         raise RequestError(
-            f'Got {_kind(content)} as the body; expected an object with model and input. Send {{"model": …, "input": …}}.'
+            f'Got {_kind(content)} as the body; expected an object with model and input. Send {{"model": …, '
+            '"input": …}.'
         )
     _check_model(content, names)
     if (encoding := content.get("encoding_format", "float")) not in ("float", "base64"):
@@ -127,7 +93,8 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
         type(content["dimensions"]) is not int or content["dimensions"] != dim
     ):
         raise RequestError(
-            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated. Omit dimensions.",
+            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated. "
+            "Omit dimensions.",
             param="dimensions",
         )
     return EmbeddingRequest(_texts(content, limits), encoding == "base64")
@@ -138,8 +105,8 @@ def _check_model(content: Mapping[str, object], names: Sequence[str]) -> None:
         raise RequestError(f"Got no model; expected the name of a model. Send {names[0]!r} as model.", param="model")
     if content["model"] not in names:
         raise RequestError(
-            f"Got a model that is not served; expected {' or '.join(map(repr, names))}. Send one of these as model, or start the server with "
-            "the name your client sends (congruence serve --model-name).",
+            f"Got a model that is not served; expected {' or '.join(map(repr, names))}. Send one of these as "
+            "model, or start the server with the name your client sends (congruence serve --model-name).",
             status=404,
             code="model_not_found",
             param="model",
@@ -162,8 +129,8 @@ def _texts(content: Mapping[str, object], limits: Limits) -> list[str]:
     for k, text in enumerate(items):
         if _is_token(text) or isinstance(text, list):
             raise RequestError(
-                "Got token ids as input; expected texts, since another model's tokens mean nothing here. Send the text itself "
-                "(LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
+                "Got token ids as input; expected texts, since another model's tokens mean nothing here. Send the "
+                "text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
                 code="tokens_not_supported",
                 param="input",
             )
@@ -206,18 +173,8 @@ def _kind(item: object) -> str:
 def answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> bytes:
     """Return the body of a successful response.
 
-    Parameters
-    ----------
-    vectors : ndarray, shape (n, dim)
-    tokens : int
-        Number of tokens of all texts.
-    model : str
-    as_base64 : bool
-        Write vectors as base64 of little-endian float32, which the ``openai`` client requests; otherwise as lists of numbers.
-
-    Returns
-    -------
-    bytes
+    ``vectors`` (n, dim); ``as_base64``: write vectors as base64 of little-endian float32, which the ``openai`` client
+    requests; otherwise as lists of numbers.
     """
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     encoded: list[object] = [base64.b64encode(row).decode("ascii") for row in rows] if as_base64 else rows.tolist()
@@ -230,16 +187,7 @@ def answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> 
 def error_body(message: str, status: int, *, code: str | None = None, param: str | None = None) -> dict[str, object]:
     """Return the body of an error response in the API's format.
 
-    Parameters
-    ----------
-    message : str
-    status : int
-        HTTP status, which determines the error's type.
-    code, param : str, optional
-
-    Returns
-    -------
-    dict
+    ``status``: HTTP status, which determines the error's type.
     """
     return {
         "error": {"message": message, "type": KINDS.get(status, "invalid_request_error"), "param": param, "code": code}

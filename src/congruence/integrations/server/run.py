@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-__all__ = ["LOOPBACK", "check_host", "is_loopback", "listen", "read_key", "serve"]
 
 #: Host names to which a server without a key responds.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -51,8 +50,9 @@ def check_host(host: str, api_key: str | None) -> None:
     """
     if api_key is None and not is_loopback(host):
         raise ParameterError(
-            f"Got host={host!r} without a key, so that everyone on the network could use the model; expected a key or an address of this "
-            "machine. Pass api_key_env=… or api_key_file=…, or host='127.0.0.1'."
+            f"Got host={host!r} without a key, so that everyone on the network could use the model; expected a "
+            "key or an address of this machine.",
+            "Pass api_key_env=… or api_key_file=…, or host='127.0.0.1'.",
         )
 
 
@@ -73,18 +73,20 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
     Raises
     ------
     ParameterError
-        If both are named, the variable is not set, or the key is shorter than 16 characters, contains spaces or is not printable ASCII.
+        If both are named, the variable is not set, or the key is shorter than 16 characters, contains spaces or is not
+        printable ASCII.
     FileError
         If the file cannot be read.
     """
     if env is None and file is None:
         return None
     if env is not None and file is not None:
-        raise ParameterError("Got api_key_env=… and api_key_file=…; expected at most one of them. Leave out one.")
+        raise ParameterError("Got api_key_env=… and api_key_file=…; expected at most one of them.", "Leave out one.")
     if env is not None:
         if env not in os.environ:
             raise ParameterError(
-                f"Got api_key_env={env!r}, which is not set; expected a variable that contains the key. Export it first."
+                f"Got api_key_env={env!r}, which is not set; expected a variable that contains the key.",
+                "Export it first.",
             )
         key, where = os.environ[env].strip(), f"the variable {env}"
     else:
@@ -92,12 +94,14 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
             key, where = Path(str(file)).read_text(encoding="utf-8").strip(), f"the file {file}"
         except (OSError, ValueError) as error:
             raise FileError(
-                f"Got no key from {file} ({type(error).__name__}); expected a text file that contains the key. Check the path and the permissions."
+                f"Got no key from {file} ({type(error).__name__}); expected a text file that contains the key.",
+                "Check the path and the permissions.",
             ) from None
     if len(key) < SHORTEST_KEY or not (key.isascii() and key.isprintable()) or " " in key:
         raise ParameterError(
-            f"Got a key of {len(key)} characters in {where}; expected at least {SHORTEST_KEY}, of printable ASCII without spaces. Create one with: "
-            "python -c 'import secrets; print(secrets.token_urlsafe())'."
+            f"Got a key of {len(key)} characters in {where}; expected at least {SHORTEST_KEY}, of printable "
+            "ASCII without spaces.",
+            "Create one with: python -c 'import secrets; print(secrets.token_urlsafe())'.",
         )
     return key
 
@@ -122,7 +126,7 @@ def listen(host: str, port: int) -> socket.socket:
         If the port is out of range, or the address is in use or not one of this machine.
     """
     if not 0 <= port <= 65535:
-        raise ParameterError(f"Got port={port}; expected 0 to 65535. Pass port=8000, or 0 for a free one.")
+        raise ParameterError(f"Got port={port}; expected 0 to 65535.", "Pass port=8000, or 0 for a free one.")
     name = host.strip("[]")
     try:
         family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -137,8 +141,9 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise ParameterError(
-            f"Got host={host!r} and port={port}, which cannot be taken ({error.strerror}); expected a free address of this machine. "
-            "Pass another port=…, or port=0 for a free one."
+            f"Got host={host!r} and port={port}, which cannot be taken ({error.strerror}); expected a free "
+            "address of this machine.",
+            "Pass another port=…, or port=0 for a free one.",
         ) from None
     return listening
 
@@ -188,7 +193,9 @@ def serve(
 
 @contextmanager
 def _stopping(server: uvicorn.Server) -> Iterator[None]:
-    """Let signals stop the server even before uvicorn handles them; the signals that uvicorn raises again when it has stopped have no effect."""
+    """Let signals stop the server even before uvicorn handles them; the signals that uvicorn raises again when it has
+    stopped have no effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
