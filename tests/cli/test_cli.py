@@ -232,7 +232,7 @@ def test_transform_carries_and_comes_back(here, fitted, data):
     assert (report["rows"], report["dim"], report["dtype"]) == (300, 8, "float32")
     assert "left out: id. Write a .parquet" in back.err
     np.testing.assert_allclose(np.load(data / "back.npy"), P.X, atol=1e-2)
-    assert here("transform", "map", "a.npz:w", "--modality", "text", "-o", "text.npy", "--normalize").code == 0
+    assert here("transform", "map", "a.npz:w", "--modality", "text", "-o", "text.npy", "--normalize", "yes").code == 0
     np.testing.assert_allclose(np.linalg.norm(np.load(data / "text.npy"), axis=1), 1)
 
 

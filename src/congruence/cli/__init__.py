@@ -66,19 +66,6 @@ class _Command(PlainValues, TyperCommand):
         return str(problem.message(*spelling(self.params, settable)))
 
 
-class _TransformCommand(_Command):
-    """Accepts ``--normalize`` without a value as ``--normalize yes``, as in versions in which it took no value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the value if it is missing."""
-        from congruence.cli.transform import NORMALIZE
-
-        expanded = []
-        for arg, following in zip(args, [*args[1:], ""], strict=True):
-            expanded += [arg, "yes"] if arg == "--normalize" and following not in NORMALIZE else [arg]
-        return super().parse_args(ctx, expanded)
-
-
 #: Context of the command that is running or ran last: its options name the flags in messages, and which outputs were
 #: written.
 _context: ContextVar[Any] = ContextVar("_context", default=None)
@@ -105,9 +92,12 @@ def _root(
 #: ``command`` in the module of its name.
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
-    "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
+    "Around an upgrade": (
+        *("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search"),
+        *("serve", "report", "doctor", "drift", "exposure", "info", "plan"),
+    ),
     "Research": ("similarity", "match", "shift", "train", "negatives", "datasets", "reproduce"),
-}  # fmt: skip
+}
 
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
@@ -128,8 +118,7 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
     program.callback()(_root)
     for name in names:
         module = import_module(f"congruence.cli.{name}")
-        cls = _TransformCommand if name == "transform" else _Command
-        program.command(name, cls=cls, rich_help_panel=_GROUP_OF[name])(module.command)
+        program.command(name, cls=_Command, rich_help_panel=_GROUP_OF[name])(module.command)
     if frames:
         from congruence.cli import frame
 

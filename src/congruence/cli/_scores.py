@@ -107,10 +107,7 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
     controls = {
         name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
     }
-    if controls["constant"] in scores:
-        rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _in_parentheses(scores, controls)])
-    else:  # saved by a version that did not measure controls
-        rows.append(["held-out cosine", "without controls; run congruence evaluate"])
+    rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _in_parentheses(scores, controls)])
     return rows
 
 

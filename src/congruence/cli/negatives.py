@@ -39,7 +39,8 @@ def command(
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):
         raise ParameterError(
-            f"Got --group-column for {captions}; expected a table. Leave out --group-column, or pass a .csv, .jsonl or .parquet."
+            f"Got --group-column for {captions}; expected a table. Leave out --group-column, or pass a .csv, "
+            ".jsonl or .parquet."
         )
     groups = None if group_column is None else read_column(f"{captions}:{group_column}").tolist()
     texts = [str(items.fetch(row)) for row in range(len(items))]

@@ -22,15 +22,17 @@ def command(
     models: Annotated[
         str | None,
         typer.Option(
-            help="Embeddings to run on: sample, lvis or caltech101 (jam-… and sotalign-…: synthetic, imagenet1000 or caltech101; jam-… also sugarcrepe), "
-            "paper, or names of models joined by / (openai-b32/laion400m-b32)."
+            help="Embeddings to run on: sample, lvis or caltech101 (jam-… and sotalign-…: synthetic, imagenet1000 or "
+            "caltech101; jam-… also sugarcrepe), paper, or names of models joined by / "
+            "(openai-b32/laion400m-b32)."
         ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data sets, separated by commas; by default the figure's.")] = None,
     file: Annotated[
         str | None,
         typer.Option(
-            help="The .npz file of lvis, caltech101 or imagenet1000, or its folder; the folder of sugarcrepe; for models of jam-… and sotalign-…, the folder of their embeddings."
+            help="The .npz file of lvis, caltech101 or imagenet1000, or its folder; the folder of sugarcrepe; for "
+            "models of jam-… and sotalign-…, the folder of their embeddings."
         ),
     ] = None,
     root: Annotated[
@@ -41,7 +43,8 @@ def command(
     captions: Annotated[
         str | None,
         typer.Option(
-            help="Captions for fig55 and fig56: .csv or .tsv with the columns id and caption, or .json. An id is that of an image or a class."
+            help="Captions for fig55 and fig56: .csv or .tsv with the columns id and caption, or .json. An id is "
+            "that of an image or a class."
         ),
     ] = None,
     edits: Annotated[
@@ -73,7 +76,8 @@ def command(
         bool,
         typer.Option(
             "--schema",
-            help="Show the YAML keys of all kinds of experiments, or of the kind of NAME (fig5, few_anchors, mine.yaml); with --json as JSON Schema.",
+            help="Show the YAML keys of all kinds of experiments, or of the kind of NAME (fig5, few_anchors, "
+            "mine.yaml); with --json as JSON Schema.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -91,7 +95,8 @@ def command(
         return
     if name is None or out is None:
         raise ParameterError(
-            f"Got no {'NAME' if name is None else '--out'}; expected both, for example congruence reproduce fig5 -o fig5. Pass NAME and --out FOLDER, or --list for all names."
+            f"Got no {'NAME' if name is None else '--out'}; expected both, for example congruence reproduce "
+            "fig5 -o fig5. Pass NAME and --out FOLDER, or --list for all names."
         )
     from congruence._utils.atomic import atomic_path
     from congruence.cli._base import print_json, say_error
@@ -100,7 +105,8 @@ def command(
     from congruence.report.experiment import why_no_experiment
 
     data_sets = [part.strip() for part in data.split(",")] if data else None
-    # The folder is created first, because embedding may take hours, and an output that cannot be written is refused at once.
+    # The folder is created first, because embedding may take hours, and an output that cannot be written is refused at
+    # once.
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         outcome = run(
             name,
@@ -134,7 +140,8 @@ def _check_alone(flag: str, **others: object) -> None:
     for name, value in others.items():
         if value:
             raise ParameterError(
-                f"Got {flag} and --{name}; expected {flag} alone, which prints and writes no files. Leave out one of them."
+                f"Got {flag} and --{name}; expected {flag} alone, which prints and writes no files. Leave out "
+                "one of them."
             )
 
 
@@ -148,7 +155,8 @@ def _edits(entries: list[str] | None) -> dict[str, str] | None:
     for before, sign, after in pairs:
         if not (before.strip() and sign and after.strip()):
             raise ParameterError(
-                f"Got --edit {before}{sign}{after}; expected BEFORE=AFTER, two class names. Write --edit 'Birman=Russian Blue'."
+                f"Got --edit {before}{sign}{after}; expected BEFORE=AFTER, two class names. Write --edit "
+                "'Birman=Russian Blue'."
             )
     return {before.strip(): after.strip() for before, _, after in pairs}
 

@@ -30,14 +30,15 @@ class RequestError(ParameterError):
 
     def __init__(
         self,
-        message: str,
+        problem: str,
+        fix: str = "",
         *,
         status: int = 400,
         code: str | None = None,
         param: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(problem, fix)
         self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
 
 
@@ -75,25 +76,27 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
         content = json.loads(body)
     except (ValueError, RecursionError):
         raise RequestError(
-            "Got a body that is not JSON; expected an object with model and input. Send JSON in UTF-8.",
+            "Got a body that is not JSON; expected an object with model and input.",
+            "Send JSON in UTF-8.",
             code="invalid_json",
         ) from None
     if not isinstance(content, dict):
         raise RequestError(
-            f'Got {_kind(content)} as the body; expected an object with model and input. Send {{"model": …, '
-            '"input": …}.'
+            f"Got {_kind(content)} as the body; expected an object with model and input.",
+            'Send {"model": …, "input": …}.',
         )
     _check_model(content, names)
     if (encoding := content.get("encoding_format", "float")) not in ("float", "base64"):
         raise RequestError(
-            "Got an unknown encoding_format; expected 'float' or 'base64'. Send one of these, or omit encoding_format.",
+            "Got an unknown encoding_format; expected 'float' or 'base64'.",
+            "Send one of these, or omit encoding_format.",
             param="encoding_format",
         )
     if content.get("dimensions") is not None and (
         type(content["dimensions"]) is not int or content["dimensions"] != dim
     ):
         raise RequestError(
-            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated. "
+            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated.",
             "Omit dimensions.",
             param="dimensions",
         )
@@ -102,11 +105,12 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
 
 def _check_model(content: Mapping[str, object], names: Sequence[str]) -> None:
     if not isinstance(content.get("model"), str):
-        raise RequestError(f"Got no model; expected the name of a model. Send {names[0]!r} as model.", param="model")
+        raise RequestError("Got no model; expected the name of a model.", f"Send {names[0]!r} as model.", param="model")
     if content["model"] not in names:
         raise RequestError(
-            f"Got a model that is not served; expected {' or '.join(map(repr, names))}. Send one of these as "
-            "model, or start the server with the name your client sends (congruence serve --model-name).",
+            f"Got a model that is not served; expected {' or '.join(map(repr, names))}.",
+            "Send one of these as model, or start the server with the name your client sends (congruence "
+            "serve --model-name).",
             status=404,
             code="model_not_found",
             param="model",
@@ -118,38 +122,42 @@ def _texts(content: Mapping[str, object], limits: Limits) -> list[str]:
     items = [texts] if isinstance(texts, str) else texts
     if not isinstance(items, list) or not items:
         raise RequestError(
-            f"Got {_kind(texts)} as input; expected a text or a list of texts. Send at least one text.", param="input"
+            f"Got {_kind(texts)} as input; expected a text or a list of texts.",
+            "Send at least one text.",
+            param="input",
         )
     if len(items) > limits.max_batch and not _is_token(items[0]):
         raise RequestError(
-            f"Got {len(items)} texts; expected at most {limits.max_batch} in a request. Send them in several requests.",
+            f"Got {len(items)} texts; expected at most {limits.max_batch} in a request.",
+            "Send them in several requests.",
             code="too_many_inputs",
             param="input",
         )
     for k, text in enumerate(items):
         if _is_token(text) or isinstance(text, list):
             raise RequestError(
-                "Got token ids as input; expected texts, since another model's tokens mean nothing here. Send the "
-                "text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
+                "Got token ids as input; expected texts, since another model's tokens mean nothing here.",
+                "Send the text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
                 code="tokens_not_supported",
                 param="input",
             )
         if not isinstance(text, str):
-            raise RequestError(f"Got {_kind(text)} as input {k}; expected a text. Send strings.", param="input")
+            raise RequestError(f"Got {_kind(text)} as input {k}; expected a text.", "Send strings.", param="input")
         if not text:
             raise RequestError(
-                f"Got an empty text as input {k}; expected at least one character. Leave it out.", param="input"
+                f"Got an empty text as input {k}; expected at least one character.", "Leave it out.", param="input"
             )
         if len(text) > limits.max_chars:
             raise RequestError(
-                f"Got {len(text)} characters as input {k}; expected at most {limits.max_chars}. Send it in parts.",
+                f"Got {len(text)} characters as input {k}; expected at most {limits.max_chars}.",
+                "Send it in parts.",
                 status=413,
                 code="input_too_long",
                 param="input",
             )
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise RequestError(
-                f"Got half of a surrogate pair in input {k}; expected Unicode text. Send it in UTF-8.", param="input"
+                f"Got half of a surrogate pair in input {k}; expected Unicode text.", "Send it in UTF-8.", param="input"
             )
     return items
 

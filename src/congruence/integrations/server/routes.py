@@ -71,7 +71,7 @@ class Service:
         """Encode the texts of a request and return their vectors."""
         if self._active >= self.limits.max_waiting:
             raise RequestError(
-                f"Got more than {self.limits.max_waiting} concurrent requests; expected at most that many. "
+                f"Got more than {self.limits.max_waiting} concurrent requests; expected at most that many.",
                 "Send it again in a second.",
                 status=503,
                 code="overloaded",
@@ -100,7 +100,8 @@ class Service:
         """Describe the model by one of its names."""
         if name not in self.names:
             raise RequestError(
-                f"Got a model that is not served; expected {' or '.join(map(repr, self.names))}. Request one of these.",
+                f"Got a model that is not served; expected {' or '.join(map(repr, self.names))}.",
+                "Request one of these.",
                 status=404,
                 code="model_not_found",
                 param="model",
@@ -128,12 +129,10 @@ class Service:
         # A web page may send requests with some other types to any address without a preflight request.
         if kind != "application/json":
             raise RequestError(
-                "Got an unsupported content type; expected JSON. Send Content-Type: application/json.", status=415
+                "Got an unsupported content type; expected JSON.", "Send Content-Type: application/json.", status=415
             )
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise RequestError(
-                "Got a compressed body; expected a plain one. Send it without Content-Encoding.", status=415
-            )
+            raise RequestError("Got a compressed body.", "Send it without Content-Encoding.", status=415)
         length = request.headers.get("content-length", "")
         body = bytearray()
         try:
@@ -146,14 +145,15 @@ class Service:
                     body += chunk
         except _TooLargeError:
             raise RequestError(
-                f"Got a body that is too large; expected at most {most} bytes. Send fewer or shorter texts in "
-                "a request.",
+                f"Got a body that is too large; expected at most {most} bytes.",
+                "Send fewer or shorter texts in a request.",
                 status=413,
                 code="body_too_large",
             ) from None
         except TimeoutError:
             raise RequestError(
-                f"Got an incomplete body after {self.limits.timeout:g} s; expected all of it by then. Send it again.",
+                f"Got an incomplete body after {self.limits.timeout:g} s; expected all of it by then.",
+                "Send it again.",
                 status=408,
                 code="timeout",
             ) from None
@@ -170,7 +170,8 @@ class Service:
             result = asyncio.wrap_future(self.batcher.submit(texts))
         except StoppedError:
             raise RequestError(
-                "Got a request while the server is stopping; expected a running server. Send it again in a second.",
+                "Got a request while the server is stopping; expected a running server.",
+                "Send it again in a second.",
                 status=503,
                 code="stopping",
                 retry_after=1,
@@ -187,8 +188,8 @@ class Service:
         if disconnected in done:
             raise _closed()
         raise RequestError(
-            f"Got no vectors in {self.limits.timeout:g} s; expected them sooner. Send fewer texts, or fewer "
-            "concurrent requests.",
+            f"Got no vectors in {self.limits.timeout:g} s; expected them sooner.",
+            "Send fewer texts, or fewer concurrent requests.",
             status=504,
             code="timeout",
         )
@@ -205,7 +206,7 @@ async def _disconnect(request: Request) -> None:
 
 
 def _closed() -> RequestError:
-    return RequestError("Got a closed connection; expected it to stay open. Wait for the answer.", status=499)
+    return RequestError("Got a closed connection; expected it to stay open.", "Wait for the answer.", status=499)
 
 
 def _refuse(_: Request, error: Exception) -> Response:
