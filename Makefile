@@ -46,15 +46,16 @@ browser:
 # Files are written to memory where there is room (Linux): waiting for a disk to confirm each of thousands took a tenth of the time.
 # Others may pass through that folder, but not list it: as root, PostgreSQL runs as a user of its own.
 # Bytecode is kept, also where the environment says not to: each of many processes would compile all of it anew.
-# `make test-long` runs the tests marked `long`, which take more than 20 s of CPU each and which `make test` leaves out.
-test: only := not long
-test-long: only := long
-test test-long: $(VENV)/.test
+test: $(VENV)/.test
 	@{ $(LINT); } >$(VENV)/lint.txt 2>&1 & lint=$$!; \
 	memory=$$(df -Pk /dev/shm 2>/dev/null | awk '$$1 == "tmpfs" && $$4 > 4000000 {print $$6}'); \
 	temp=$$(mktemp -d $${memory:+-p $$memory}); chmod 711 "$$temp"; trap 'rm -rf "$$temp"' EXIT; trap 'exit 130' INT TERM HUP; \
-	TMPDIR=$$temp OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m '$(only)' -n auto --dist worksteal; tests=$$?; \
+	TMPDIR=$$temp OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m 'not long' -n auto --dist worksteal; tests=$$?; \
 	wait $$lint; lint=$$?; cat $(VENV)/lint.txt; exit $$((tests | lint))
+
+# The tests marked `long`, more than 20 s of CPU each.
+test-long: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n auto
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
 audit: constraints.txt
