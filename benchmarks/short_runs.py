@@ -52,7 +52,8 @@ def joint_maps() -> list[dict[str, Any]]:
 
 
 def offset() -> list[dict[str, Any]]:
-    """Measure retrieval of the target's texts by images, by the share of the text anchors' offset that is applied to the images, five splits: docs/means.md.
+    """Measure retrieval of the target's texts by images, by the share of the text anchors' offset that is applied to
+    the images, five splits: docs/means.md.
 
     The share was chosen on splits of seeds 0 to 2, which are not used here.
     """
@@ -65,8 +66,12 @@ def offset() -> list[dict[str, Any]]:
     worlds = {
         "LVIS → EVA-02 B/16": (text, unit(lvis["text_eva02_b16"]), image, 303),
         "LVIS → OpenAI B/16": (text, unit(lvis["text_openai_vitb16"]), image, 303),
-        "sample": (*(unit(side["text"].vectors) for side in (sample.source, sample.target)), unit(sample.source["image"].vectors), 600),
-    }  # fmt: skip
+        "sample": (
+            *(unit(side["text"].vectors) for side in (sample.source, sample.target)),
+            unit(sample.source["image"].vectors),
+            600,
+        ),
+    }
     found = []
     for name, (X, Y, Z, tested) in worlds.items():
         scores: dict[int, list[list[float]]] = {}
@@ -86,7 +91,9 @@ def offset() -> list[dict[str, Any]]:
 
 
 def spanning() -> dict[str, Any]:
-    """Measure the span of anchors, the position of texts relative to images, and the classes that the margins guarantee: docs/spanning.md."""
+    """Measure the span of anchors, the position of texts relative to images, and the classes that the margins
+    guarantee: docs/spanning.md.
+    """
     from congruence.datasets import load_sample
     from congruence.theory import anchors_needed, covered_share, covered_subspace, kappa, sym_spanning
 
@@ -117,7 +124,13 @@ def spanning() -> dict[str, Any]:
         shares.append({"r": r, "text": medians[0], "image": medians[1]})
     inside = {r: float(np.median(covered_share(images, texts, rank=r).shares)) for r in (32, 48)}
     singular = np.linalg.svd(clip_images, compute_uv=False)[[0, -1]].tolist()
-    return {"anchors": anchors, "shares": shares, "sample_texts_inside": inside, "singular": singular, "margins": _margins(images, texts, sample, lvis)}  # fmt: skip
+    return {
+        "anchors": anchors,
+        "shares": shares,
+        "sample_texts_inside": inside,
+        "singular": singular,
+        "margins": _margins(images, texts, sample, lvis),
+    }
 
 
 def _margins(images: np.ndarray, texts: np.ndarray, sample: Any, lvis: dict[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -196,7 +209,9 @@ def shift() -> list[dict[str, Any]]:
 
 
 def sinkhorn() -> list[dict[str, Any]]:
-    """Measure the marginal errors after 100 iterations, and the iterations to 1e-6, on LVIS images and texts encoded by CLIP: docs/transport.md."""
+    """Measure the marginal errors after 100 iterations, and the iterations to 1e-6, on LVIS images and texts encoded by
+    CLIP: docs/transport.md.
+    """
     from congruence.transport import sinkhorn as solve
 
     data = arrays("lvis1203_clip")
@@ -209,7 +224,9 @@ def sinkhorn() -> list[dict[str, Any]]:
 
 
 def quantized() -> list[dict[str, Any]]:
-    """Measure the search quality after mapping with old and new vectors in fewer bits, three splits: docs/migrate.md."""
+    """Measure the search quality after mapping with old and new vectors in fewer bits, three splits:
+    docs/migrate.md.
+    """
     import pyarrow as pa
 
     from congruence import OrthogonalMap
@@ -229,7 +246,13 @@ def quantized() -> list[dict[str, Any]]:
 
     lines = []
     single = "float32"
-    pairs = [*((single, new) for new in (single, "float16", "int8", "binary")), ("int8", single), ("int8", "int8"), ("binary", single), ("binary", "binary")]  # fmt: skip
+    pairs = [
+        *((single, new) for new in (single, "float16", "int8", "binary")),
+        ("int8", single),
+        ("int8", "int8"),
+        ("binary", single),
+        ("binary", "binary"),
+    ]
     for before, after in pairs:
         scores = []
         for seed in range(3):
@@ -246,14 +269,26 @@ def quantized() -> list[dict[str, Any]]:
                 new, gallery = stored(after, mapped)
                 asked = new.encode(target[test])
                 gallery_, asked_ = (X / np.linalg.norm(X, axis=1, keepdims=True) for X in (gallery, asked))
-                found += [recall_of(mapped, gallery, "cosine"), recall_at_k(asked_, gallery_, [[k] for k in test], 1 if modality == "text" else 10)]  # fmt: skip
+                found += [
+                    recall_of(mapped, gallery, "cosine"),
+                    recall_at_k(asked_, gallery_, [[k] for k in test], 1 if modality == "text" else 10),
+                ]
             scores.append(found)
-        lines.append({"old": before, "new": after, "mean": np.mean(scores, axis=0).tolist(), "sd": np.std(scores, axis=0, ddof=1).tolist()})  # fmt: skip
+        lines.append(
+            {
+                "old": before,
+                "new": after,
+                "mean": np.mean(scores, axis=0).tolist(),
+                "sd": np.std(scores, axis=0, ddof=1).tolist(),
+            }
+        )
     return lines
 
 
 def zero_shot() -> list[dict[str, Any]]:
-    """Fit on LVIS texts; classify unseen images with the gap of the images mapped, halved and removed: docs/means.md."""
+    """Fit on LVIS texts; classify unseen images with the gap of the images mapped, halved and removed:
+    docs/means.md.
+    """
     import congruence
     from congruence.evaluation import evaluate
     from congruence.splits import Split
@@ -309,7 +344,9 @@ def sample_spectra() -> list[dict[str, Any]]:
 
 
 def curations() -> list[dict[str, Any]]:
-    """Score data sets chosen from ten worlds of four topics, and the loss of a critic of the world on them: docs/theory.md."""
+    """Score data sets chosen from ten worlds of four topics, and the loss of a critic of the world on them:
+    docs/theory.md.
+    """
     from congruence.theory import critic_gap, curate, independent_weights, kernel_agreement, latent_joint, pmi
     from congruence.theory import realize_critic as realize
 
@@ -336,7 +373,9 @@ def curations() -> list[dict[str, Any]]:
 
 
 def ranks() -> list[dict[str, Any]]:
-    """Measure how closely dual encoders of d dimensions approximate a world's pointwise mutual information: docs/theory.md."""
+    """Measure how closely dual encoders of d dimensions approximate a world's pointwise mutual information:
+    docs/theory.md.
+    """
     from congruence.theory import critic_rank, latent_joint, pmi, realize_critic
 
     dims, found = (3, 4, 6, 8, 12, 16, 20), []

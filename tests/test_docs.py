@@ -1,4 +1,6 @@
-"""What README and docs print is run as printed, what they link to exists, and each table of measurements names its command and its record."""
+"""What README and docs print is run as printed, what they link to exists, and each table of measurements names its
+command and its record.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,7 @@ import json
 import logging
 import pkgutil
 import re
-import shlex
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -42,7 +42,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def run_script(here, script: str) -> tuple[list[str], list[str]]:
-    """Let bash read the lines, with a ``congruence`` that notes its arguments; then run each in this process. Return what was printed, and warnings."""
+    """Let bash read the lines, with a ``congruence`` that notes its arguments; then run each in this process.
+
+    Return what was printed, and warnings.
+    """
     noting = 'congruence() { printf "%s\\0" "$#" "$@"; }\n'
     words = subprocess.run(["bash", "-euc", noting + script], capture_output=True, text=True, check=True).stdout
     said, wrong, words = [], [], iter(words.split("\0")[:-1])
@@ -65,7 +68,10 @@ def agrees(said: str, printed: str) -> bool:
 
 
 def run_page(page: Path, here, replace: tuple[str, str] = ("", "")) -> str:
-    """Run the blocks of a page in order, and compare what they print with the ``text`` blocks below them. Return all output."""
+    """Run the blocks of a page in order, and compare what they print with the ``text`` blocks below them.
+
+    Return all output.
+    """
     names, everything, last = {"__name__": page.stem}, [], ""
     for language, code in BLOCK.findall(page.read_text(encoding="utf-8").replace(*replace)):
         if language == "python":
@@ -254,8 +260,12 @@ def test_measured_tables_name_a_command_and_a_record_that_exist(page):
     for found in re.finditer(r"(?P<table>(?:(?:^\|.*\n)+\n?)+)(?P<below>.*\n?.*)", text, flags=re.M):
         cells = re.findall(r"(?<=\|) (?:\*\*)?[−<]?(?:\d*\.\d+|\d+(?:\.\d+)? [%s]\b)", found["table"])
         if len(cells) > 3:
-            assert re.search(r"`(?:python |congruence |load_sample)|code above", found["below"]), found["table"].split("\n")[0]
-    for command, record in re.findall(r"^\*`([^`]+)`[^`]*?record: `benchmarks/records/([\w-]+)\.json`", text, flags=re.M):
+            assert re.search(r"`(?:python |congruence |load_sample)|code above", found["below"]), found["table"].split(
+                "\n"
+            )[0]
+    for command, record in re.findall(
+        r"^\*`([^`]+)`[^`]*?record: `benchmarks/records/([\w-]+)\.json`", text, flags=re.M
+    ):
         runs = json.loads((RECORDS / f"{record}.json").read_text(encoding="utf-8"))["runs"]
         assert any(command.removesuffix(" …") in run["command"] for run in runs), record
         for script in re.findall(r"(?:python )((?:benchmarks|examples)/\S+\.py)", command):

@@ -1,4 +1,7 @@
-"""Draw the figures of ``docs/explanation/theorem.md`` into ``docs/assets``: ``python docs/assets/theorem.py``. They are kept in the repository."""
+"""Draw the figures of ``docs/explanation/theorem.md`` into ``docs/assets``: ``python docs/assets/theorem.py``.
+
+They are kept in the repository.
+"""
 
 from __future__ import annotations
 

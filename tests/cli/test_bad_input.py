@@ -1,4 +1,6 @@
-"""Bad input ends a command with exit code 2 and one line that names its own flags, and nothing is written; Python names arguments."""
+"""Bad input ends a command with exit code 2 and one line that names its own flags, and nothing is written; Python names
+arguments.
+"""
 
 from __future__ import annotations
 
