@@ -23,12 +23,8 @@ settings.register_profile("process", settings.get_profile("ci"), max_examples=30
 settings.load_profile("ci")
 
 
-#: Names of all modules imported by the collection of tests.
-COLLECTED = pytest.StashKey[set[str]]()
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
+def pytest_collection() -> Iterator[None]:
     """Disable garbage collection during test collection, and then exempt what was loaded: thousands of tests and their
     libraries stay to the end.
     """
@@ -36,7 +32,6 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        session.config.stash[COLLECTED] = set(sys.modules)
         gc.freeze()
         gc.set_threshold(20_000)  # the default, 700, means a collection every few milliseconds of drawing or parsing
         gc.enable()
@@ -49,12 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Workers start with equal parts of this list, so only the first worker pays for these imports.
     """
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("slow", "heavy")])
-
-
-@pytest.fixture(scope="session")
-def collected(request) -> set[str]:
-    """Return the names of all modules that were imported before the first test ran."""
-    return request.config.stash[COLLECTED]
 
 
 @pytest.fixture(scope="session", autouse=True)
