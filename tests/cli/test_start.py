@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
@@ -16,7 +15,6 @@ import typer.main
 from congruence import MAPS, OrthogonalMap
 from congruence._utils import process
 from congruence.cli import _program, app, fit
-from congruence.maps import _estimator, _plain, make_map
 from congruence.synthetic import rigid_problem
 
 #: What takes long to import, and fitting, inspecting and applying a rotation does without.
@@ -137,19 +135,6 @@ def test_maps_are_scikit_learns_estimators_outside_of_a_command(ran):
 
     assert all(issubclass(cls, BaseEstimator) for cls in MAPS.values())
     assert ran[1]["repr"] == repr(OrthogonalMap(center=False))
-
-
-def test_the_plain_base_has_every_name_of_the_other():
-    assert _plain.__all__ == _estimator.__all__
-
-
-@pytest.mark.parametrize("name", [name for name in MAPS if name != "heads"])
-def test_parameters_are_the_same_with_and_without_scikit_learn(name):
-    cls = MAPS[name]
-    plain = type(cls.__name__, (_plain.BaseEstimator,), {"__init__": cls.__init__})
-    assert plain().get_params() == make_map(name).get_params()
-    changed = {parameter: 7 for parameter in inspect.signature(cls).parameters}
-    assert plain().set_params(**changed).get_params() == make_map(name).set_params(**changed).get_params()
 
 
 def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
