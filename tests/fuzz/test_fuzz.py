@@ -97,7 +97,7 @@ NO_READERS = {
     "encoders/onnx.py": "models, read by onnxruntime",
     "integrations/faiss.py": "an index, read by FAISS",
     "integrations/model_folder.py": "the list of files that it wrote itself",
-    "integrations/server/run.py": "a key, of which every character is checked",
+    "integrations/server.py": "a key, of which every character is checked",
     "negatives/lexicon.py": "part of the package",
     "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",
     "papers/npz.py": "arrays that a user names for reproduce: not fuzzed",

@@ -59,9 +59,7 @@ def command(
     from congruence._utils.optional import require
     from congruence.cli._base import print_json, say
     from congruence.encoders import load_encoder
-    from congruence.integrations.server import create_app
-    from congruence.integrations.server.protocol import Limits
-    from congruence.integrations.server.run import LOOPBACK, check_host, listen, read_key, serve
+    from congruence.integrations.server import LOOPBACK, Limits, check_host, create_app, listen, read_key, serve
     from congruence.upgrade.bridge import Bridge
 
     api_key = read_key(api_key_env, api_key_file)
