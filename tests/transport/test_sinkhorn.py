@@ -15,7 +15,7 @@ from plan_problems import WAYS, clouds, drawn_marginals
 from scipy.optimize import linear_sum_assignment
 
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError
-from congruence.transport import _kernel, _scaling, sinkhorn
+from congruence.transport import _kernel, balanced, sinkhorn
 
 # ------------------------------------------------------------------ against POT
 
@@ -87,7 +87,7 @@ def test_affinities_thousands_of_epsilon_apart(dtype, way):
 def test_scalings_are_absorbed_as_often_as_it_takes(monkeypatch):
     X, Y = clouds(50, 40)
     whole = sinkhorn(X @ Y.T, 0.003, 200)
-    monkeypatch.setattr(_scaling, "GROWTH", 0.0)
+    monkeypatch.setattr(balanced, "GROWTH", 0.0)
     np.testing.assert_allclose(sinkhorn(X @ Y.T, 0.003, 200).plan(), whole.plan(), atol=1e-14)
 
 
@@ -124,7 +124,7 @@ def held(way, X, Y, epsilon, max_iter, **options):
             shares.append(stop / self.affinity.shape[0])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_scaling, "Kernel", Watched)
+        patch.setattr(balanced, "Kernel", Watched)
         found = sinkhorn(epsilon=epsilon, max_iter=max_iter, **{**WAYS[way](X, Y), **options})
     return found, shares
 

@@ -12,8 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from congruence.errors import CongruenceError, DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport import distribution_shift, random_frames, sliced_wasserstein_sphere
-from congruence.transport._circle import circular_cost, linear_cost
-from congruence.transport.sliced import circle_costs
+from congruence.transport.sliced import circle_costs, circular_cost, linear_cost
 
 
 def cloud(n, d, seed=0, lean=0.0):

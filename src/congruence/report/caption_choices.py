@@ -251,17 +251,6 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
     -------
     str
         JPEG of at most 128 pixels, without the file's metadata; its EXIF rotation is not applied, as for the encoders.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the picture does not exist, or cannot be decoded.
-    DtypeError
-        If an item of the mapping has another type.
-    MissingExtraError
-        If Pillow is not installed.
-    ParameterError
-        If the name is an absolute path, or contains "..".
     """
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):

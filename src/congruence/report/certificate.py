@@ -84,10 +84,5 @@ def write_certificate(path: str | Path, certificate: Certificate, *, force: bool
     certificate : Certificate
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     write_page(path, render_certificate(certificate), force=force)

@@ -51,11 +51,6 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
     Returns
     -------
     ndarray of int, shape (rows,)
-
-    Raises
-    ------
-    InputError
-        If the rows are split differently than in the training.
     """
     if "holdout" not in mapping.scores_:
         return _group_test_rows(mapping, data)

@@ -27,13 +27,6 @@ def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, f
         Shown above the plot, and read by screen readers.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    ParameterError
-        If the suffix is none of these.
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     figure = comparison.plot(title=title).figure
     assert isinstance(figure, Figure)
@@ -58,13 +51,6 @@ def write_similarities(path: str | Path, similarities: Similarities, title: str,
         Read by screen readers, in SVG only.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    ParameterError
-        If the suffix is none of these.
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     figure = similarities.plot().figure
     assert isinstance(figure, Figure)

@@ -42,13 +42,6 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
     -------
     dict
         As from :meth:`congruence.Migration.summary`.
-
-    Raises
-    ------
-    MigrationError
-        If the folder has no journal.
-    CorruptFileError, FileError
-        If a file is damaged, or cannot be read.
     """
     journal = Journal.read(Path(folder))
     if journal is None:
@@ -59,13 +52,7 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
 
 
 def read_reembedding(folder: str | Path) -> dict[str, Any] | None:
-    """Return the quality at each stage of re-embedding, from the folder of a migration's journal; None if nothing was re-embedded.
-
-    Raises
-    ------
-    CorruptFileError, FileError, VersionError
-        If a file is damaged; a file cannot be read; or a file was written by a newer version.
-    """
+    """Return the quality at each stage of re-embedding, from the folder of a migration's journal; None if nothing was re-embedded."""
     return read_stages(Path(folder))
 
 
@@ -130,11 +117,6 @@ def write_migration(
         As for :func:`render_migration`.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     html = render_migration(summary, searches, reembedding=reembedding, licenses=licenses)
     write_page(path, html, force=force)

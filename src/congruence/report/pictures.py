@@ -31,11 +31,6 @@ def check_suffix(path: str | Path) -> str:
     Returns
     -------
     str
-
-    Raises
-    ------
-    ParameterError
-        If the suffix is none of ``.svg``, ``.png`` and ``.pdf``.
     """
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
@@ -65,13 +60,6 @@ def write_figure(
         Used in SVG only, as for :func:`congruence.report.svg.to_document`.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    ParameterError
-        If the suffix is none of ``.svg``, ``.png`` and ``.pdf``, or a color is not in the palette.
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     suffix = check_suffix(path)
     with atomic_path(path, force=force) as temporary:

@@ -66,11 +66,6 @@ def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = Fal
         From :func:`congruence.report.summarize`.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     write_page(path, render(summary), force=force)
 

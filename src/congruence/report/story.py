@@ -153,10 +153,5 @@ def write_story(path: str | Path, story: Story, *, force: bool = False) -> None:
         As for :func:`render_story`.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     write_page(path, render_story(story), force=force)

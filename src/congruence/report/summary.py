@@ -66,15 +66,6 @@ def summarize(
     -------
     dict
         JSON-able: numbers, text, lists, and thumbnails as data URIs.
-
-    Raises
-    ------
-    ParameterError
-        If the map is a joint-space map.
-    InputError
-        If ``held_out`` is set for a map fitted on all pairs, or nothing can be measured.
-    SpaceMismatchError, IdError, ShapeError
-        As in :func:`congruence.evaluate`.
     """
     check_seed(random_state)
     if isinstance(mapping, TwoSidedMap):

@@ -80,11 +80,6 @@ def to_svg(figure: Figure, title: str) -> str:
     -------
     str
         Without ids, so that a page can contain any number of figures; equal figures give equal text.
-
-    Raises
-    ------
-    ParameterError
-        If the figure has a color outside of the palette, which would not follow light and dark mode.
     """
     (width, height), parts = _parts(figure, lambda name: f"var(--{name})", {}, {})
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{parts}</svg>'
@@ -116,11 +111,6 @@ def to_document(
     -------
     str
         Elements have the light colors, for programs that ignore style sheets; in a browser, CSS variables override them.
-
-    Raises
-    ------
-    ParameterError
-        If the figure has a color outside of the palette.
     """
     (width, height), parts = _parts(figure, lambda name: COLORS[name][0], tips or {}, pictures or {})
     used = [name for name, (light, _) in COLORS.items() if f'"{light}"' in parts or name == "paper"]

@@ -83,21 +83,6 @@ def summarize_training(
     -------
     dict
         JSON-able: numbers, text, lists, and thumbnails as data URIs.
-
-    Raises
-    ------
-    ParameterError
-        If the map is not a joint-space map, an option is out of range, or an argument is given without another one that it needs or together
-        with one that replaces it.
-    InputError
-        If ``held_out`` is set for a map that does not record a split, or the rows are split differently than in the training.
-    SpaceMismatchError, DirectionError
-        If the embeddings belong to other models, or source and target are exchanged.
-    FileError, CorruptFileError, MissingExtraError
-        If a picture is missing or cannot be decoded, or Pillow is not installed.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or ids are missing, repeated
-        or without a partner.
     """
     check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):

@@ -48,10 +48,5 @@ def write_training(path: str | Path, summary: dict[str, object], *, force: bool 
         From :func:`congruence.report.summarize_training`.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
     """
     write_page(path, render_training(summary), force=force)

@@ -103,11 +103,6 @@ def unimodal_problem(
     -------
     UnimodalProblem
 
-    Raises
-    ------
-    ParameterError
-        If ``latent`` is not smaller than both widths.
-
     Examples
     --------
     >>> from congruence.synthetic import unimodal_problem

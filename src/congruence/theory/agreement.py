@@ -95,13 +95,6 @@ def kernel_agreement(
     -------
     KernelAgreement
 
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
-
     Notes
     -----
     With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts the ε′
@@ -148,15 +141,6 @@ def gram_agreement(
     Returns
     -------
     KernelAgreement
-
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        As for :func:`kernel_agreement`.
-    TooFewAnchorsError
-        If there are fewer than two rows.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 

@@ -50,11 +50,6 @@ class CoveredSubspace:
         Returns
         -------
         ndarray of float64, shape (m, r)
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError
-            If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
         """
         A = as_matrix(X, "X", allow_zero_rows=True)
         check_width(A.shape[1], self.basis.shape[1], "CoveredSubspace")
@@ -122,13 +117,6 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     -------
     CoveredSubspace
 
-    Raises
-    ------
-    ParameterError
-        If both ``rtol`` and ``rank`` are given, or one of them is out of range.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-
     References
     ----------
     Gupta et al. (2026), appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28).
@@ -184,13 +172,6 @@ def covered_share(
     Returns
     -------
     CoveredShare
-
-    Raises
-    ------
-    ParameterError
-        As for :func:`covered_subspace`.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or anchors and queries differ in width.
 
     References
     ----------

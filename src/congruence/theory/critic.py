@@ -28,15 +28,7 @@ _WIDEST = 700.0
 
 
 def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
-    """Validate a joint distribution of images and texts, and return it in float64 with sum 1.
-
-    Raises
-    ------
-    InputError
-        If an entry is not positive (Assumption C.1).
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-    """
+    """Validate a joint distribution of images and texts, and return it in float64 with sum 1."""
     joint = as_matrix(P, name, allow_zero_rows=True).astype(np.float64)
     least = float(joint.min())
     if not least > 0:
@@ -59,13 +51,6 @@ def pmi(P: RowsLike) -> np.ndarray:
     -------
     ndarray, shape (n, m)
         In nats.
-
-    Raises
-    ------
-    InputError
-        If an entry is not positive.
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -98,13 +83,6 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     -------
     ndarray, shape (len(candidates),)
         r(x, yⱼ) / Σₖ r(x, yₖ), with r the density ratio.
-
-    Raises
-    ------
-    ParameterError
-        If ``image`` or a candidate is not in ``P``.
-    InputError, ShapeError, DtypeError, NotFiniteError
-        As for :func:`pmi`.
 
     References
     ----------
@@ -142,17 +120,6 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     -------
     images, texts : float
         In nats: L⁽ˣ⁾ of finding an image's text and L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum.
-
-    Raises
-    ------
-    ParameterError
-        If ``n_candidates`` is below 2, or there are more than 100,000 sets of negatives to sum over.
-    ShapeError
-        If ``S`` and ``P`` have different shapes.
-    InputError
-        If an entry of ``P`` is not positive, or scores in a row or column differ by more than 700.
-    DtypeError, NotFiniteError
-        If arrays are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -228,15 +195,6 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
     float
         E over pairs of −log σ(s), plus k times E over independent draws of −log σ(−s), in nats.
 
-    Raises
-    ------
-    ParameterError
-        If ``negatives`` is not positive.
-    InputError
-        If an entry of ``P`` is not positive.
-    ShapeError, DtypeError, NotFiniteError
-        If ``S`` and ``P`` have different shapes, are not real numbers or contain NaN or infinity.
-
     References
     ----------
     Gupta et al. (2026), section 5.2; Zhai et al. (2023), "Sigmoid Loss for Language Image Pre-Training".
@@ -309,11 +267,6 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     Returns
     -------
     CriticGap
-
-    Raises
-    ------
-    ParameterError, InputError, ShapeError, DtypeError, NotFiniteError
-        As for :func:`infonce_loss`.
 
     References
     ----------

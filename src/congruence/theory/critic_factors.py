@@ -48,11 +48,6 @@ class CriticRank:
 
         The bound is over all temperatures, biases and constants. Such scores have rank at most d + 1, so none are nearer than the d + 1 leading singular
         directions (Eckart and Young, 1936). Unit rows may be unable to reach the bound.
-
-        Raises
-        ------
-        ParameterError
-            If ``d`` is not a positive integer.
         """
         check_positive(d, "d", integer=True)
         dropped = self.singular_values[d + 1 :]
@@ -116,13 +111,6 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
     -------
     CriticRank
 
-    Raises
-    ------
-    ParameterError
-        If ``rtol`` is negative.
-    ShapeError, DtypeError, NotFiniteError
-        If ``K`` is not a matrix, is not real numbers or contains NaN or infinity.
-
     References
     ----------
     Gupta et al. (2026), Remark C.7.
@@ -180,13 +168,6 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     Returns
     -------
     DualEncoder
-
-    Raises
-    ------
-    ParameterError
-        If ``dim`` is below 3 and below ``critic_rank(K).enough``.
-    ShapeError, DtypeError, NotFiniteError
-        If ``K`` is not a matrix, is not real numbers or contains NaN or infinity.
 
     Notes
     -----

@@ -87,15 +87,6 @@ def curate(
     -------
     Curation
 
-    Raises
-    ------
-    InputError
-        If a weight or an entry of ``P`` is not positive.
-    ShapeError
-        If there is not one weight for each image and each text.
-    DtypeError, NotFiniteError
-        If arrays are not real numbers or contain NaN or infinity.
-
     References
     ----------
     Gupta et al. (2026), eq. (3), Assumption C.8, Lemma C.9.
@@ -151,15 +142,6 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
         u, with E*[u(X) | Y = y] = 1 for every text.
     text_weights : ndarray, shape (m,)
         v, with E*[v(Y) | X = x] = 1 for every image.
-
-    Raises
-    ------
-    InputError
-        If ``P`` has full rank in both directions, so that only constant weights are possible.
-    ParameterError
-        If ``strength`` is not strictly between 0 and 1.
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -220,11 +202,6 @@ def latent_joint(
     -------
     ndarray, shape (n_images, n_texts)
         Positive, with sum 1.
-
-    Raises
-    ------
-    ParameterError
-        If a number is not positive, or ``random_state`` is not a valid seed.
 
     Examples
     --------

@@ -98,15 +98,6 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     -------
     AnchorMap
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If m < d̃.
-    InputError
-        If m ≥ d̃ anchors span fewer than d̃ directions, or rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-
     Notes
     -----
     Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree exactly; for practical use, fit a map on
@@ -152,13 +143,6 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
         √m ε / σ_min(G̃), infinite if the anchors leave directions of the target uncovered. ``measured`` is Δ of
         Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse. ``conditions``: ``epsilon``, ``sigma_min``,
         ``n_anchors``, ``rank``, and ``sharp``, the step before the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
-
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     References
     ----------
@@ -210,15 +194,6 @@ def linear_text_error(
     Returns
     -------
     TextError
-
-    Raises
-    ------
-    InputError
-        If A does not have full column rank d, or rows do not have unit norm.
-    ParameterError
-        If d > d̃, or a quantile is outside [0, 1].
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     References
     ----------

@@ -129,11 +129,6 @@ class Margins:
         Returns
         -------
         ndarray of bool, shape (K,)
-
-        Raises
-        ------
-        ParameterError
-            If ``rho`` is below the measured value, and so not a bound.
         """
         if rho is None:
             rho = self.rho
@@ -233,15 +228,6 @@ def class_margins(
     Returns
     -------
     Margins
-
-    Raises
-    ------
-    ParameterError
-        If d > d_target, Q does not have orthonormal rows, or ``rank`` or ``rtol`` has an invalid value.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    TooFewAnchorsError
-        If there are fewer than two classes.
 
     References
     ----------

@@ -40,11 +40,6 @@ def anchors_needed(d: int) -> int:
 
     Almost every set of this many anchors is Sym(d)-spanning: the exceptions have measure zero.
 
-    Raises
-    ------
-    ParameterError
-        If ``d`` is not a positive integer.
-
     References
     ----------
     Gupta et al. (2026), Definition 5.4.
@@ -77,13 +72,6 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     Returns
     -------
     Spanning
-
-    Raises
-    ------
-    ParameterError
-        If ``rtol`` is negative, or ``random_state`` is not a valid seed.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If the array has the wrong shape, is not real numbers, contains NaN or infinity or has a row of zeros.
 
     References
     ----------
@@ -131,11 +119,6 @@ def analyze_spanning(
     Spanning
     tuple of ndarray, or None
         As returned by :func:`decompose`; None if the features were not decomposed as a whole.
-
-    Raises
-    ------
-    ParameterError
-        If ``rtol`` is negative.
     """
     if rtol is not None:
         check_positive(rtol, "rtol", zero=True)

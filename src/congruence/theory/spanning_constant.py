@@ -93,15 +93,6 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     -------
     Kappa
 
-    Raises
-    ------
-    ParameterError
-        If ``rtol`` is negative, ``starts`` is not positive, or ``random_state`` is not a valid seed.
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If the array has the wrong shape, is not real numbers, contains NaN or infinity or has a row of zeros.
-
     References
     ----------
     Gupta et al. (2026), appendix C.6.2 (Theorem C.23).

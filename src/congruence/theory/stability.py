@@ -138,13 +138,6 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
     -------
     PolarRotation
 
-    Raises
-    ------
-    ParameterError
-        If d > d̃, or ``rtol`` is negative.
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-
     References
     ----------
     Gupta et al. (2026), proof of Theorem C.23.
@@ -187,13 +180,6 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     Bound
         Δ + κ (2 + Δ) Δ with Δ = max ‖f̃ − A f‖. ``conditions``: ``delta``, ``kappa``, ``polar_distance`` ‖A − Q‖₂,
         ``gram_distance`` ‖AᵀA − I‖₂, and ``sharp``, the step before the last, Δ + ‖A − Q‖₂, which needs no κ.
-
-    Raises
-    ------
-    ParameterError
-        If d > d̃, or κ is below 1.
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If rows do not have unit norm, or arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
 
     Notes
     -----
@@ -250,15 +236,6 @@ def text_bound(
         ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``,
         (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest entries.
 
-    Raises
-    ------
-    ParameterError
-        If d > d̃, or ``rtol`` is negative.
-    InputError
-        If Q does not have orthonormal rows, or rows of the other arrays do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-
     References
     ----------
     Gupta et al. (2026), Theorem C.25, with √n in place of √d̃; see the docstring of the module.
@@ -293,13 +270,6 @@ def projected_text_bound(
     Bound
         ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in :func:`text_bound`, with ``sigma_min`` = σ_r.
 
-    Raises
-    ------
-    ParameterError
-        If ``rank`` is above the rank of the anchors, and as for :func:`text_bound`.
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        As for :func:`text_bound`.
-
     References
     ----------
     Gupta et al. (2026), Theorem C.28; the docstring of the module proves it for n anchors and fewer directions.
@@ -327,11 +297,6 @@ def rank_trade_off(
     Returns
     -------
     RankTradeOff
-
-    Raises
-    ------
-    ParameterError, InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        As for :func:`text_bound`.
 
     Notes
     -----

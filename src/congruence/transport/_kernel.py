@@ -56,14 +56,7 @@ def remote(where: object) -> bool:
 
 
 class Dense:
-    """Affinities given as a matrix.
-
-    Parameters
-    ----------
-    A : array or tensor, shape (n, m)
-    dtype : dtype
-        Data type of the computation.
-    """
+    """Affinities A given as a matrix (n, m), for a computation in ``dtype``."""
 
     def __init__(self, A: Array, dtype: DType) -> None:
         self.A, self.dtype, self.shape = A, dtype, tuple(A.shape)
@@ -88,15 +81,7 @@ class Dense:
 
 
 class Products:
-    """Affinities that are inner products of the rows of two matrices; the full matrix is never formed.
-
-    Parameters
-    ----------
-    X : array or tensor, shape (n, d)
-    Y : array or tensor, shape (m, d)
-    dtype : dtype
-        Data type of the computation.
-    """
+    """Affinities that are inner products of the rows of X (n, d) and Y (m, d); the full matrix is never formed."""
 
     def __init__(self, X: Array, Y: Array, dtype: DType) -> None:
         self.X, self.Y, self.dtype, self.shape = X, Y, dtype, (X.shape[0], Y.shape[0])
@@ -130,30 +115,13 @@ Affinity: TypeAlias = Dense | Products
 
 
 class Kernel:
-    """The kernel exp(u_i + A_ij/ε + v_j) for base potentials u and v, with as many rows kept in memory as allowed.
+    """The kernel exp(u_i + A_ij/ε + v_j) for base potentials u and v, with rows kept in up to ``memory`` bytes.
 
-    Rows with very few significant entries are kept as a sparse matrix: with marginals r, c, entries below r_i·min(c)·e^-CUT are dropped, where
-    CUT is GROWTH plus the negative logarithm of the unit roundoff. For scalings with max |log a| + max |log b| ≤ GROWTH, this changes the row and
-    column sums of the scaled kernel by at most a rounding error of their marginals.
-
-    Parameters
-    ----------
-    affinity : Dense or Products
-    epsilon : float
-        Entropic regularization ε.
-    memory : int
-        Maximum bytes of the kernel to keep in memory. The remaining rows are recomputed on each use.
-    pool : StripPool
-        Thread pool that processes the strips.
-
-    Attributes
-    ----------
-    u, v : array, shapes (n,) and (m,)
-        Base potentials.
-    fits : bool
-        Whether the whole kernel fits in ``memory``.
-    reach : float or None
-        Largest max |log a| + max |log b| for which the kernel is accurate; None if it is accurate for any scalings.
+    Rows with very few significant entries are kept as a sparse matrix: with marginals r, c, entries below
+    r_i·min(c)·e^-CUT are dropped, where CUT is GROWTH plus the negative logarithm of the unit roundoff. For scalings
+    with max |log a| + max |log b| ≤ GROWTH, this changes the row and column sums of the scaled kernel by at most a
+    rounding error of their marginals. ``reach`` is the largest such growth for which the kernel is accurate; None if it
+    is for any scalings.
     """
 
     def __init__(self, affinity: Affinity, epsilon: float, memory: int, pool: StripPool) -> None:
@@ -187,14 +155,9 @@ class Kernel:
         return in_exponents(work, self._builders(), self.affinity, self.epsilon, u, v, parts)
 
     def rebase(self, u: Array, v: Array, marginals: tuple[Array, Array] | None = None) -> None:
-        """Set new base potentials, and recompute the rows kept in memory.
+        """Set new base potentials u (n,) and v (m,), and recompute the rows kept in memory.
 
-        Parameters
-        ----------
-        u, v : array, shapes (n,) and (m,)
-            New base potentials.
-        marginals : tuple of array, optional
-            Row and column marginals. Rows are kept as a sparse matrix only if they are given.
+        Rows are kept as a sparse matrix only if the row and column ``marginals`` are given.
         """
         self.u, self.v = u, v
         self._held, self._held_parts, self._sparse, self._parts, self.reach = {}, [], None, [], None
@@ -272,14 +235,7 @@ class Kernel:
 
 
 class DenseStrip:
-    """Rows of the kernel as a dense array.
-
-    Parameters
-    ----------
-    entries : array or tensor
-    avoid_blas : bool, default=False
-        Whether to avoid the library's own matrix products; see :class:`StripPool`.
-    """
+    """Rows of the kernel as a dense array; ``avoid_blas`` as for :class:`StripPool`."""
 
     def __init__(self, entries: Array, avoid_blas: bool = False) -> None:
         self.entries, self._avoid_blas = entries, avoid_blas

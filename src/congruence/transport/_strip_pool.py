@@ -35,28 +35,14 @@ DOT_TERMS = 8192
 
 
 class StripPool:
-    """Thread pool for the strips of one matrix, active inside a ``with`` block.
+    """Thread pool for the strips of one matrix of ``entries`` numbers, like ``like``; active inside a ``with`` block.
 
-    Inside the block, each thread of the pool, including the caller's, runs torch single-threaded; torch's setting in all other threads, and
-    after the block, is unchanged.
-
-    Parameters
-    ----------
-    like : array or tensor
-        Array of the same library and on the same device as the matrix.
-    entries : int
-        Number of entries of the matrix.
-    held : bool
-        Whether strips are small, because the whole matrix is kept in memory. If not, or on a device with its own memory, the caller's
-        thread does all the work, with the library's own multithreading.
-
-    Attributes
-    ----------
-    size : int
-        Number of threads, including the caller's.
-    avoid_blas : bool
-        Whether to avoid the library's own matrix products because they would start threads of their own: true for NumPy arrays with small
-        strips if BLAS uses more than one thread.
+    Inside the block, each thread of the pool, including the caller's, runs torch single-threaded; torch's setting in
+    all other threads, and after the block, is unchanged. ``held``: strips are small, because the whole matrix is kept
+    in memory. If not, or on a device with its own memory, the caller's thread does all the work, with the library's own
+    multithreading. ``size`` is the number of threads, including the caller's; ``avoid_blas``, whether to avoid the
+    library's own matrix products because they would start threads of their own: for NumPy arrays with small strips if
+    BLAS uses more than one thread.
     """
 
     def __init__(self, like: Array, entries: int, held: bool = True) -> None:
@@ -87,21 +73,11 @@ class StripPool:
     def each(
         self, work: Callable[[slice], T], parts: Sequence[slice], then: Callable[[slice, T], None] | None = None
     ) -> Iterator[T]:
-        """Yield the results of ``work`` for the parts, in the order of the parts; a single thread computes each on demand.
+        """Yield the results of ``work`` for the parts, in their order; a single thread computes each on demand.
 
-        Parameters
-        ----------
-        work : callable
-            Called with each part.
-        parts : sequence of slice
-        then : callable, optional
-            Called with a part and the result of ``work`` for it, in the order of the parts and one call at a time, by the thread that computed the
-            part and before that thread takes another: for sums too large to be kept for every part.
-
-        Raises
-        ------
-        Exception
-            Whatever ``work`` or ``then`` raises, after all threads have returned from these functions.
+        ``then`` is called with a part and its result, in the order of the parts and one call at a time, by the thread
+        that computed the part and before that thread takes another: for sums too large to be kept for every part. What
+        ``work`` or ``then`` raises is raised after all threads have returned from these functions.
         """
         if self._pool is None or len(parts) < 2:
             for part in parts:

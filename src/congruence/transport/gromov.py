@@ -72,13 +72,6 @@ def gromov_wasserstein(
     GromovResult
         A local optimum, which depends on ``start``, because the problem is not convex.
 
-    Raises
-    ------
-    ParameterError
-        If ``epsilon``, ``max_iter`` or ``sinkhorn_iter`` is not positive, or ``epsilon`` is too small for the precision.
-    ShapeError
-        If ``start`` has the wrong shape.
-
     Notes
     -----
     Under fixed marginals the loss is a constant minus 2 ‖Xᵀ P Y‖²_F, whose linearization has the affinities 4 X (Xᵀ P Y) Yᵀ: O(n m d)
@@ -110,28 +103,13 @@ def gromov_wasserstein(
 
 
 def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
-    """Return, for each row, quantiles of its inner products with all rows, which do not change under rotations.
+    """Return, for each row of X (n, d), ascending quantiles of its inner products with all rows: (n, n_quantiles).
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    n_quantiles : int, default=256
-        The same for both spaces, so that the numbers of rows may differ.
-
-    Returns
-    -------
-    ndarray, shape (n, n_quantiles)
-        Ascending in each row.
-
-    Notes
-    -----
-    The transport cost between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011, §6). It does not
-    depend on which rows are near each other; a plan based on it serves as the initial plan of the full problem.
-
-    References
-    ----------
-    Mémoli (2011), "Gromov–Wasserstein distances and the metric approach to object matching", definition 6.3.
-    Artetxe, Labaka and Agirre (2018), §3.2, start a dictionary from the same sorted similarities.
+    They do not change under rotations, and numbers of rows may differ between the two spaces. The transport cost
+    between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011,
+    "Gromov–Wasserstein distances and the metric approach to object matching", definition 6.3); a plan based on it
+    serves as the initial plan of the full problem. Artetxe, Labaka and Agirre (2018), §3.2, start a dictionary from the
+    same sorted similarities.
     """
     check_positive(n_quantiles, "n_quantiles", integer=True)
     return np.asarray(np.quantile(X @ X.T, (np.arange(n_quantiles) + 0.5) / n_quantiles, axis=1).T)

@@ -118,13 +118,6 @@ def distribution_shift(
     DistributionShift
         In turns of the circle.
 
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    ParameterError
-        If only one of ``Y`` and ``B`` is passed, rows do not have unit norm, or an option is out of range.
-
     References
     ----------
     SOTAlign, equations 14 and 22, appendices B.4 (p = 2, 500 projections, 100,000 rows, 20 seeds) and C.2.
