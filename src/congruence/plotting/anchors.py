@@ -21,10 +21,6 @@ def draw_covered(data: Covered, ax: Axes | None = None, *, annotate: bool = True
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and a legend.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         most = 1

@@ -32,10 +32,6 @@ def draw_strategies(data: Strategies, ax: Axes | None = None, *, annotate: bool 
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title, and a legend of the controls.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         shown = [strategy for strategy in _LABELS if strategy in data["strategies"]]
@@ -73,10 +69,6 @@ def draw_learning_curve(data: AnchorsCurve, ax: Axes | None = None, *, annotate:
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         curve, now = data["curve"], data["n_anchors"]

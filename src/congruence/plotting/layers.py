@@ -59,10 +59,6 @@ def draw_layers(
     title : str, default="Similarity of layers"
     annotate : bool, default=True
         Add the title, and the notes below the plot.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax, layers_size(data, title)) as ax:
         strength, values = np.asarray(data["strength"]), data["values"]

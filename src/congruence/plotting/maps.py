@@ -35,10 +35,6 @@ def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: boo
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         edges = data["edges"]
@@ -69,10 +65,6 @@ def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         values, n = data["singular_values"], len(data["singular_values"])
@@ -113,10 +105,6 @@ def draw_clouds(
     title : str, default="Two principal directions"
     annotate : bool, default=True
         Add the title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         for modality in ("image", "text"):
@@ -161,10 +149,6 @@ def draw_kernel(
     title : str, default="Similarities"
     annotate : bool, default=True
         Add the title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         points = [*data["other"], *data["matched"]]
@@ -201,10 +185,6 @@ def draw_few_anchors(
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         n = data["n"]

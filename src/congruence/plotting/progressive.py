@@ -22,10 +22,6 @@ def draw_progress(data: ProgressPicture, ax: Axes | None = None, *, annotate: bo
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and a legend.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         for name, value in data["lines"].items():

@@ -41,10 +41,6 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax, _size(data)) as ax:
         names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
@@ -69,10 +65,6 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     rows = [row for row in data if row["metric"] != "distance"]
     with canvas(ax, _size(rows)) as ax:
@@ -104,10 +96,6 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     lines: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in data:
@@ -140,10 +128,6 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     kinds = {"vectors": data["total"]}
     if data["text"] is not None:
@@ -171,10 +155,6 @@ def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax, _size([data])) as ax:
         _bars(ax, [data], "re-paired, 95 %")

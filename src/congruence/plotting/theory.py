@@ -39,10 +39,6 @@ def draw_singular_values(
     title : str, default="Singular values"
     annotate : bool, default=True
         Add the title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         numbers, sizes = np.array(list(values)), np.array(list(values.values()), dtype=float)
@@ -74,10 +70,6 @@ def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annota
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         numbers = np.arange(1, len(values) + 1)
@@ -103,10 +95,6 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         ax.axvline(data["best"], color=COLOR["faint"], linestyle=_DASHED)
@@ -137,10 +125,6 @@ def draw_class_margins(data: Mapping[str, object], ax: Axes | None = None, *, an
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         margins, needed = np.asarray(data["margins"], dtype=float), np.asarray(data["needed"], dtype=float)

@@ -144,10 +144,6 @@ def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         values = [value for line in data["lines"] for value in line["value"]]
@@ -169,10 +165,6 @@ def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: 
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax) as ax:
         lines: list[tuple[Curve, str, str]] = [(data, "target", "heads")]
@@ -243,10 +235,6 @@ def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     size = recalls_size(data)
     with canvas(ax, (size[0], size[1] + (50 if annotate else 0))) as ax:
@@ -289,10 +277,6 @@ def draw_margins(data: Margins, ax: Axes | None = None, *, annotate: bool = True
         Axes to draw on; by default those of a new figure, which is not registered with pyplot.
     annotate : bool, default=True
         Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
     """
     with canvas(ax, (WIDTH, HEIGHT)) as ax:
         edges, counts = data["edges"], data["counts"]

@@ -36,6 +36,11 @@ def write_experiment(
         Write ``report.html``, a page with figure, claim and numbers, as well.
     force : bool, default=False
         Replace the results of an earlier experiment; other folders are never replaced.
+
+    Raises
+    ------
+    OutputExistsError, FileError, StorageError
+        If the output already exists, its parent folder does not exist, or it cannot be written.
     """
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         write_files(folder, outcome, png=png, pdf=pdf, html=html)

@@ -27,10 +27,6 @@ def check_suffix(path: str | Path) -> str:
     Parameters
     ----------
     path : path-like
-
-    Returns
-    -------
-    str
     """
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):

@@ -62,10 +62,6 @@ def dual_problem(
         Dimension of the span of the images; all by default. The texts of both models then agree within that span only: the component of each
         text outside of it is drawn independently in the target, and does not affect the kernels.
     random_state : int, optional
-
-    Returns
-    -------
-    DualProblem
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))

@@ -88,10 +88,6 @@ def rigid_problem(
     offset : float, default=1
         Scale of the two means.
     random_state : int, optional
-
-    Returns
-    -------
-    RigidProblem
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))

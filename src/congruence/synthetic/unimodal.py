@@ -99,10 +99,6 @@ def unimodal_problem(
         Norm of these shifts.
     random_state : int, optional
 
-    Returns
-    -------
-    UnimodalProblem
-
     Examples
     --------
     >>> from congruence.synthetic import unimodal_problem

@@ -81,10 +81,6 @@ def upgrade_problem(
     spread : float, default=0.7
         Share of the concept's variance within classes.
     random_state : int, optional
-
-    Returns
-    -------
-    UpgradeProblem
     """
     d_target = d_source if d_target is None else d_target
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))

@@ -16,8 +16,6 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["CoveredShare", "CoveredSubspace", "covered_share", "covered_subspace", "rounding_floor"]
-
 
 @dataclass(frozen=True)
 class CoveredSubspace:
@@ -41,34 +39,13 @@ class CoveredSubspace:
     tolerance: float
 
     def coordinates(self, X: RowsLike) -> np.ndarray:
-        """Return each row's coordinates in the basis, i.e. its projection onto the subspace.
-
-        Parameters
-        ----------
-        X : array_like, shape (m, d)
-
-        Returns
-        -------
-        ndarray of float64, shape (m, r)
-        """
+        """Return coordinates in the basis, shape (m, r), of rows X (m, d): their projection onto the subspace."""
         A = as_matrix(X, "X", allow_zero_rows=True)
         check_width(A.shape[1], self.basis.shape[1], "CoveredSubspace")
         return A.astype(np.float64) @ self.basis.T
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the singular values and the tolerance; a sharp drop makes the choice of r clear.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
+        """Draw the singular values and the tolerance on ``ax``; a sharp drop makes the choice of r clear."""
         from congruence.plotting import draw_singular_values
 
         values = dict(enumerate(self.singular_values.tolist(), start=1))
@@ -112,10 +89,6 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
         arithmetic rounding or to rounding to the precision in which ``S`` is stored.
     rank : int, optional
         Use this many leading directions, whatever their singular values.
-
-    Returns
-    -------
-    CoveredSubspace
 
     References
     ----------
@@ -169,10 +142,6 @@ def covered_share(
     rtol, rank
         As for :func:`covered_subspace`.
 
-    Returns
-    -------
-    CoveredShare
-
     References
     ----------
     Gupta et al. (2026), Theorem C.16.
@@ -194,23 +163,10 @@ def covered_share(
 def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
     """Return the size below which a singular value may be due to rounding only.
 
-    There are two kinds of rounding: in the decomposition, and of the stored entries. Independent errors of relative size ε in rows of norm
-    ``row_norm`` make a random matrix of spectral norm about ``ε · row_norm · (1 + √(rows / columns))``.
-
-    Parameters
-    ----------
-    original : array_like, of any shape
-        The array as passed by the caller; its dtype is the precision in which it was stored.
-    shape : tuple of int
-        Shape of the decomposed matrix.
-    row_norm : float
-        Root mean square of its row norms.
-    top : float
-        Its largest singular value.
-
-    Returns
-    -------
-    float
+    There are two kinds of rounding: in the decomposition of a matrix of this ``shape`` with largest singular value
+    ``top``, and of the entries, in the dtype of the ``original`` array. Independent errors of relative size ε in rows
+    of root-mean-square norm ``row_norm`` make a random matrix of spectral norm about ε · row_norm · (1 + √(rows /
+    columns)).
     """
     dtype = to_numpy(original).dtype
     stored = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

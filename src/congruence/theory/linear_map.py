@@ -31,8 +31,6 @@ from congruence.theory._base import (
     paired_models,
 )
 
-__all__ = ["AnchorMap", "TextError", "anchor_map", "linear_bound", "linear_text_error"]
-
 
 @dataclass(frozen=True)
 class AnchorMap:
@@ -93,10 +91,6 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     allow_rank_deficient : bool, default=False
         Accept anchors that span fewer directions: A then maps into the span of the target's anchors only, and A f(x) estimates the component of
         f̃(x) in this span.
-
-    Returns
-    -------
-    AnchorMap
 
     Notes
     -----
@@ -190,10 +184,6 @@ def linear_text_error(
         The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
         Levels of the quantiles to return, from 0 to 1.
-
-    Returns
-    -------
-    TextError
 
     References
     ----------

@@ -13,13 +13,12 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_width
 from congruence.errors import ParameterError, ShapeError
-from congruence.theory._base import paired_models
+from congruence.theory._base import as_rotation, paired_models
 from congruence.theory.covered import covered_subspace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Margins", "class_margins"]
 
 #: A margin below this times the largest squared norm may be rounding error.
 _ROUNDING = 1e-12
@@ -90,23 +89,10 @@ class Margins:
     @property
     def right(self) -> np.ndarray:
         """Classes that are retrieved correctly."""
-        right: np.ndarray = self.retrieved == np.arange(len(self.retrieved))
-        return right
+        return np.asarray(self.retrieved == np.arange(len(self.retrieved)))
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each class's margin γ_c against 2(η_c + s_c): classes above the line are certified.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
+        """Draw each class's margin γ_c against 2(η_c + s_c) on ``ax``: classes above the line are certified."""
         from congruence.plotting import draw_class_margins
 
         needed = 2 * (self.residuals + self.errors)
@@ -115,20 +101,12 @@ class Margins:
         )
 
     def _above(self, threshold: np.ndarray) -> np.ndarray:
-        above: np.ndarray = self.margins - threshold > self.rounding
-        return above
+        return np.asarray(self.margins - threshold > self.rounding)
 
     def certified_within(self, rho: float | None = None) -> np.ndarray:
-        """Return the classes with γ_c > 2(η_c + ‖u_c‖ρ), which are retrieved correctly in any two models whose ‖e‖ is at most ρ.
+        """Return whether each class (K,) has γ_c > 2(η_c + ‖u_c‖ρ), and so is retrieved in any two models with ‖e‖ ≤ ρ.
 
-        Parameters
-        ----------
-        rho : float, optional
-            A bound on ‖e‖, e.g. from Theorem C.28; by default the largest measured value.
-
-        Returns
-        -------
-        ndarray of bool, shape (K,)
+        ``rho`` is a bound on ‖e‖, e.g. from Theorem C.28; by default the largest measured value.
         """
         if rho is None:
             rho = self.rho
@@ -139,17 +117,9 @@ class Margins:
         return self._above(2 * (self.residuals + self.inside * rho))
 
     def confusion(self, promised: np.ndarray | None = None) -> dict[str, int]:
-        """Count classes by the prediction and the outcome.
+        """Count classes by prediction and outcome: "safe & right", "safe & wrong", "unsafe & right", "unsafe & wrong".
 
-        Parameters
-        ----------
-        promised : ndarray of bool, shape (K,), optional
-            By default ``safe``.
-
-        Returns
-        -------
-        dict of str to int
-            Keys "safe & right", "safe & wrong", "unsafe & right", "unsafe & wrong".
+        ``promised`` has a boolean for each class (K,); by default it is ``safe``.
         """
         promised = self.safe if promised is None else promised
         return {
@@ -225,10 +195,6 @@ def class_margins(
     names : sequence of str, optional
         Names of the classes.
 
-    Returns
-    -------
-    Margins
-
     References
     ----------
     Gupta et al. (2026), Definition C.18 and Proposition C.19.
@@ -261,7 +227,8 @@ def class_margins(
     """
     G, G_target = paired_models(G_classes, G_target_classes, ("G_classes", "G_target_classes"), unit=False, min_rows=2)
     (K, d), d_target = G.shape, G_target.shape[1]
-    R = _orthonormal(Q, d, d_target)
+    U, _, Vt = scipy.linalg.svd(as_rotation(Q, d, d_target), full_matrices=False, check_finite=False)
+    R = U @ Vt  # exactly orthonormal
     F = as_matrix(F_anchors, "F_anchors")
     check_width(F.shape[1], d, "class_margins")
     if names is not None and len(names) != K:
@@ -302,24 +269,3 @@ def class_margins(
         _ROUNDING * float(max(np.einsum("ij,ij->i", side, side).max() for side in (G, G_target))),
         None if names is None else tuple(map(str, names)),
     )
-
-
-def _orthonormal(Q: RowsLike, d: int, d_target: int) -> np.ndarray:
-    """Validate Q and return the nearest matrix with exactly orthonormal rows."""
-    R = as_matrix(Q, "Q", allow_zero_rows=True).astype(np.float64)
-    if R.shape != (d, d_target):
-        hint = "Pass its transpose, which acts on rows" if R.shape == (d_target, d) else "Fit it on these models"
-        raise ShapeError(f"Got Q of shape {R.shape}; expected ({d}, {d_target}), the widths of the classes. {hint}.")
-    if d > d_target:
-        raise ParameterError(
-            f"Got a map from {d} to {d_target} dimensions; expected d ≤ d_target, since no map into fewer dimensions is an isometry. "
-            "Exchange source and target."
-        )
-    deviation = float(np.abs(R @ R.T - np.eye(d)).max())
-    if deviation > 1e-3:
-        raise ParameterError(
-            f"Got Q whose rows are orthonormal only to {deviation:.3g}; expected at most 10⁻³. "
-            "Fit OrthogonalMap(shrinkage='full'), whose rotation_ is not damped."
-        )
-    U, _, Vt = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
-    return U @ Vt

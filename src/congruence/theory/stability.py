@@ -40,16 +40,6 @@ from congruence.theory._base import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "PolarRotation",
-    "RankTradeOff",
-    "orthogonal_bound",
-    "polar_rotation",
-    "projected_text_bound",
-    "rank_trade_off",
-    "text_bound",
-]
-
 
 @dataclass(frozen=True)
 class PolarRotation:
@@ -106,19 +96,7 @@ class RankTradeOff:
         return int(self.ranks[self.whole.argmin()])
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the bound on the text error by r, its two parts, and the error measured within U_r; a dashed line marks the best r.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
+        """Draw the bound on the text error by r, its two parts, the error measured within U_r, and the best r."""
         from congruence.plotting import draw_rank_trade_off
 
         return draw_rank_trade_off({**vars(self), "best": self.best}, ax, annotate=annotate)
@@ -133,10 +111,6 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
         Acts on rows, d ≤ d̃.
     rtol : float, optional
         Singular values up to this share of the largest count as zero; by default, those within rounding error.
-
-    Returns
-    -------
-    PolarRotation
 
     References
     ----------
@@ -293,10 +267,6 @@ def rank_trade_off(
     ----------
     F, G, F_target, G_target, Q, rtol
         As in :func:`projected_text_bound`.
-
-    Returns
-    -------
-    RankTradeOff
 
     Notes
     -----

@@ -135,10 +135,6 @@ def sinkhorn(
     memory : int, default=2**30
         Bytes of the kernel (n·m numbers) that are kept in memory; further rows are recomputed in each iteration. The kernel of ``affinity`` is always kept.
 
-    Returns
-    -------
-    SinkhornResult
-
     Notes
     -----
     A stored kernel is read once per iteration, with n·m multiplications and additions twice. A recomputed one costs a matrix product and n·m

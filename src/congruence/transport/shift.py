@@ -67,10 +67,6 @@ class DistributionShift:
             Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         from congruence.plotting import draw_shift
 

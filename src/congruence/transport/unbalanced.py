@@ -64,10 +64,6 @@ def sinkhorn_unbalanced(
     memory : int, default=2**30
         As for :func:`sinkhorn`.
 
-    Returns
-    -------
-    SinkhornResult
-
     Notes
     -----
     Adding a constant k to all affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` but not the normalized plan. Unlike in
