@@ -202,7 +202,7 @@ def test_bad_input_is_refused():
         class_margins(G, G, wide + 1, wide)
     with pytest.raises(InputError, match="rotation.*shrinkage='full'"):
         class_margins(G, G, G, G / 2)
-    with pytest.raises(ShapeError, match="transpose"):
+    with pytest.raises(ShapeError, match="ranspose"):
         class_margins(wide + 1, wide + 1, G, np.eye(3)[:, :2])
     with pytest.raises(ShapeError, match=r"\(3, 3\)"):
         class_margins(G, G, G, np.eye(4))

@@ -11,8 +11,6 @@ from matplotlib.patches import Rectangle
 
 from congruence.plotting.look import COLOR, canvas, words
 
-__all__ = ["MIDDLE", "STRONG", "draw_layers", "layer_notes", "layers_size"]
-
 #: Size of a cell, and average width of a letter, in points.
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
 
@@ -48,17 +46,9 @@ def draw_layers(
 ) -> Axes:
     """Draw the scores of all pairs of layers as a heat map.
 
-    The color of a cell shows how far its score is above chance. The best score has a frame.
-
-    Parameters
-    ----------
-    data : dict
-        Result of :meth:`congruence.compare.layers.LayerComparison.to_dict`, plus ``strength``, the color strength of each cell from 0 to 1.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    title : str, default="Similarity of layers"
-    annotate : bool, default=True
-        Add the title, and the notes below the plot.
+    The color of a cell shows how far its score is above chance; the best score has a frame. ``data``: that of
+    :meth:`congruence.compare.layers.LayerComparison.to_dict`, plus ``strength``, the color strength of each cell, 0 to
+    1.
     """
     with canvas(ax, layers_size(data, title)) as ax:
         strength, values = np.asarray(data["strength"]), data["values"]

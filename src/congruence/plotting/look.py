@@ -15,8 +15,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from congruence._utils.display import short, visible
 
-__all__ = ["COLOR", "COLORS", "HEIGHT", "WIDTH", "canvas", "explain", "new_axes", "style", "tick", "tidy", "words"]
-
 #: Size of a plot in points, which are pixels on a page: small enough that text is readable on a phone.
 WIDTH = 360
 HEIGHT = 250
