@@ -19,9 +19,6 @@ from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError
 from congruence.evaluation.compositional import TIE, chosen, sugarcrepe_recall
 from congruence.evaluation.task_rows import recall_by_task
-from congruence.plotting.data import Margins
-
-__all__ = ["CaptionChoices", "by_task", "changed", "examples_of", "margins", "thumbnail"]
 
 #: Longer side of a thumbnail, in pixels.
 THUMBNAIL = 128
@@ -34,22 +31,10 @@ _HISTOGRAMS = 6
 class CaptionChoices:
     """Images with their captions and wrong captions, mapped to the joint space.
 
-    Attributes
-    ----------
-    images, captions : ndarray of float64, shape (n, d)
-        Unit rows.
-    wrong : ndarray of float64, shape (n, k, d)
-        Unit rows.
-    names, groups : ndarray of str, shape (n,)
-        Name of each row, and its image.
-    tasks : ndarray of str, shape (n,), or None
-        Kind of the wrong captions.
-    texts : tuple of ndarray of str, shapes (n,) and (n, k), or None
-        Texts of captions and wrong captions.
-    text_numbers : ndarray of int, shape (n, 1 + k)
-        Number of the text of each caption and wrong caption; equal texts have equal numbers.
-    items : SugarCrepe or None
-        SugarCrepe's items, if the rows belong to it.
+    ``images`` and ``captions`` (n, d) and ``wrong`` (n, k, d) are unit rows in float64. ``names`` (n,) are the rows'
+    names, ``groups`` (n,) their images, ``tasks`` (n,) the kinds of wrong captions. ``texts`` are those of captions
+    (n,) and wrong captions (n, k), and ``text_numbers`` (n, 1 + k) their numbers; equal texts have equal numbers.
+    ``items`` are SugarCrepe's, if the rows belong to it.
     """
 
     images: np.ndarray
@@ -69,16 +54,13 @@ class CaptionChoices:
         return right, np.einsum("nd,nkd->nk", self.images, self.wrong)
 
 
-def by_task(choices: CaptionChoices, options: int, random_state: int) -> dict[str, Any]:
-    """Measure recall between a caption and its wrong captions (``binary``), and with captions of other images as well (``choice``), by task.
+def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> dict[str, Any]:
+    """Measure recall between a caption and its wrong captions (``binary``), and with others too (``choice``).
 
-    Returns
-    -------
-    dict
-        ``rows``, one per task and, if there are several tasks, a last one for all items; ``wrong``, the number of wrong captions per
-        image; ``options``, the number of captions in ``choice``, or None if there are too few other images, for which ``note`` gives the
-        reason; ``chance``; ``images``, their number; and ``low`` and ``high``, a 95 % interval of ``binary`` over all items, which
-        treats images as the sampling units (None for a single image).
+    ``rows`` has one row per task and, if there are several tasks, a last one for all items; ``wrong`` is the number of
+    wrong captions per image; ``options``, the number of captions in ``choice``, or None if there are too few other
+    images, for which ``note`` gives the reason; ``low`` and ``high``, a 95 % interval of ``binary`` over all items,
+    which treats images as the sampling units (None for a single image).
     """
     right, wrong = choices.cosines
     k, binary = wrong.shape[1], chosen(right, wrong)
@@ -150,7 +132,7 @@ def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, flo
     return max(middle - float(half), 0.0), min(middle + float(half), 1.0)
 
 
-def margins(choices: CaptionChoices) -> list[Margins]:
+def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
     """Return histograms of the cosine of the caption minus that of the nearest wrong caption, by task if there are few tasks."""
     right, wrong = choices.cosines
     margin = right - wrong.max(axis=1)
@@ -238,19 +220,10 @@ def changed(caption: str, other: str) -> list[list[Any]]:
 
 
 def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
-    """Return a scaled-down picture as a data URI.
+    """Return a picture, scaled down to 128 pixels, as a data URI of a JPEG without the file's metadata.
 
-    Parameters
-    ----------
-    pictures : path-like or mapping
-        A folder of images, or a mapping from names to paths, bytes or ``PIL.Image``.
-    name : str
-        Name of the picture: the path of a file relative to the folder, or a key of the mapping.
-
-    Returns
-    -------
-    str
-        JPEG of at most 128 pixels, without the file's metadata; its EXIF rotation is not applied, as for the encoders.
+    ``pictures`` is a folder of images, in which ``name`` is the path of a file, or a mapping from names to paths, bytes
+    or ``PIL.Image``. EXIF rotation is not applied, as for the encoders.
     """
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):

@@ -7,8 +7,6 @@ from pathlib import Path
 from congruence.report.rendering import fill, svg, write_page
 from congruence.upgrade.certify import ACTIONS, Certificate
 
-__all__ = ["render_certificate", "write_certificate"]
-
 _NAMES = {
     "keep": "keep the old model",
     "stored": "map the store",
@@ -36,17 +34,7 @@ _NEXT = {
 
 
 def render_certificate(certificate: Certificate) -> str:
-    """Return a certificate as one self-contained HTML page.
-
-    Parameters
-    ----------
-    certificate : Certificate
-
-    Returns
-    -------
-    str
-        HTML without scripts and without references to anything outside it. All text is escaped.
-    """
+    """Return a certificate as one page."""
     verdict = certificate.verdict
     level = {"map": "passes", "queries": "passes", "progressive": "passes", "collect": "partial"}.get(
         verdict.action, "fails"
@@ -76,13 +64,5 @@ def _plotted_measures(certificate: Certificate) -> list[str]:
 
 
 def write_certificate(path: str | Path, certificate: Certificate, *, force: bool = False) -> None:
-    """Write a certificate's page, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-    certificate : Certificate
-    force : bool, default=False
-        Replace an existing file.
-    """
+    """Write a certificate's page."""
     write_page(path, render_certificate(certificate), force=force)

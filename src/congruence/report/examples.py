@@ -16,8 +16,6 @@ from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
 from congruence.report._base import map_rows, some_rows, unit
 
-__all__ = ["commuting", "data_uri", "edits"]
-
 _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 

@@ -18,8 +18,6 @@ from congruence._utils.display import visible
 from congruence.errors import ParameterError
 from congruence.plotting.look import COLORS, HEIGHT, WIDTH, new_axes, style
 
-__all__ = ["draw_svg", "to_document", "to_svg"]
-
 _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 
@@ -44,21 +42,10 @@ _KEPT = {
 
 
 def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, float] = (WIDTH, HEIGHT)) -> str:
-    """Return a plot as an SVG element for an HTML page.
+    """Return a plot as an SVG element for an HTML page, which is as wide as its container.
 
-    Parameters
-    ----------
-    draw : callable
-        Draws on the axes that it is passed.
-    title : str
-        Label for screen readers; the page shows its own title.
-    size : (float, float)
-        Width and height in points, which are pixels if the plot is shown at its original size.
-
-    Returns
-    -------
-    str
-        An ``svg`` element that is as wide as its container.
+    ``draw`` draws on the axes that it is passed; ``title`` is a label for screen readers; ``size`` is in points, which
+    are pixels if the plot is shown at its original size.
     """
     with style():
         ax = new_axes(size)
@@ -71,15 +58,7 @@ def draw_svg(draw: Callable[[Axes], object], title: str, size: tuple[float, floa
 def to_svg(figure: Figure, title: str) -> str:
     """Return a figure in the palette's colors as an SVG element whose colors are CSS variables of the page.
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-    title : str
-
-    Returns
-    -------
-    str
-        Without ids, so that a page can contain any number of figures; equal figures give equal text.
+    It has no ids, so that a page can contain any number of figures; equal figures give equal text.
     """
     (width, height), parts = _parts(figure, lambda name: f"var(--{name})", {}, {})
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{parts}</svg>'
@@ -95,22 +74,9 @@ def to_document(
 ) -> str:
     """Return a figure in the palette's colors as a complete SVG file for light and dark mode.
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-    title : str
-        Label for screen readers.
-    description : str, default=""
-        Longer description for screen readers.
-    tips : mapping of str to sequence of str, optional
-        For the ``gid`` of an artist, the tooltips of its shapes.
-    pictures : mapping of str to str, optional
-        For the ``gid`` of an image, the data URI to use instead; other images are written as PNG.
-
-    Returns
-    -------
-    str
-        Elements have the light colors, for programs that ignore style sheets; in a browser, CSS variables override them.
+    ``title`` and ``description`` are for screen readers. ``tips`` has the tooltips of the shapes of an artist, by its
+    ``gid``; ``pictures``, the data URI to use for an image, by its ``gid``; other images are written as PNG. Elements
+    have the light colors, for programs that ignore style sheets; in a browser, CSS variables override them.
     """
     (width, height), parts = _parts(figure, lambda name: COLORS[name][0], tips or {}, pictures or {})
     used = [name for name, (light, _) in COLORS.items() if f'"{light}"' in parts or name == "paper"]

@@ -1,11 +1,11 @@
-"""Compute the data of a joint-space map's page, its training and its retrieval scores, from the map and embeddings of both models."""
+"""The page of a trained joint-space map, and the computation of its data: its training and its retrieval scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -15,21 +15,23 @@ from congruence._utils.validation import check_positive, check_seed
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
-from congruence.errors import FileError, InputError, ParameterError, ShapeError
+from congruence.errors import FileError, InputError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.maps import Map, TwoSidedMap
-from congruence.report import caption_choices, history
-from congruence.report.caption_choices import CaptionChoices
-from congruence.report.heldout import records_split, unseen_rows
-from congruence.splits import duplicate_groups
+from congruence.maps.history import History
+from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
+from congruence.plotting.training import loss_curves, recalls_size, validation_curve
+from congruence.report.caption_choices import CaptionChoices, choice_recalls, examples_of, margins
+from congruence.report.rendering import fill, svg, write_page
+from congruence.splits import Split, duplicate_groups
+from congruence.train import split_by_group
 from congruence.train.captions import Captions, read_captions
-from congruence.train.retrieval import chance_recall, first_of_label, recalls
+from congruence.train.retrieval import chance_recall, first_of_label, recalls, unique_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from congruence._utils.typing import Labels, RowsLike
-
-__all__ = ["summarize_training"]
+    from congruence.maps import Map
 
 
 def summarize_training(
@@ -144,7 +146,9 @@ def summarize_training(
             items=None if items is None else items.take(order),
         )
     nouns = _nouns(mapping)
-    by_task = None if choices is None else caption_choices.by_task(choices, options, random_state)
+    record = getattr(mapping, "facts_", {}).get("history")
+    record = History.from_dict(record).to_dict() if isinstance(record, Mapping) else {}
+    by_task = None if choices is None else choice_recalls(choices, options, random_state)
     between = _retrieval(V, T, data)
     return {
         "version": __version__,
@@ -154,16 +158,16 @@ def summarize_training(
         "where": _measured_on(heldout, records_split(mapping)),
         "nouns": nouns,
         "verdict": _verdict(by_task, between, len(data), heldout, nouns),
-        "facts": history.facts(mapping),
+        "facts": _facts(mapping),
         "by_task": by_task,
-        "margins": [] if choices is None else caption_choices.margins(choices),
-        "examples": [] if choices is None else caption_choices.examples_of(choices, examples, pictures),
+        "margins": [] if choices is None else margins(choices),
+        "examples": [] if choices is None else examples_of(choices, examples, pictures),
         "between": between,
-        "teacher": history.teacher(mapping) if heldout else {},
+        "teacher": _teacher(mapping) if heldout else {},
         "notes": [str(note) for note in mapping.scores_.get("notes", [])],
-        "method_source": history.source(mapping),
-        "curves": history.curves(mapping),
-        "validation": history.validation(mapping),
+        "method_source": _source(mapping),
+        "curves": loss_curves(record),
+        "validation": validation_curve(record, mapping.scores_.get("teacher_validation_mean_recall_at_1")),
     }
 
 
@@ -307,3 +311,195 @@ def _verdict(
 
 def _with_article(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
+#: Names of the training parameters that the page shows if a map has them.
+_PARAMETERS = {
+    "divergence_weight": "α",
+    "spread_mix": "α",
+    "temperature": "τ",
+    "teacher": "Teacher",
+    "divergence": "Divergence",
+    "pair_loss": "Loss on pairs",
+    "learning_rate": "Learning rate",
+    "random_state": "Seed",
+}
+
+#: Paper of each method.
+_SOURCES = {
+    "jam": "JAM after Yoon, Yue and Kim (2025), “Escaping Plato’s Cave”.",
+    "sotalign": "SOTAlign after Roschmann et al. (2026), “SOTAlign”.",
+}
+
+
+def _facts(mapping: TwoSidedMap) -> list[list[str]]:
+    """Return names and values of the relevant facts, as text."""
+    recorded = getattr(mapping, "facts_", {})
+    parameters = recorded.get("training", {})
+    out = [
+        [name, f"{space.model or 'unnamed'}, {width}-d"]
+        for name, space, width in (
+            ("Source", mapping.source_space_, mapping.n_features_in_),
+            ("Target", mapping.target_space_, mapping.d_target),
+        )
+    ]
+    method = str(recorded.get("method", mapping.kind))
+    out.append(["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method])
+    widths = [str(width) for width in [*_list(parameters.get("hidden")), mapping.d_out]]
+    out.append(["Widths, to the joint space", " → ".join(widths)])
+    size = recorded.get("size", {})
+    for side in ("source", "target"):
+        if f"{side}_parameters" in size:
+            weights, flops = size[f"{side}_parameters"] / 1e6, size[f"{side}_flops_per_row"] / 1e6
+            out.append([f"{side.capitalize()} autoencoder", f"{weights:.3g} M parameters, {flops:.3g} MFLOP per row"])
+    if "split" in recorded:
+        counts = ", ".join(f"{recorded['split'][part]:,}" for part in ("train", "validation", "test"))
+        out.append(["Training, validation and test rows", counts])
+    elif getattr(mapping, "n_pairs_", 0):
+        unpaired = [
+            f"{recorded[key]:,} unpaired {key.removeprefix('n_unpaired_')} rows"
+            for key in recorded
+            if key.startswith("n_unpaired_")
+        ]
+        out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *unpaired])])
+    if "steps" in recorded:
+        best = recorded.get("best_step")
+        out.append(["Steps", f"{recorded['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
+    for key, name in _PARAMETERS.items():
+        unused = key == "temperature" and parameters.get("pair_loss") == "siglip"
+        if parameters.get(key) is not None and not unused:
+            out.append([name, " → ".join(_text(value) for value in _list(parameters[key]))])
+    if "alpha_at_best" in recorded:
+        out.append(["α at the best step", _text(recorded["alpha_at_best"])])
+    if "temperature" in recorded:
+        out.append(["τ learned", _text(recorded["temperature"])])
+    if error := recorded.get("reconstruction_error"):
+        shares = ", ".join(f"{side} {error[side]:.1%}" for side in ("source", "target"))
+        out.append([f"Variance not reconstructed, {error['rows']} rows", shares])
+    return out
+
+
+def _teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
+    """Return the recalls of the linear teacher on the test rows of the training, by k; empty if there was no teacher."""
+    scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
+    return {
+        k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
+        for k in (1, 5, 10)
+        if all(f"teacher_test_{way}@{k}" in scores for way in ways)
+    }
+
+
+def _source(mapping: TwoSidedMap) -> str | None:
+    """Return the citation of the method that trained a map; None if it is unknown."""
+    return _SOURCES.get(str(getattr(mapping, "facts_", {}).get("method")))
+
+
+def _list(value: object) -> list[object]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+#: Largest relative difference of two equal reconstruction errors: other rows differ by more, other machines by less.
+_TOLERANCE = 1e-4
+
+_ADVICE = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
+
+
+def records_split(mapping: TwoSidedMap) -> bool:
+    """Return whether a map records how the rows of its training were split, and what is needed to check a repetition."""
+    return "holdout" in mapping.scores_ or _records_group_split(mapping)
+
+
+def _records_group_split(mapping: TwoSidedMap) -> bool:
+    """Return whether a map records a split by groups, as that of JAM."""
+    facts = getattr(mapping, "facts_", {})
+    return all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
+
+
+def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows that a map's own training held out for testing; refuse rows split differently.
+
+    ``data`` has all n rows, including those that the map was trained on, and ``names`` (n,) their ids.
+    """
+    if "holdout" not in mapping.scores_:
+        return _group_test_rows(mapping, data)
+    rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
+    if not len(rows):
+        _refuse("none of them was held out")
+    if "test_pairs" in mapping.scores_:
+        _check_test_rows(mapping, data.take(rows))
+    return rows
+
+
+def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
+    """Return the test rows of JAM's split by groups, after checking that it is the split of the training."""
+    facts = mapping.facts_
+    parameters, recorded_counts = facts["training"], facts["split"]
+    try:
+        parts = split_by_group(data.groups, random_state=parameters["random_state"])
+    except TooFewAnchorsError as error:
+        raise InputError(f"Got rows that cannot be split as in the training ({error}); {_ADVICE}.") from error
+    counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
+    if counts != dict(recorded_counts):
+        _refuse(
+            f"train, validation and test have {_format_counts(counts)} rows instead of {_format_counts(recorded_counts)}"
+        )
+    # Equal counts do not imply an equal split, because other labels may lead to the same counts. Reconstruction errors reveal it.
+    train, validation = (data.take(rows) for rows in parts[:2])
+    for side, reconstruct in (("source", mapping.reconstruct), ("target", mapping.reconstruct_target)):
+        rows = getattr(validation, side)
+        mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
+        spread = float(np.sum((rows - mean) ** 2))
+        relative_error = float(np.sum((reconstruct(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+        recorded = facts["reconstruction_error"][side]
+        if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
+            _refuse(
+                f"the parts have the same sizes but contain other rows: the {side} vectors for validation are reconstructed with an error of {relative_error:.4f} "
+                f"instead of {recorded:.4f}"
+            )
+    return parts[2]
+
+
+def _check_test_rows(mapping: TwoSidedMap, test: Captions) -> None:
+    """Refuse test rows other than those that ``congruence train`` measured on."""
+    recorded_count = mapping.scores_["test_pairs"]
+    if len(test) != recorded_count:
+        _refuse(f"there are {len(test)} test rows instead of {recorded_count}")
+    sides = unique_pairs(test.source, test.target, test.groups)
+    for name, score in recalls(mapping.transform(sides[0]), mapping.transform_target(sides[1]), *sides[2:]).items():
+        recorded = mapping.scores_.get(f"test_{name}", score)
+        if abs(score - recorded) > 1.5 / len(test):  # rounding may change a rank
+            _refuse(f"there are as many test rows, but different ones: {name} is {score:.3f} instead of {recorded:.3f}")
+
+
+def _refuse(difference: str) -> NoReturn:
+    raise InputError(f"Got rows that are split differently than in the training ({difference}); {_ADVICE}.")
+
+
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(str(counts.get(part, "–")) for part in ("train", "validation", "test"))
+
+
+def render_training(summary: dict[str, Any]) -> str:
+    """Return the page of a trained map, from the data of :func:`congruence.report.summarize_training`."""
+    tasks, validation = summary["by_task"], summary["validation"]
+    plots = {
+        "tasks": tasks and svg(draw_recalls, tasks, title="recall by task", size=recalls_size(tasks)),
+        "margins": [
+            svg(draw_margins, data, title=f"{data['name']}: cosine of the caption minus cosine of the wrong one")
+            for data in summary["margins"]
+        ],
+        "curves": [svg(draw_loss, data, title=f"{data['name']} by step") for data in summary["curves"]],
+        "validation": validation and svg(draw_validation, validation, title="validation score by step"),
+    }
+    return fill("training.html", s=summary, plots=plots)
+
+
+def write_training(path: str | Path, summary: dict[str, object], *, force: bool = False) -> None:
+    """Write the page of a trained map, from the data of :func:`congruence.report.summarize_training`."""
+    write_page(path, render_training(summary), force=force)
