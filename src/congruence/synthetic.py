@@ -151,8 +151,8 @@ def dual_problem(
     shear : float, default=0
         Spectral norm of a random matrix S; target rows pass through I + S before they are normalized again.
     rank : int, optional
-        Dimension of the span of the images; all by default. The texts of both models then agree within that span only: the component of each
-        text outside of it is drawn independently in the target, and does not affect the kernels.
+        Dimension of the span of the images; all by default. The texts of both models then agree within that span only:
+        the component of each text outside of it is drawn independently in the target, and does not affect the kernels.
     random_state : int, optional
     """
     d_target = d_source if d_target is None else d_target
@@ -197,8 +197,8 @@ class UnimodalProblem:
     source : ndarray of int, shape (n,)
         Collection of each item.
     image_frame, text_frame : ndarray, shape (k, d_source) and (k, d_target)
-        Orthonormal rows: before the offset and the normalization, ``images @ image_frame.T`` is the latent plus noise. These are the heads
-        that alignment should recover.
+        Orthonormal rows: before the offset and the normalization, ``images @ image_frame.T`` is the latent plus noise.
+        These are the heads that alignment should recover.
     """
 
     images: np.ndarray
@@ -231,8 +231,8 @@ def unimodal_problem(
 ) -> UnimodalProblem:
     """Generate two unimodal encoders of one shared latent, each with additional variation of its own.
 
-    A row is the sum of the latent and noise in the encoder's frame, a random nuisance and a non-linear function of the latent outside of the frame,
-    and a constant offset; it is then scaled to unit norm.
+    A row is the sum of the latent and noise in the encoder's frame, a random nuisance and a non-linear function of the
+    latent outside of the frame, and a constant offset; it is then scaled to unit norm.
 
     Parameters
     ----------
@@ -247,10 +247,11 @@ def unimodal_problem(
     noise : float, default=0.3
         Norm of each row's noise on the latent, relative to that of the latent; the noise has the same spectrum.
     nuisance : float, default=1
-        Norm of the variation that only one encoder has, relative to that of the latent. Its spectrum has the same decay, over all directions outside
-        the frame.
+        Norm of the variation that only one encoder has, relative to that of the latent. Its spectrum has the same
+        decay, over all directions outside the frame.
     bend : float, default=0
-        Norm of a random non-linear function of the latent, different for each encoder, relative to that of the latent; it lies outside the frame.
+        Norm of a random non-linear function of the latent, different for each encoder, relative to that of the latent;
+        it lies outside the frame.
     offset : float, default=0.5
         Norm of the mean that is added to all rows of a side.
     captions : int, default=1
@@ -277,7 +278,8 @@ def unimodal_problem(
     d_target = d_source if d_target is None else d_target
     if latent >= min(d_source, d_target):
         raise ParameterError(
-            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than both. Pass a smaller latent=…."
+            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than both. "
+            "Pass a smaller latent=…."
         )
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
 
@@ -362,8 +364,9 @@ def upgrade_problem(
 ) -> UpgradeProblem:
     """Generate two dual encoders of the same items.
 
-    An item is a concept: a Gaussian vector around the center of its class, with a power-law spectrum. For images and texts separately, each encoder adds
-    noise and an offset, and scales rows to unit norm; the second encoder also stretches its axes and rotates.
+    An item is a concept: a Gaussian vector around the center of its class, with a power-law spectrum. For images and
+    texts separately, each encoder adds noise and an offset, and scales rows to unit norm; the second encoder also
+    stretches its axes and rotates.
 
     Parameters
     ----------

@@ -17,7 +17,8 @@ _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
 #: Maximum length of a layer's name.
 _NAME = 40
 
-#: Color strengths above which text switches to white in light mode, and to black in dark mode. The contrast is at least 4.5 for all strengths.
+#: Color strengths above which text switches to white in light mode, and to black in dark mode. The contrast is at least
+#: 4.5 for all strengths.
 STRONG = 0.86
 MIDDLE = 0.62
 
@@ -26,9 +27,10 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
     """Return the notes that explain the plot, one line each."""
     return [
         f"{data['metric']}, {data['n']} items. Stronger color: more standard deviations closer than chance.",
-        f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and {words(data['best'][1])}, {data['best_value']:.3f}.",
-        f"By chance the best is {data['best_null_mean']:.3f} ± {data['best_null_sd']:.3f} ({data['permutations']} re-pairings); "
-        f"p = {data['best_adjusted_p_value']:.3f}, corrected for the search.",
+        f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and "
+        f"{words(data['best'][1])}, {data['best_value']:.3f}.",
+        f"By chance the best is {data['best_null_mean']:.3f} ± {data['best_null_sd']:.3f} ({data['permutations']} "
+        f"re-pairings); p = {data['best_adjusted_p_value']:.3f}, corrected for the search.",
     ]
 
 

@@ -94,7 +94,9 @@ def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> 
 def _sugarcrepe_rows(
     choices: CaptionChoices, items: SugarCrepe, options: int, random_state: int
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Return SugarCrepe's tasks and, if there are several, a last row for all items; and a note if there are too few captions for ``choice``."""
+    """Return SugarCrepe's tasks and, if there are several, a last row for all items; and a note if there are too few
+    captions for ``choice``.
+    """
     sides, note = (choices.images, choices.captions, choices.wrong[:, 0]), None
     try:
         recalls = sugarcrepe_recall(items, *sides, options=options, random_state=random_state)
@@ -119,7 +121,9 @@ def _sugarcrepe_rows(
 
 
 def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, float | None]:
-    """Return Wilson's 95 % interval of a share, for the number of independent trials that would have the variance observed between groups."""
+    """Return Wilson's 95 % interval of a share, for the number of independent trials that would have the variance
+    observed between groups.
+    """
     _, codes = np.unique(groups, return_inverse=True)
     share, n = float(scores.mean()), int(codes.max()) + 1
     if n < 2:
@@ -133,7 +137,9 @@ def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, flo
 
 
 def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
-    """Return histograms of the cosine of the caption minus that of the nearest wrong caption, by task if there are few tasks."""
+    """Return histograms of the cosine of the caption minus that of the nearest wrong caption, by task if there are few
+    tasks.
+    """
     right, wrong = choices.cosines
     margin = right - wrong.max(axis=1)
     largest = float(np.abs(margin).max()) or 1.0
@@ -156,7 +162,9 @@ def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
 def examples_of(
     choices: CaptionChoices, count: int, pictures: str | Path | Mapping[str, object] | None
 ) -> list[dict[str, object]]:
-    """Select examples of three kinds: correct with the largest margins, correct with the smallest, wrong with the largest; each image once."""
+    """Select examples of three kinds: correct with the largest margins, correct with the smallest, wrong with the
+    largest; each image once.
+    """
     right, wrong = choices.cosines
     nearest = wrong.argmax(axis=1)
     margin = right - wrong[np.arange(len(wrong)), nearest]
@@ -235,7 +243,8 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
         # Names may come from a file of others, and must not put files from outside of the folder on a page.
         if path.is_absolute() or ".." in path.parts:
             raise ParameterError(
-                f"Got the image {name!r}, which is outside of the folder of pictures; expected the name of a file in it. Remove the folders from the name."
+                f"Got the image {name!r}, which is outside of the folder of pictures; expected the name of a "
+                "file in it. Remove the folders from the name."
             )
         item = Path(pictures).expanduser() / path
     image = open_image(item)

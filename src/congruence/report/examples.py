@@ -32,10 +32,13 @@ def commuting(
     rng: np.random.Generator,
     examples: int,
 ) -> dict[str, Any] | None:
-    """Compare images retrieved by mapped images with those retrieved through texts (appendix E.12, figures 53 and 54)."""
+    """Compare images retrieved by mapped images with those retrieved through texts (appendix E.12, figures 53 and
+    54).
+    """
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
-    # If both models have some pictures in common, the queries are drawn from these, since only they have a correct result.
+    # If both models have some pictures in common, the queries are drawn from these, since only they have a correct
+    # result.
     common = np.flatnonzero(is_in(source["image"].ids, target["image"].ids))
     common = common if len(common) else np.arange(len(source["image"]))
     queries = common[some_rows(len(common), 2_000, rng)]

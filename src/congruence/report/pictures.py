@@ -27,7 +27,8 @@ def check_suffix(path: str | Path) -> str:
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
         raise ParameterError(
-            f"Got the path {Path(path).name} for a picture; expected one that ends in .svg, .png or .pdf. Choose one of these suffixes."
+            f"Got the path {Path(path).name} for a picture; expected one that ends in .svg, .png or .pdf. "
+            "Choose one of these suffixes."
         )
     return suffix
 
@@ -78,7 +79,8 @@ def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, f
     figure = comparison.plot(title=title).figure
     assert isinstance(figure, Figure)
     tips = [
-        f"{words(name)} and {words(other)}: {comparison.values[i, j]:.3f}, by chance {comparison.null_mean[i, j]:.3f} ± {comparison.null_sd[i, j]:.3f}"
+        f"{words(name)} and {words(other)}: {comparison.values[i, j]:.3f}, by chance "
+        f"{comparison.null_mean[i, j]:.3f} ± {comparison.null_sd[i, j]:.3f}"
         for i, name in enumerate(comparison.x_layers)
         for j, other in enumerate(comparison.y_layers)
     ]
@@ -91,7 +93,8 @@ def write_similarities(path: str | Path, similarities: Similarities, title: str,
     figure = similarities.plot().figure
     assert isinstance(figure, Figure)
     scores = "; ".join(
-        f"{row.metric} {row.value:.3f} ({row.low:.3f} to {row.high:.3f}), by chance {row.null_mean:.3f} ± {row.null_sd:.3f}"
+        f"{row.metric} {row.value:.3f} ({row.low:.3f} to {row.high:.3f}), by chance {row.null_mean:.3f} ± "
+        f"{row.null_sd:.3f}"
         for row in similarities
     )
     write_figure(path, figure, words(title), description=scores, force=force)

@@ -81,7 +81,8 @@ def summarize(
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
         raise InputError(
-            "Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with holdout=0.2, for example."
+            "Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with holdout=0.2, "
+            "for example."
         )
     unseen = bundle
     if rule is not None and held_out is not False:
@@ -121,9 +122,12 @@ def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
 
 #: What to do, and the beginning of the sentence, for each level of the verdict.
 _ACTIONS = {
-    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
-    "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
-    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add anchors, or re-embed.",
+    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before "
+    "you switch.",
+    "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence "
+    "certify to see what more anchors would add.",
+    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add "
+    "anchors, or re-embed.",
     "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",
 }
 _OPENINGS = {
@@ -135,7 +139,9 @@ _OPENINGS = {
 
 
 def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
-    """Return the level, what to do, and a sentence with retrieval scores; without cosines, which say little without their controls."""
+    """Return the level, what to do, and a sentence with retrieval scores; without cosines, which say little without
+    their controls.
+    """
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
         ("zero_shot", "target image", "aligned text")
@@ -248,7 +254,8 @@ _ROWS, _MARKS = 5_000, 400
 #: Largest number of rows that a fit of the few-anchor curve is scored on.
 _GALLERY = 2_000
 
-#: Measures of the few-anchor curves in their order, and names of the curves by measure and kind: the mapped rows or a control.
+#: Measures of the few-anchor curves in their order, and names of the curves by measure and kind: the mapped rows or a
+#: control.
 _MEASURES = ("classified", "retrieval", "cosine")
 _NAMES = {
     ("classified", "mapped"): "images classified by mapped text",
@@ -317,7 +324,9 @@ def _clouds(
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
 ) -> dict[str, object] | None:
-    """Project the rows of both models onto their first two principal directions, before and after mapping (figures 1, 2 and 9)."""
+    """Project the rows of both models onto their first two principal directions, before and after mapping (figures 1, 2
+    and 9).
+    """
     shared = [m for m in ("image", "text") if m in source and m in target]
     if not shared:
         return None
@@ -331,7 +340,8 @@ def _clouds(
         clouds = {f"source {m}": unit(side[m].take(drawn_ids[m])) for m in shared}
         clouds |= {f"target {m}": unit(target[m].take(drawn_ids[m])) for m in shared}
         width = max(cloud.shape[1] for cloud in clouds.values())
-        # Rows of a narrower model are padded with zeros; before mapping, coordinates of different models are unrelated anyway.
+        # Rows of a narrower model are padded with zeros; before mapping, coordinates of different models are unrelated
+        # anyway.
         stacked = np.vstack([np.pad(cloud, ((0, 0), (0, width - cloud.shape[1]))) for cloud in clouds.values()])
         stacked = stacked.astype(np.float64)
         centered = stacked - stacked.mean(axis=0)
@@ -362,7 +372,9 @@ def _gap(side: Mapping[str, Embeddings]) -> float | None:
 def _kernel(
     bundle: Bundle, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], rng: np.random.Generator
 ) -> dict[str, object] | None:
-    """Compare the image–text similarities ⟨f(x), g(y)⟩ of the source with ⟨f̃(x), g̃(y)⟩ of the target (figures 3 and 10)."""
+    """Compare the image–text similarities ⟨f(x), g(y)⟩ of the source with ⟨f̃(x), g̃(y)⟩ of the target (figures 3 and
+    10).
+    """
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
     images, texts = Pairs.join(source["image"], target["image"]), Pairs.join(source["text"], target["text"])
@@ -441,7 +453,9 @@ def _small_fit(
     target: Mapping[str, Embeddings],
     controls: bool,
 ) -> dict[tuple[str, str, str], float]:
-    """Fit a map on few anchors, and return its scores by measure, items, and kind: "mapped" or the name of a control."""
+    """Fit a map on few anchors, and return its scores by measure, items, and kind: "mapped" or the name of a
+    control.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
         small = OrthogonalMap(**mapping.get_params())

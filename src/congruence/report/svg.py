@@ -1,4 +1,6 @@
-"""Convert matplotlib figures to SVG for HTML pages: CSS variables for colors, selectable text, no ids, no external resources."""
+"""Convert matplotlib figures to SVG for HTML pages: CSS variables for colors, selectable text, no ids, no external
+resources.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +97,9 @@ def to_document(
     desc = f"<desc>{escape(description)}</desc>" if description else ""
     text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="{"group" if tips else "img"}" aria-label="{escape(title)}"><title>{escape(title)}</title>{desc}<style>{sheet}</style>'
-        f'<rect width="100%" height="100%" fill="{COLORS["paper"][0]}"/>{parts}</svg>\n'
+        f'role="{"group" if tips else "img"}" '
+        f'aria-label="{escape(title)}"><title>{escape(title)}</title>{desc}<style>{sheet}</style><rect '
+        f'width="100%" height="100%" fill="{COLORS["paper"][0]}"/>{parts}</svg>\n'
     )
     return visible(text, keep="\n\t")  # XML allows no control characters, not even escaped ones
 
@@ -104,10 +107,13 @@ def to_document(
 def _parts(
     figure: Figure, color: Callable[[str], str], tips: Mapping[str, Sequence[str]], pictures: Mapping[str, str]
 ) -> tuple[tuple[str, str], str]:
-    """Return a figure's size, and its shapes in drawing order, without groups; consecutive paths of the same style are merged."""
+    """Return a figure's size, and its shapes in drawing order, without groups; consecutive paths of the same style are
+    merged.
+    """
     file, canvas, face = io.StringIO(), figure.canvas, figure.get_facecolor()
     with style():
-        # savefig would draw a figure that has a layout engine twice and discard the first result; print_svg applies the layout, too.
+        # savefig would draw a figure that has a layout engine twice and discard the first result; print_svg applies the
+        # layout, too.
         try:
             figure.set_facecolor("none")
             FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
@@ -165,7 +171,8 @@ def _shapes(
             d, (x, y) = shape.get("d", ""), (float(node.get(key, "0")) for key in ("x", "y"))
             look = _look(shape) | look
             if d.count("C") == 8 and "stroke" not in look:
-                # A dot is written as a point with a round line cap, so that one short path can draw thousands of dots of the same style.
+                # A dot is written as a point with a round line cap, so that one short path can draw thousands of dots
+                # of the same style.
                 radius = float(d.split()[2])
                 pen = {"fill": "none", "stroke": look.get("fill", "#000000"), "stroke-linecap": "round"}
                 pen |= {"stroke-width": _rounded(2 * radius)}
@@ -218,7 +225,8 @@ def _with_colors(attributes: Mapping[str, str], color: Callable[[str], str]) -> 
             continue
         if value not in _NAMES:
             raise ParameterError(
-                f"Got the color {value} in a figure; expected one of the palette. Draw in the colors of congruence.plotting.look.COLOR."
+                f"Got the color {value} in a figure; expected one of the palette. Draw in the colors of "
+                "congruence.plotting.look.COLOR."
             )
         out[kind] = color(_NAMES[value])
     return out

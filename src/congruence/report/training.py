@@ -58,24 +58,26 @@ def summarize_training(
     mapping : TwoSidedMap
         A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
-        As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and the image of each row.
-        Without ``groups``, rows with identical vectors belong to the same image. To measure on the test rows of the training, pass all rows
-        that it was given, including those it was trained on.
+        As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and
+        the image of each row. Without ``groups``, rows with identical vectors belong to the same image. To measure on
+        the test rows of the training, pass all rows that it was given, including those it was trained on.
     tasks : sequence of str, shape (n,), optional
         Kind of each wrong caption.
     texts : tuple, optional
         The texts of the captions, shape (n,), and of the wrong captions, shape (n,) or (n, k).
     items : SugarCrepe, optional
-        The items that the rows belong to, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order of ``captions``.
+        The items that the rows belong to, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order
+        of ``captions``.
     pictures : path-like or mapping, optional
-        Folder of images named as in ``groups``, or a mapping from these names to paths, bytes or ``PIL.Image``. Only the images shown are
-        opened, which needs the extra ``images``.
+        Folder of images named as in ``groups``, or a mapping from these names to paths, bytes or ``PIL.Image``. Only
+        the images shown are opened, which needs the extra ``images``.
     held_out : bool, optional
         Measure only on the rows that the map's training held out for testing. By default, if the map records the split.
     note : str, optional
         A sentence to show below the title.
     options : int, default=5
-        Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of other images.
+        Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of
+        other images.
     random_state : int, default=0
         Determines which captions of other images these are.
     examples : int, default=3
@@ -89,7 +91,8 @@ def summarize_training(
     check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize for maps into the target's space."
+            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize "
+            "for maps into the target's space."
         )
     _check_options(negatives, groups, tasks, texts, items, pictures)
     check_positive(options, "options", integer=True)
@@ -109,7 +112,8 @@ def summarize_training(
     if items is not None:
         if len(items) != n:
             raise ShapeError(
-                f"Got {len(items)} items for {n} captions; expected one item per caption. Pass items=… with one item per caption."
+                f"Got {len(items)} items for {n} captions; expected one item per caption. Pass items=… with "
+                "one item per caption."
             )
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
@@ -123,8 +127,8 @@ def summarize_training(
         data = replace(data, groups=image_names[order])
     if held_out and not records_split(mapping):
         raise InputError(
-            "Got held_out=True for a map that does not record how its rows were split; expected a map trained with held-out test rows. "
-            "Leave out held_out=True, and pass rows that the map was not trained on."
+            "Got held_out=True for a map that does not record how its rows were split; expected a map trained "
+            "with held-out test rows. Leave out held_out=True, and pass rows that the map was not trained on."
         )
     heldout = records_split(mapping) and held_out is not False
     if heldout:
@@ -183,13 +187,15 @@ def _check_options(
         for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} together with items, which have their own; expected one of the two. Leave out {name}=…."
+                    f"Got {name} together with items, which have their own; expected one of the two. Leave out "
+                    f"{name}=…."
                 )
     if negatives is None:
         for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} without wrong captions; expected both, since {name} are only used with wrong captions. Pass negatives=…."
+                    f"Got {name} without wrong captions; expected both, since {name} are only used with wrong "
+                    "captions. Pass negatives=…."
                 )
     if pictures is not None:
         if groups is None and items is None:
@@ -221,7 +227,8 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
         wrong = wrong[:, None]
     if wrong.shape != (n, k):
         raise ShapeError(
-            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}), one text per wrong caption. Pass texts=… whose second part has that shape."
+            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}), one text per wrong "
+            "caption. Pass texts=… whose second part has that shape."
         )
     return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
 
@@ -249,7 +256,10 @@ def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
 
 
 def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
-    """Measure recall at k in both directions. Identical rows of a side count once, since they would fill several of the k places."""
+    """Measure recall at k in both directions.
+
+    Identical rows of a side count once, since they would fill several of the k places.
+    """
     sides = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
     source, target = (data.groups[rows] for rows in sides)
     scores = recalls(V[sides[0]], T[sides[1]], source, target)
@@ -266,7 +276,10 @@ def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object
 
 def _measured_on(heldout: bool, split_known: bool) -> str:
     if heldout:
-        return "Measured on the rows that the map’s training held out for testing: they were not used to train it or to choose parameters."
+        return (
+            "Measured on the rows that the map’s training held out for testing: they were not used to train it or "
+            "to choose parameters."
+        )
     if split_known:
         return "Measured on all rows given, which may include rows that the map was trained on."
     return "Measured on the rows given; it is not known whether the map was trained on some of them."
@@ -284,8 +297,9 @@ def _verdict(
             for way in ("source_to_target", "target_to_source")
         )
         sentence = (
-            f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of {between['target']:,} in "
-            f"{forth} of cases, and {_with_article(nouns['target'])} its own {nouns['source']} first of {between['source']:,} in {back}."
+            f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of "
+            f"{between['target']:,} in {forth} of cases, and {_with_article(nouns['target'])} its own "
+            f"{nouns['source']} first of {between['source']:,} in {back}."
         )
         return {"level": "", "sentence": sentence}
     total = [row for row in by_task["rows"] if not row["part"]][-1]
@@ -303,8 +317,8 @@ def _verdict(
     sentence = (
         f"On {n:,} captions of {between['groups']:,} images {unseen}, an image is nearer its caption than "
         f"{'the wrong one' if k == 1 else f'each of {k} wrong ones'} in {total['binary']:.1%} of cases (chance "
-        f"{chance['binary']:.1%}{interval}){among}. Among all {between['target']:,} captions, one of its own is first for "
-        f"{first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
+        f"{chance['binary']:.1%}{interval}){among}. Among all {between['target']:,} captions, one of its own is "
+        f"first for {first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
     )
     return {"level": level, "sentence": sentence}
 
@@ -380,7 +394,9 @@ def _facts(mapping: TwoSidedMap) -> list[list[str]]:
 
 
 def _teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
-    """Return the recalls of the linear teacher on the test rows of the training, by k; empty if there was no teacher."""
+    """Return the recalls of the linear teacher on the test rows of the training, by k; empty if there was no
+    teacher.
+    """
     scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
     return {
         k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
@@ -407,11 +423,16 @@ def _text(value: object) -> str:
 #: Largest relative difference of two equal reconstruction errors: other rows differ by more, other machines by less.
 _TOLERANCE = 1e-4
 
-_ADVICE = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
+_ADVICE = (
+    "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on "
+    "all rows"
+)
 
 
 def records_split(mapping: TwoSidedMap) -> bool:
-    """Return whether a map records how the rows of its training were split, and what is needed to check a repetition."""
+    """Return whether a map records how the rows of its training were split, and what is needed to check a
+    repetition.
+    """
     return "holdout" in mapping.scores_ or _records_group_split(mapping)
 
 
@@ -447,9 +468,11 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
     counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
     if counts != dict(recorded_counts):
         _refuse(
-            f"train, validation and test have {_format_counts(counts)} rows instead of {_format_counts(recorded_counts)}"
+            f"train, validation and test have {_format_counts(counts)} rows instead of "
+            f"{_format_counts(recorded_counts)}"
         )
-    # Equal counts do not imply an equal split, because other labels may lead to the same counts. Reconstruction errors reveal it.
+    # Equal counts do not imply an equal split, because other labels may lead to the same counts. Reconstruction errors
+    # reveal it.
     train, validation = (data.take(rows) for rows in parts[:2])
     for side, reconstruct in (("source", mapping.reconstruct), ("target", mapping.reconstruct_target)):
         rows = getattr(validation, side)
@@ -459,8 +482,8 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
         recorded = facts["reconstruction_error"][side]
         if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
             _refuse(
-                f"the parts have the same sizes but contain other rows: the {side} vectors for validation are reconstructed with an error of {relative_error:.4f} "
-                f"instead of {recorded:.4f}"
+                f"the parts have the same sizes but contain other rows: the {side} vectors for validation are "
+                f"reconstructed with an error of {relative_error:.4f} instead of {recorded:.4f}"
             )
     return parts[2]
 

@@ -1,7 +1,7 @@
 """The result type of every bound in the paper, and the validation that theorems share.
 
-Rows are items here, as everywhere: F (n, d) holds f(x_i), and the paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``. Where the
-paper writes a map acting on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
+Rows are items here, as everywhere: F (n, d) holds f(x_i), and the paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``.
+Where the paper writes a map acting on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Bound:
     measured : float
         The left-hand side: the largest error over the given rows.
     trivial : float
-        The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can be worse, so ``measured`` can be larger.
+        The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can be worse,
+        so ``measured`` can be larger.
     conditions : dict of str to float
         The numbers from which the right-hand side is computed.
     baseline : str
@@ -81,15 +82,16 @@ class Bound:
 def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     """Validate rows of unit norm, which the theorems assume, and return them in float64.
 
-    Norms are made exact in the returned copy: a bound that uses ‖g̃‖ = 1 must not fail because of half-precision rounding.
+    Norms are made exact in the returned copy: a bound that uses ‖g̃‖ = 1 must not fail because of half-precision
+    rounding.
     """
     A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", A, A))
     worst = int(np.abs(norms - 1).argmax())
     if abs(norms[worst] - 1) > 1e-3:
         raise InputError(
-            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows, since the theorems are about "
-            "encoders on the sphere. Divide each row by its norm."
+            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows, since the theorems "
+            "are about encoders on the sphere. Divide each row by its norm."
         )
     return A / norms[:, None]
 
@@ -120,8 +122,9 @@ def dual_encoders(
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; "
-                "expected one width, since the kernel is their inner product. Pass the images and the texts of one model together."
+                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; expected one "
+                "width, since the kernel is their inner product. Pass the images and the texts of one model "
+                "together."
             )
     return F, G, F_target, G_target
 
@@ -130,7 +133,8 @@ def check_upwards(d: int, d_target: int) -> None:
     """Check that the target is not narrower than the source; otherwise no matrix with QᵀQ = I exists."""
     if d > d_target:
         raise ParameterError(
-            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into fewer dimensions keeps all distances. Exchange source and target."
+            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into "
+            "fewer dimensions keeps all distances. Exchange source and target."
         )
 
 
@@ -157,7 +161,9 @@ def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarr
 
 
 def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = None) -> int:
-    """Count the singular values, given in descending order, above ``rtol`` times the largest; by default, above rounding error."""
+    """Count the singular values, given in descending order, above ``rtol`` times the largest; by default, above
+    rounding error.
+    """
     if rtol is None:
         rtol = max(shape) * float(np.finfo(np.float64).eps)
     else:

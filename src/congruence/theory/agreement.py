@@ -1,7 +1,8 @@
 """Agreement of the kernels of two models, the starting point of every theorem of the paper.
 
-Contrastive training determines the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and constant if
-temperatures differ (Cor. C.6). The geometric theorems assume that the kernels themselves agree: |⟨f, g⟩ − ⟨f̃, g̃⟩| ≤ ε.
+Contrastive training determines the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and
+constant if temperatures differ (Cor. C.6). The geometric theorems assume that the kernels themselves agree: |⟨f, g⟩ −
+⟨f̃, g̃⟩| ≤ ε.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class KernelAgreement:
     pairs : int
         Number of entries compared.
     epsilon : float
-        max |K − line(K̃)| for the line that minimizes it, ``minimax``; with ``"raw"`` the ε of Assumptions C.20 and C.24.
+        max |K − line(K̃)| for the line that minimizes it, ``minimax``; with ``"raw"`` the ε of Assumptions C.20 and
+        C.24.
     minimax : Line
     least_squares : Line
         The line that minimizes the mean square; ``rmse`` and ``quantiles`` refer to it, since the minimax line
@@ -91,9 +93,10 @@ def kernel_agreement(
 
     Notes
     -----
-    With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts the ε′
-    of Assumption C.24. Two passes over tiles of both kernels, O(n·m·(d + d̃)) operations; memory does not grow with n·m. The
-    line of ``"affine"`` is the exact minimax (Chebyshev) line, from the convex hull of the points (K̃ᵢⱼ, Kᵢⱼ).
+    With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts
+    the ε′ of Assumption C.24. Two passes over tiles of both kernels, O(n·m·(d + d̃)) operations; memory does not grow
+    with n·m. The line of ``"affine"`` is the exact minimax (Chebyshev) line, from the convex hull of the points (K̃ᵢⱼ,
+    Kᵢⱼ).
 
     References
     ----------
@@ -123,7 +126,8 @@ def gram_agreement(
     """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j.
 
     A rotation preserves these inner products, so they can be compared even if the second modality is missing.
-    The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their assumptions.
+    The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their
+    assumptions.
 
     Parameters
     ----------
@@ -200,7 +204,9 @@ def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float
 def _residuals(
     pairs: _Pairs, count: int, line: Line, worst: float, levels: Sequence[float]
 ) -> tuple[float, list[float], float]:
-    """Return the root mean square and the quantiles of |y − line(x)|, and by how much the quantiles may be too large."""
+    """Return the root mean square and the quantiles of |y − line(x)|, and by how much the quantiles may be too
+    large.
+    """
     exact = count <= _EXACT_PAIRS
     square, kept, histogram, width = 0.0, [], np.zeros(_BINS, np.int64), worst / _BINS
     for x, y in pairs():
@@ -281,8 +287,9 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
     x, y = x[order], y[order]
     top = np.append(x[1:] != x[:-1], True)  # the highest point for each x
     x, y = x[top], y[top]
-    # A point on or below the chord of its neighbors is not a vertex. Dropping all such points at once is correct, since a vertex
-    # lies above every chord. This thins out a cloud quickly; the stack below processes the remaining points one by one.
+    # A point on or below the chord of its neighbors is not a vertex. Dropping all such points at once is correct, since
+    # a vertex lies above every chord. This thins out a cloud quickly; the stack below processes the remaining points
+    # one by one.
     while len(x) > 2:
         corner = np.ones(len(x), bool)
         corner[1:-1] = _orientation(x[:-2], y[:-2], x[1:-1], y[1:-1], x[2:], y[2:]) < 0
@@ -303,5 +310,7 @@ _N = TypeVar("_N", float, np.ndarray)
 
 
 def _orientation(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
-    """Return a positive number if c lies to the left of the directed line from a to b, and a negative number if to the right."""
+    """Return a positive number if c lies to the left of the directed line from a to b, and a negative number if to the
+    right.
+    """
     return (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)

@@ -85,8 +85,8 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     S : array_like, shape (n, d)
         Anchors, one per row. Not centered: the theorems are about the span, not the affine hull.
     rtol : float, optional
-        Count directions whose singular value exceeds this share of the largest. By default, count those that cannot be due to
-        arithmetic rounding or to rounding to the precision in which ``S`` is stored.
+        Count directions whose singular value exceeds this share of the largest. By default, count those that cannot be
+        due to arithmetic rounding or to rounding to the precision in which ``S`` is stored.
     rank : int, optional
         Use this many leading directions, whatever their singular values.
 
@@ -96,10 +96,10 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
 
     Notes
     -----
-    For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of ``basis`` and
-    apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the
-    map an isometry *on the span*, with the constant of Theorem C.23 for the coordinates as well. For the other modality, only the projection
-    onto the span is determined.
+    For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of
+    ``basis`` and apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there
+    (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the map an isometry *on the span*, with the constant of
+    Theorem C.23 for the coordinates as well. For the other modality, only the projection onto the span is determined.
 
     Examples
     --------
@@ -117,7 +117,8 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
         check_positive(rank, "rank", integer=True)
         if rank > min(n, d):
             raise ParameterError(
-                f"Got rank={rank} for {n} rows of width {d}; expected at most {min(n, d)}. Pass rank={min(n, d)} or less."
+                f"Got rank={rank} for {n} rows of width {d}; expected at most {min(n, d)}. Pass "
+                f"rank={min(n, d)} or less."
             )
     _, s, vt = scipy.linalg.svd(A, full_matrices=False, check_finite=False)
     norm = float(np.sqrt(np.einsum("ij,ij->", A, A) / n))

@@ -1,7 +1,8 @@
-"""The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, appendices C.2 to C.4).
+"""The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, appendices C.2 to
+C.4).
 
-The distributions here are finite: n images, m texts, and the probability of each pair. Every expectation of the paper is then a sum,
-and its statements can be checked exactly.
+The distributions here are finite: n images, m texts, and the probability of each pair. Every expectation of the paper
+is then a sum, and its statements can be checked exactly.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
     least = float(joint.min())
     if not least > 0:
         raise InputError(
-            f"Got {least:.3g} in {name}; expected positive entries, since the logarithm of a density ratio is needed for every pair (Assumption C.1). "
-            "Add a small number to counts of zero."
+            f"Got {least:.3g} in {name}; expected positive entries, since the logarithm of a density ratio is "
+            "needed for every pair (Assumption C.1). Add a small number to counts of zero."
         )
     return np.asarray(joint / joint.sum())
 
@@ -68,7 +69,8 @@ def pmi(P: RowsLike) -> np.ndarray:
 
 
 def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.ndarray:
-    """Return the probability that each of several candidate texts is the one drawn with an image, if the others were drawn independently.
+    """Return the probability that each of several candidate texts is the one drawn with an image, if the others were
+    drawn independently.
 
     Parameters
     ----------
@@ -98,14 +100,16 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     chosen = np.asarray(candidates)
     if not (0 <= image < n) or chosen.ndim != 1 or not len(chosen) or chosen.min() < 0 or chosen.max() >= m:
         raise ParameterError(
-            f"Got image={image} and candidates={list(candidates)} for {n} images and {m} texts; expected rows and columns of P. Pass numbers from 0."
+            f"Got image={image} and candidates={list(candidates)} for {n} images and {m} texts; expected rows "
+            "and columns of P. Pass numbers from 0."
         )
     own = K[image, chosen]
     return np.asarray(np.exp(own - logsumexp(own)))
 
 
 def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float, float]:
-    """Return the InfoNCE loss of scores on a complete distribution, for each direction: an exact expectation, without sampling.
+    """Return the InfoNCE loss of scores on a complete distribution, for each direction: an exact expectation, without
+    sampling.
 
     Parameters
     ----------
@@ -141,7 +145,8 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
         raise ParameterError(
-            f"Got n_candidates={n_candidates}; expected at least 2, a positive and a negative. Pass a larger n_candidates=…."
+            f"Got n_candidates={n_candidates}; expected at least 2, a positive and a negative. Pass a larger "
+            "n_candidates=…."
         )
     return _one_way(scores, joint, n_candidates), _one_way(scores.T, joint.T, n_candidates)
 
@@ -151,13 +156,15 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
     count = comb(m + n_candidates - 2, n_candidates - 1)
     if count > _MOST_SETS:
         raise ParameterError(
-            f"Got {count:,} sets of {n_candidates - 1} negatives among {m}; expected at most {_MOST_SETS:,}, since the loss is summed over all of them. Pass a smaller n_candidates=…."
+            f"Got {count:,} sets of {n_candidates - 1} negatives among {m}; expected at most {_MOST_SETS:,}, "
+            "since the loss is summed over all of them. Pass a smaller n_candidates=…."
         )
     marginal = joint.sum(axis=0)
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
         raise InputError(
-            f"Got scores {worst:.3g} apart; expected at most {_WIDEST:.0f} within a row or a column, since the exponentials of larger differences underflow. Divide them by a temperature."
+            f"Got scores {worst:.3g} apart; expected at most {_WIDEST:.0f} within a row or a column, since the "
+            "exponentials of larger differences underflow. Divide them by a temperature."
         )
     E = np.exp(S)
     expected = 0.0
@@ -179,9 +186,11 @@ def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.nda
 
 
 def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
-    """Return SigLIP's loss of scores on a complete distribution: the logistic loss of telling pairs from independent draws.
+    """Return SigLIP's loss of scores on a complete distribution: the logistic loss of telling pairs from independent
+    draws.
 
-    Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant fixed.
+    Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant
+    fixed.
 
     Parameters
     ----------
@@ -223,8 +232,9 @@ class CriticGap:
     infimum : float
         The smallest loss that any scores attain: that of the pointwise mutual information.
     by_image, by_text : float
-        Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the loss of its direction if and
-        only if this is 0: a function of the image alone, or for ``by_text`` of the text alone, may be added (Theorem C.4).
+        Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the
+        loss of its direction if and only if this is 0: a function of the image alone, or for ``by_text`` of the text
+        alone, may be added (Theorem C.4).
     spread : float
         Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
     constant : float
@@ -246,8 +256,8 @@ class CriticGap:
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
         return (
-            f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual information plus "
-            f"{self.constant:.3g}, within {self.spread / 2:.3g}."
+            f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual "
+            f"information plus {self.constant:.3g}, within {self.spread / 2:.3g}."
         )
 
     def to_dict(self) -> dict[str, float]:
@@ -294,7 +304,8 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
     scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)
     if scores.shape != joint.shape:
         raise ShapeError(
-            f"Got S of shape {scores.shape} and P of shape {joint.shape}; expected the same: a row for each image, a column for each text. Pass the scores of all pairs."
+            f"Got S of shape {scores.shape} and P of shape {joint.shape}; expected the same: a row for each "
+            "image, a column for each text. Pass the scores of all pairs."
         )
     return joint, scores
 
@@ -308,7 +319,8 @@ class CriticRank:
     shape : (int, int)
         Numbers of images and texts.
     rank : int
-        Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its temperature and bias.
+        Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its
+        temperature and bias.
     constant : float
         A c at which this rank is reached.
     singular_values : ndarray, shape (min(n, m),)
@@ -331,8 +343,9 @@ class CriticRank:
     def rms_error(self, d: int) -> float:
         """Return a lower bound on the root mean square error of the scores of any dual encoder of d dimensions.
 
-        The bound is over all temperatures, biases and constants. Such scores have rank at most d + 1, so none are nearer than the d + 1 leading singular
-        directions (Eckart and Young, 1936). Unit rows may be unable to reach the bound.
+        The bound is over all temperatures, biases and constants. Such scores have rank at most d + 1, so none are
+        nearer than the d + 1 leading singular directions (Eckart and Young, 1936). Unit rows may be unable to reach the
+        bound.
         """
         check_positive(d, "d", integer=True)
         dropped = self.singular_values[d + 1 :]
@@ -341,8 +354,9 @@ class CriticRank:
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
         return (
-            f"These scores of {self.shape[0]} images and {self.shape[1]} texts require a dual encoder of at least {self.rank} dimensions, and {self.enough} are enough; "
-            f"its temperature is at most {self.max_temperature:.3g}."
+            f"These scores of {self.shape[0]} images and {self.shape[1]} texts require a dual encoder of at least "
+            f"{self.rank} dimensions, and {self.enough} are enough; its temperature is at most "
+            f"{self.max_temperature:.3g}."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -383,7 +397,8 @@ class DualEncoder:
 
 
 def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
-    """Determine the dimension that a dual encoder needs for given scores, up to a constant; for the optimal scores of a distribution, pass its :func:`pmi`.
+    """Determine the dimension that a dual encoder needs for given scores, up to a constant; for the optimal scores of a
+    distribution, pass its :func:`pmi`.
 
     Parameters
     ----------
@@ -398,9 +413,10 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
 
     Notes
     -----
-    The remark bounds the rank of the scores by d + 1. A sharper statement: scores minus their bias have rank at most d, so no dual encoder has the scores K, up to a
-    constant, unless some K − c has rank at most d. The smallest such rank is one less than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in the column space and in
-    the row space of K and 1ᵀK⁺1 ≠ 0 (Wedderburn's reduction); otherwise it is that of K.
+    The remark bounds the rank of the scores by d + 1. A sharper statement: scores minus their bias have rank at most d,
+    so no dual encoder has the scores K, up to a constant, unless some K − c has rank at most d. The smallest such rank
+    is one less than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in the column space and in the row space of K
+    and 1ᵀK⁺1 ≠ 0 (Wedderburn's reduction); otherwise it is that of K.
 
     Examples
     --------
@@ -441,15 +457,16 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     K : array_like, shape (n, m)
         Scores, such as the :func:`pmi` of a distribution.
     dim : int, optional
-        Dimension, at least 3 or ``critic_rank(K).enough``. By default ``critic_rank(K).enough``, for exact scores; with fewer dimensions, the leading
-        directions of K minus its mean are kept.
+        Dimension, at least 3 or ``critic_rank(K).enough``. By default ``critic_rank(K).enough``, for exact scores; with
+        fewer dimensions, the leading directions of K minus its mean are kept.
     random_state : int, optional
         Seed of a random rotation that is applied to images and texts; by default the axes are singular directions.
 
     Notes
     -----
-    K − c = A Bᵀ by the singular value decomposition. Divided by the largest row norm of A and of B, all rows have norm at most 1. Two more coordinates, one that only
-    images have and one that only texts have, make the norms 1. The temperature is 1 over the product of the two largest norms.
+    K − c = A Bᵀ by the singular value decomposition. Divided by the largest row norm of A and of B, all rows have norm
+    at most 1. Two more coordinates, one that only images have and one that only texts have, make the norms 1. The
+    temperature is 1 over the product of the two largest norms.
 
     Examples
     --------
@@ -467,7 +484,8 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     check_positive(dim, "dim", integer=True)
     if dim < 3 and dim < needed.enough:
         raise ParameterError(
-            f"Got dim={dim}; expected 3 or more, since two coordinates are used to make row norms 1. Pass a larger dim=…."
+            f"Got dim={dim}; expected 3 or more, since two coordinates are used to make row norms 1. Pass a "
+            "larger dim=…."
         )
     exact = needed.enough <= dim
     bias = needed.constant if exact else float(scores.mean())
@@ -510,7 +528,9 @@ class Curation:
 
     @property
     def shift(self) -> np.ndarray:
-        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): the change in the pointwise mutual information of each pair caused by the curation."""
+        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): the change in the pointwise mutual information of each pair caused by
+        the curation.
+        """
         by_pair = np.log(self.image_factor)[:, None] + np.log(self.text_factor)
         return np.asarray(np.log(self.normalizer) - by_pair)
 
@@ -524,15 +544,18 @@ class Curation:
     def departure(self) -> float:
         """Largest |K⁽ᵃ⁾ − K* − constant|, in nats: 0 if and only if Assumption C.10 holds.
 
-        As the shift is a sum of a function of the image and one of the text, this is half the sum of the ranges of log E*[v | x] and log E*[u | y].
+        As the shift is a sum of a function of the image and one of the text, this is half the sum of the ranges of log
+        E*[v | x] and log E*[u | y].
         """
         return float(np.ptp(np.log(self.image_factor)) + np.ptp(np.log(self.text_factor))) / 2
 
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
         return (
-            f"The optimal scores on the data set are those of the world plus {self.constant:.3g}, within {self.departure:.3g}; "
-            f"the log mean weight of an image's texts has a range of {np.ptp(np.log(self.image_factor)):.3g}, that of a text's images {np.ptp(np.log(self.text_factor)):.3g}."
+            f"The optimal scores on the data set are those of the world plus {self.constant:.3g}, within "
+            f"{self.departure:.3g}; the log mean weight of an image's texts has a range of "
+            f"{np.ptp(np.log(self.image_factor)):.3g}, that of a text's images "
+            f"{np.ptp(np.log(self.text_factor)):.3g}."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -617,9 +640,10 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
 
     Notes
     -----
-    E*[v(Y) | X = x] = c for all x means that P (v − c·1) = 0. So v differs from a constant by an element of the null space of P, of dimension m − rank(P), and u by
-    one of the null space of Pᵀ, of dimension n − rank(P): **a world of full rank allows no independent curation**, and a world of k latent topics (rank k) allows
-    weights with the same mean for every topic. The paper does not state this.
+    E*[v(Y) | X = x] = c for all x means that P (v − c·1) = 0. So v differs from a constant by an element of the null
+    space of P, of dimension m − rank(P), and u by one of the null space of Pᵀ, of dimension n − rank(P): **a world of
+    full rank allows no independent curation**, and a world of k latent topics (rank k) allows weights with the same
+    mean for every topic. The paper does not state this.
 
     Examples
     --------
@@ -636,18 +660,21 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     check_positive(strength, "strength")
     if strength >= 1:
         raise ParameterError(
-            f"Got strength={strength}; expected a number below 1, since weights must be positive. Pass strength=0.5, for example."
+            f"Got strength={strength}; expected a number below 1, since weights must be positive. Pass "
+            "strength=0.5, for example."
         )
     rng = np.random.default_rng(random_state)
     left, s, right = np.linalg.svd(joint)
     rank = numerical_rank(s, joint.shape)
     if rank == max(joint.shape):
         raise InputError(
-            f"Got P of full rank {rank}; expected a lower rank, since otherwise only constant weights curate independently. Pass a world with fewer latent topics than items."
+            f"Got P of full rank {rank}; expected a lower rank, since otherwise only constant weights curate "
+            "independently. Pass a world with fewer latent topics than items."
         )
     sides = []
     for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
-        # A random vector is projected onto the null space, because the result must not depend on the basis that the SVD returns.
+        # A random vector is projected onto the null space, because the result must not depend on the basis that the SVD
+        # returns.
         deviation = rng.standard_normal(n) @ null.T @ null
         sides.append(1 + strength * deviation / np.abs(deviation).max() if len(null) else np.ones(n))
     return sides[0], sides[1]
@@ -663,7 +690,8 @@ def latent_joint(
     n_images, n_texts, n_topics : int
         n, m and the rank of the result, which must be below n or m for independent curation.
     concentration : float, default=1.0
-        Concentration of the Dirichlet distributions of items given a topic; below 1, an item belongs mostly to one topic.
+        Concentration of the Dirichlet distributions of items given a topic; below 1, an item belongs mostly to one
+        topic.
     random_state : int, default=0
 
     Returns

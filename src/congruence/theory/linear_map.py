@@ -1,8 +1,10 @@
-"""The linear map that agreeing kernels determine (Theorem 5.3), and its error if they agree only approximately (Theorem C.21).
+"""The linear map that agreeing kernels determine (Theorem 5.3), and its error if they agree only approximately (Theorem
+C.21).
 
-For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃ f̃(x). If these are
-equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is the paper's G̃^{-⊤} Gᵀ (its
-matrices have items as columns). In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε in each of m coordinates
+For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃ f̃(x). If
+these are equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is the
+paper's G̃^{-⊤} Gᵀ (its matrices have items as columns). In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε
+in each of m coordinates
 
     ‖f̃ − A f‖ ≤ ‖k̃ − k‖₂ / σ_min(G̃) ≤ √m ε / σ_min(G̃).
 
@@ -67,7 +69,8 @@ class TextError:
     quantiles : dict of float to float
         Quantiles of this error by level.
     sigma_min, sigma_max : float
-        Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their errors.
+        Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their
+        errors.
     """
 
     largest: float
@@ -89,13 +92,13 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Text anchors in the source and the target model, unit rows, with G̃ of rank d̃ and so m ≥ d̃.
     allow_rank_deficient : bool, default=False
-        Accept anchors that span fewer directions: A then maps into the span of the target's anchors only, and A f(x) estimates the component of
-        f̃(x) in this span.
+        Accept anchors that span fewer directions: A then maps into the span of the target's anchors only, and A f(x)
+        estimates the component of f̃(x) in this span.
 
     Notes
     -----
-    Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree exactly; for practical use, fit a map on
-    pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
+    Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree
+    exactly; for practical use, fit a map on pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
 
     References
     ----------
@@ -135,8 +138,9 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
     -------
     Bound
         √m ε / σ_min(G̃), infinite if the anchors leave directions of the target uncovered. ``measured`` is Δ of
-        Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse. ``conditions``: ``epsilon``, ``sigma_min``,
-        ``n_anchors``, ``rank``, and ``sharp``, the step before the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
+        Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse.
+        ``conditions``: ``epsilon``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``, the step before the last,
+        max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
 
     References
     ----------
@@ -199,7 +203,8 @@ def linear_text_error(
     W, s, Vt = svd.U, svd.s, svd.Vt
     if (rank := numerical_rank(s, matrix.shape)) < d:
         raise InputError(
-            f"Got A of rank {rank}; expected full column rank {d}, which mapping texts requires. Compute A from anchors that span the source space."
+            f"Got A of rank {rank}; expected full column rank {d}, which mapping texts requires. Compute A "
+            "from anchors that span the source space."
         )
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()
@@ -218,6 +223,7 @@ def _solve(G: np.ndarray, G_target: np.ndarray) -> AnchorMap:
     rank = numerical_rank(svd.s, G_target.shape)
     U, s, Vt = svd.U[:, :rank], svd.s[:rank], svd.Vt[:rank]
     matrix = (G.T @ (U / s)) @ Vt
-    # The rank of A is that of Uᵀ G. In A itself, rounding error divided by a small singular value could count as a direction.
+    # The rank of A is that of Uᵀ G. In A itself, rounding error divided by a small singular value could count as a
+    # direction.
     full = numerical_rank(scipy.linalg.svdvals(U.T @ G), G.shape) == G.shape[1]
     return AnchorMap(matrix, float(s[-1]), rank, full, len(G))

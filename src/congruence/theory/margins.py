@@ -35,14 +35,14 @@ class Margins:
     gamma, eta : float
         γ and η of Definition C.18: the smallest margin inside U_X, the largest product of the residuals outside it.
     rho : float
-        The largest ‖Proj_{QU_X} g̃ − Q Proj_{U_X} g‖ over the classes. The proposition supposes 0 (Assumption C.17); Theorem C.28
-        bounds it.
+        The largest ‖Proj_{QU_X} g̃ − Q Proj_{U_X} g‖ over the classes. The proposition supposes 0 (Assumption C.17);
+        Theorem C.28 bounds it.
     margins, residuals, errors : ndarray, shape (K,)
-        By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c = max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩| over all c', where
-        g = u + w, g̃ = Q u + e + w̃ and e = Proj_{QU_X} g̃ − Q u is what the assumption neglects.
+        By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c = max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩|
+        over all c', where g = u + w, g̃ = Q u + e + w̃ and e = Proj_{QU_X} g̃ − Q u is what the assumption neglects.
     offsets : ndarray, shape (K,)
-        By class: max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩ are the terms of the score that
-        γ does not include. Terms that all classes share cancel.
+        By class: max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩ are the terms
+        of the score that γ does not include. Terms that all classes share cancel.
     inside : ndarray, shape (K,)
         ‖u_c‖.
     retrieved : ndarray of int, shape (K,)
@@ -68,7 +68,9 @@ class Margins:
 
     @property
     def holds(self) -> bool:
-        """Whether γ > 2η, the condition of the proposition: all classes are retrieved correctly if its assumption holds too."""
+        """Whether γ > 2η, the condition of the proposition: all classes are retrieved correctly if its assumption holds
+        too.
+        """
         return self.gamma - 2 * self.eta > self.rounding
 
     @property
@@ -83,7 +85,9 @@ class Margins:
 
     @property
     def certified_by_difference(self) -> np.ndarray:
-        """Classes with γ_c > max r(c, c') − r(c, c), which are retrieved correctly for any models; they include all of ``certified``."""
+        """Classes with γ_c > max r(c, c') − r(c, c), which are retrieved correctly for any models; they include all of
+        ``certified``.
+        """
         return self._above(self.offsets)
 
     @property
@@ -112,7 +116,8 @@ class Margins:
             rho = self.rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
-                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it. Pass rho={self.rho} or more."
+                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it. Pass "
+                f"rho={self.rho} or more."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
 
@@ -185,8 +190,9 @@ def class_margins(
     F_anchors : array_like, shape (n, d)
         Anchors of the other modality in the source model. Only their span U_X is used.
     G_classes, G_target_classes : array_like, shapes (K, d) and (K, d_target)
-        One row per class in the source and the target model, paired by row. Ensemble several prompts of a class beforehand
-        (mean of unit rows, scaled to unit norm); rows are compared by inner product without further normalization.
+        One row per class in the source and the target model, paired by row. Ensemble several prompts of a class
+        beforehand (mean of unit rows, scaled to unit norm); rows are compared by inner product without further
+        normalization.
     Q : array_like, shape (d, d_target)
         The rotation acting on rows, such as ``OrthogonalMap(shrinkage="full").fit(…).rotation_``. Rows orthonormal to
         10⁻³; the nearest exactly orthonormal one is used.
@@ -206,13 +212,13 @@ def class_margins(
 
     ⟨Q g_c, g̃_c'⟩ = ⟨u_c, u_c'⟩ + ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩.
 
-    The proposition assumes e = 0, so the first and the last term remain. From c to c' ≠ c the first term falls by at least γ_c, and the
-    last rises by at most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ > 2η, since γ ≤ γ_c and η ≥ η_c.
-    (The last inequality of the printed proof has the wrong sign; the condition stands.) Real models have e ≠ 0. Then the middle term can
-    rise by 2s_c, and γ_c > 2(η_c + s_c) is sufficient without any assumption; since
-    s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three conditions count a term in full even if it is nearly the same for every c',
-    as it is because of the gap between modalities. Only differences decide: with r the last two terms, γ_c > max r(c, c') − r(c, c) is the
-    weakest sufficient condition for a given γ_c.
+    The proposition assumes e = 0, so the first and the last term remain. From c to c' ≠ c the first term falls by at
+    least γ_c, and the last rises by at most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ >
+    2η, since γ ≤ γ_c and η ≥ η_c. (The last inequality of the printed proof has the wrong sign; the condition stands.)
+    Real models have e ≠ 0. Then the middle term can rise by 2s_c, and γ_c > 2(η_c + s_c) is sufficient without any
+    assumption; since s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three conditions count a term in full
+    even if it is nearly the same for every c', as it is because of the gap between modalities. Only differences decide:
+    with r the last two terms, γ_c > max r(c, c') − r(c, c) is the weakest sufficient condition for a given γ_c.
 
     Scores are compared block by block: memory is O(K·d), time O(K²·d).
 

@@ -1,4 +1,6 @@
-"""Whether preserving the anchors' lengths forces a linear map to be a rotation (Definition 5.4), and how nearly (Theorem C.23)."""
+"""Whether preserving the anchors' lengths forces a linear map to be a rotation (Definition 5.4), and how nearly
+(Theorem C.23).
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,17 @@ class Spanning:
         estimate is that they span.
     spans : bool
     exact : bool
-        Whether ``rank`` and ``spans`` come from a complete decomposition. If n < dimension, ``spans`` is certain in any case.
+        Whether ``rank`` and ``spans`` come from a complete decomposition. If n < dimension, ``spans`` is certain in any
+        case.
     sigma_min, sigma_max : float
         The ``dimension``-th and the first singular value of the matrix whose rows are svec(x xᵀ). ``sigma_min`` is 0 if
         n < dimension, and an upper bound from an iteration if ``exact`` is False.
     tolerance : float
         Singular values above this count as nonzero.
     witness : ndarray, shape (d, d), or None
-        The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), which is then ``sigma_min``. If the rows do not span,
-        xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves the length of every
-        anchor without being a rotation. None if there are too many rows to compute it and too few to span.
+        The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), which is then ``sigma_min``. If the rows do not
+        span, xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves the length of every anchor
+        without being a rotation. None if there are too many rows to compute it and too few to span.
     singular_values : ndarray, shape (min(n, dimension),), or None
         All singular values of that matrix, descending; None if ``exact`` is False.
     """
@@ -126,8 +129,8 @@ def anchors_needed(d: int) -> int:
 def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
     """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them.
 
-    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If they are
-    not, some linear map preserves the length of each without being an isometry.
+    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If
+    they are not, some linear map preserves the length of each without being an isometry.
 
     Parameters
     ----------
@@ -145,13 +148,13 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
 
     Notes
     -----
-    The rank is that of the n × D matrix T with rows svec(x xᵀ), D = d(d + 1)/2: the entries on the diagonal and √2 times
-    those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. With n ≥ D it comes from QR by blocks and an SVD,
-    exact to rounding, up to D = 3,000 (d = 76). Above that, T is never formed (T svec(M) = diag(S M Sᵀ), Tᵀ c = Sᵀ diag(c) S,
-    each n·d²) and LOBPCG searches for its smallest singular value, preconditioned by M ↦ C⁻¹ M C⁻¹, C = SᵀS/n. Its result
-    is an upper bound, so "does not span" has a witness and "spans" is an estimate. With n < D rows cannot span; the
-    rank is that of T if T is small enough, and otherwise that of its n × n Gram matrix (S Sᵀ)∘², in which a singular value
-    below 10⁻⁷ of the largest cannot be told from zero, so that the rank is a lower bound.
+    The rank is that of the n × D matrix T with rows svec(x xᵀ), D = d(d + 1)/2: the entries on the diagonal and √2
+    times those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. With n ≥ D it comes from QR by blocks and
+    an SVD, exact to rounding, up to D = 3,000 (d = 76). Above that, T is never formed (T svec(M) = diag(S M Sᵀ), Tᵀ c =
+    Sᵀ diag(c) S, each n·d²) and LOBPCG searches for its smallest singular value, preconditioned by M ↦ C⁻¹ M C⁻¹, C =
+    SᵀS/n. Its result is an upper bound, so "does not span" has a witness and "spans" is an estimate. With n < D rows
+    cannot span; the rank is that of T if T is small enough, and otherwise that of its n × n Gram matrix (S Sᵀ)∘², in
+    which a singular value below 10⁻⁷ of the largest cannot be told from zero, so that the rank is a lower bound.
 
     Examples
     --------
@@ -363,8 +366,9 @@ class Kappa:
         if self.exact:
             return f"κ is {self.lower:.3g}."
         return (
-            f"κ is at least {self.lower:.3g} and {'at most' if self.certified else 'by estimate at most'} {self.upper:.3g}: "
-            "if the anchors' squared lengths are preserved to within ε, those of other unit vectors are to within κ·ε."
+            f"κ is at least {self.lower:.3g} and {'at most' if self.certified else 'by estimate at most'} "
+            f"{self.upper:.3g}: if the anchors' squared lengths are preserved to within ε, those of other unit "
+            "vectors are to within κ·ε."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -379,8 +383,8 @@ class Kappa:
 def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
     """Bound the constant κ_S of Theorem C.23 from both sides.
 
-    If a linear map A preserves the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and κ_S is the smallest
-    such constant.
+    If a linear map A preserves the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and κ_S is the
+    smallest such constant.
 
     Parameters
     ----------
@@ -389,8 +393,8 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     rtol : float, optional
         As in :func:`congruence.theory.sym_spanning`, which decides whether κ is finite.
     starts : int, default=8
-        Number of directions from which the lower bound is improved: by linear programs if n·d(d + 1)/2 ≤ 100,000, otherwise by
-        least squares up to d = 76.
+        Number of directions from which the lower bound is improved: by linear programs if n·d(d + 1)/2 ≤ 100,000,
+        otherwise by least squares up to d = 76.
     random_state : int, default=0
         Seed of these directions.
 
@@ -401,21 +405,23 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     Notes
     -----
     By duality κ_S = max over unit v of h(v), h(v) = min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}: the squared length in direction v is
-    a signed combination of the anchors' squared lengths, and κ is the ℓ₁ norm of its coefficients in the worst direction. If v is an
-    anchor, h(v) = 1.
+    a signed combination of the anchors' squared lengths, and κ is the ℓ₁ norm of its coefficients in the worst
+    direction. If v is an anchor, h(v) = 1.
 
-    *In the plane* (d = 2) κ is exact: it is attained at a vertex of the polar of a prism, one for each gap between neighboring anchors. O(n log n).
+    *In the plane* (d = 2) κ is exact: it is attained at a vertex of the polar of a prism, one for each gap between
+    neighboring anchors. O(n log n).
 
-    *Upper bound*, with T as in :func:`congruence.theory.sym_spanning`, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤ ‖M‖_F ≤ ‖T svec(M)‖₂/σ_min(T);
-    the same with anchors weighted towards the D-optimal design, if linear programs are solved; and ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ),
-    which bounds the ℓ₁ norm of the least-squares c in the worst direction, up to d = 76. The last is the tightest with few anchors, the second with many;
-    as anchors fill the sphere and κ falls to 1, both stay near d/√2.
+    *Upper bound*, with T as in :func:`congruence.theory.sym_spanning`, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤
+    ‖M‖_F ≤ ‖T svec(M)‖₂/σ_min(T); the same with anchors weighted towards the D-optimal design, if linear programs are
+    solved; and ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ), which bounds the ℓ₁ norm of the least-squares c in the
+    worst direction, up to d = 76. The last is the tightest with few anchors, the second with many; as anchors fill the
+    sphere and κ falls to 1, both stay near d/√2.
 
-    *Lower bound*: any M gives one. For a fixed v, h(v) and its M are the solution of a linear program (HiGHS); replacing v by
-    the eigenvector of M with the largest |eigenvalue| never lowers h, so the two steps alternate until h no longer rises. If
-    the program is too large, it is replaced by least squares: M = argmin ‖T svec(M)‖₂ with vᵀMv = 1. κ
-    is the maximum of a convex function, so neither is certain to find it. In our experiments the bounds were a factor of 1 to 2.1 apart with
-    linear programs and 4 to 9 without.
+    *Lower bound*: any M gives one. For a fixed v, h(v) and its M are the solution of a linear program (HiGHS);
+    replacing v by the eigenvector of M with the largest |eigenvalue| never lowers h, so the two steps alternate until h
+    no longer rises. If the program is too large, it is replaced by least squares: M = argmin ‖T svec(M)‖₂ with vᵀMv =
+    1. κ is the maximum of a convex function, so neither is certain to find it. In our experiments the bounds were a
+    factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
 
     ‖M‖₂ is at least max|uᵀMu| on unit rows, so κ ≥ 1; more anchors never raise it.
 

@@ -1,16 +1,18 @@
-"""From a linear map to a rotation, and from images to texts: the bounds of Theorems C.23, C.25 and C.28, and the measured errors.
+"""From a linear map to a rotation, and from images to texts: the bounds of Theorems C.23, C.25 and C.28, and the
+measured errors.
 
 Rows are items, so that F (n, d) here is the paper's Fᵀ, and Q (d, d̃) acts on rows: f̃ ≈ f @ Q, g ≈ g̃ @ Qᵀ.
 
-Texts are bounded through n image anchors. For h(y) = g(y) − Qᵀ g̃(y) and each anchor, ⟨f(xⱼ), h⟩ is the disagreement of the
-kernels, at most ε′, and ⟨f̃(xⱼ) − Q f(xⱼ), g̃(y)⟩, at most δ_f. Hence ‖F h‖₂ ≤ √n (ε′ + δ_f), with the number of anchors
-under the root (the paper has n = d anchors and prints √d̃, which is looser). Let σ₁ ≥ σ₂ ≥ … be the singular values of F, v₁, v₂, …
-its right singular vectors, and U_r the span of the first r of them. Then
+Texts are bounded through n image anchors. For h(y) = g(y) − Qᵀ g̃(y) and each anchor, ⟨f(xⱼ), h⟩ is the disagreement of
+the kernels, at most ε′, and ⟨f̃(xⱼ) − Q f(xⱼ), g̃(y)⟩, at most δ_f. Hence ‖F h‖₂ ≤ √n (ε′ + δ_f), with the number of
+anchors under the root (the paper has n = d anchors and prints √d̃, which is looser). Let σ₁ ≥ σ₂ ≥ … be the singular
+values of F, v₁, v₂, … its right singular vectors, and U_r the span of the first r of them. Then
 
     ‖F h‖² = Σᵢ σᵢ² ⟨vᵢ, h⟩² ≥ σ_r² Σ_{i ≤ r} ⟨vᵢ, h⟩² = σ_r² ‖Proj_{U_r} h‖²,
 
-so that ‖Proj_{U_r} h‖ ≤ ρ(r) = √n (ε′ + δ_f) / σ_r for *every* r up to the rank of F. With r the rank, U_r is the span of the
-anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r it says more about fewer directions.
+so that ‖Proj_{U_r} h‖ ≤ ρ(r) = √n (ε′ + δ_f) / σ_r for *every* r up to the rank of F. With r the rank, U_r is the span
+of the anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r it says more about fewer
+directions.
 """
 
 from __future__ import annotations
@@ -199,7 +201,8 @@ def text_bound(
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Texts in the source and the target model, unit rows.
     Q : array_like, shape (d, d̃)
-        Any rotation, acting on rows, such as that of :func:`polar_rotation`, or ``rotation_`` of an ``OrthogonalMap`` with ``center=False``.
+        Any rotation, acting on rows, such as that of :func:`polar_rotation`, or ``rotation_`` of an ``OrthogonalMap``
+        with ``center=False``.
     rtol : float, optional
         Singular values of F up to this share of the largest count as zero; by default, those within rounding error.
 
@@ -208,7 +211,8 @@ def text_bound(
     Bound
         √n (ε′ + δ_f) / σ_min(F), infinite if the anchors leave directions of the source uncovered.
         ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``,
-        (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest entries.
+        (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest
+        entries.
 
     References
     ----------
@@ -242,7 +246,8 @@ def projected_text_bound(
     Returns
     -------
     Bound
-        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in :func:`text_bound`, with ``sigma_min`` = σ_r.
+        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in :func:`text_bound`, with
+        ``sigma_min`` = σ_r.
 
     References
     ----------
@@ -252,7 +257,8 @@ def projected_text_bound(
     r = errors.rank if rank is None else int(check_positive(rank, "rank", integer=True))
     if r > errors.rank:
         raise ParameterError(
-            f"Got rank={r}; expected at most {errors.rank}, the rank of the image anchors. Pass rank={errors.rank} or less, or more anchors."
+            f"Got rank={r}; expected at most {errors.rank}, the rank of the image anchors. Pass "
+            f"rank={errors.rank} or less, or more anchors."
         )
     quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"
     return errors.bound("Thm C.28", quantity, float(errors.s[r - 1]), r, float(errors.within[r - 1]))
@@ -270,9 +276,10 @@ def rank_trade_off(
 
     Notes
     -----
-    ρ(r) alone is smallest at r = 1, where it does not bound the error in the other directions. The error outside U_r is bounded by the norms of the
-    components of both models' texts there, for any two models: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)²,
-    here with the sharp form of ρ. ``best`` is the r that minimizes this sum. This step is not in the paper.
+    ρ(r) alone is smallest at r = 1, where it does not bound the error in the other directions. The error outside U_r is
+    bounded by the norms of the components of both models' texts there, for any two models: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ +
+    ‖(I−P)Qᵀg̃‖)², here with the sharp form of ρ. ``best`` is the r that minimizes this sum. This step is not in the
+    paper.
     """
     errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
     r, s = errors.rank, errors.s[: errors.rank]

@@ -19,19 +19,20 @@ from congruence.transport._strip_pool import CALLING_THREAD, StripPool, times_co
 
 T = TypeVar("T")
 
-#: Bytes of one strip. A held strip is read twice in a row and should stay in the cache. A computed strip is the result of a matrix product,
-#: which needs some hundred rows to be efficient. On a GPU each strip costs a kernel launch. A small matrix is divided into SHARES held strips
-#: of at least LEAST_BYTES, so that threads can share the work.
+#: Bytes of one strip. A held strip is read twice in a row and should stay in the cache. A computed strip is the result
+#: of a matrix product, which needs some hundred rows to be efficient. On a GPU each strip costs a kernel launch. A
+#: small matrix is divided into SHARES held strips of at least LEAST_BYTES, so that threads can share the work.
 HELD_BYTES = 4 * 2**20
 LEAST_BYTES = 2**20
 SHARES = 8
 COMPUTED_BYTES = 48 * 2**20
 REMOTE_BYTES = 2**30
-#: Lower bound of exponents, by bytes per number. It keeps entries times scalings above the subnormal numbers, for which exp and
-#: products are several times slower.
+#: Lower bound of exponents, by bytes per number. It keeps entries times scalings above the subnormal numbers, for which
+#: exp and products are several times slower.
 FLOOR = {4: -65.0, 8: -650.0}
-#: Largest max |log a| + max |log b| of scalings for which a sparse kernel is accurate, and the largest share of nonzero entries for which one is
-#: used, because a multiplication with a sparse entry takes about ten times as long as with a dense one.
+#: Largest max |log a| + max |log b| of scalings for which a sparse kernel is accurate, and the largest share of nonzero
+#: entries for which one is used, because a multiplication with a sparse entry takes about ten times as long as with a
+#: dense one.
 GROWTH = 8.0
 SPARSE = 0.05
 
@@ -180,12 +181,17 @@ class Kernel:
         return strip_bytes(self.affinity.device, held, self.affinity.shape[0] * self._width)
 
     def _builders(self) -> StripPool:
-        """Return the pool that computes strips. Matrix products run on the calling thread if the library would start threads of its own."""
+        """Return the pool that computes strips.
+
+        Matrix products run on the calling thread if the library would start threads of its own.
+        """
         avoid_blas = self._strip_pool.avoid_blas and isinstance(self.affinity, Products)
         return CALLING_THREAD if avoid_blas else self._strip_pool
 
     def _hold_sparse(self, r: Array, c: Array) -> int:
-        """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the bytes used."""
+        """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the
+        bytes used.
+        """
         least = self.xp.log(r * self.xp.min(c)) + math.log(self.xp.finfo(self.affinity.dtype).eps / 2) - GROWTH
         entry_bytes = self._width // self.affinity.shape[1] + 4
         # Set at the first dense strip: strips are taken in order, so later ones can be skipped.
@@ -216,7 +222,9 @@ class Kernel:
         return int(K.nnz * entry_bytes)
 
     def strips(self, work: Callable[[slice, Strip], T]) -> Iterator[T]:
-        """Yield the results of ``work`` on each slice of rows and its strip of the kernel, which must not be modified."""
+        """Yield the results of ``work`` on each slice of rows and its strip of the kernel, which must not be
+        modified.
+        """
         if self._sparse is not None:
             part, sparse = self._sparse
             yield work(part, sparse)
@@ -309,7 +317,9 @@ def in_exponents(
     v: Array,
     parts: list[slice],
 ) -> Iterator[T]:
-    """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j of its rows, in scratch memory."""
+    """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j of its rows, in scratch
+    memory.
+    """
     scratch = Scratch(affinity)
     return pool.each(
         lambda part: work(part, affinity.exponent(part, u, v, epsilon, scratch.rows(part.stop - part.start))), parts
@@ -327,6 +337,9 @@ def fits(affinity: Affinity, memory: int) -> bool:
 
 
 def strip_pool_for(affinity: Affinity, memory: int) -> StripPool:
-    """Return the thread pool for an affinity. If its kernel does not fit in memory, strips are large, and the library's own threads are used."""
+    """Return the thread pool for an affinity.
+
+    If its kernel does not fit in memory, strips are large, and the library's own threads are used.
+    """
     n, m = affinity.shape
     return StripPool(affinity.A if isinstance(affinity, Dense) else affinity.X, n * m, fits(affinity, memory))

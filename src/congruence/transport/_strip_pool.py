@@ -1,10 +1,11 @@
 """A thread pool for the strips of a matrix, in which each thread computes a whole strip single-threaded.
 
-A linear algebra library splits every operation among its threads and waits for the slowest of them, some hundred times in a solve. If another
-process keeps a core busy, the scheduler repeatedly preempts a thread for milliseconds, and the others spin while they wait, in operations that
-take a tenth of a millisecond. Here a thread takes a strip, does all the work on it, and takes the next: a preempted thread delays only its own
-strip, and a thread that never gets to run delays nothing. The result for a strip does not depend on the thread that computed it, and results are
-combined in the order of the strips. So they are bitwise identical for any number of threads above one, and for tensors also for one thread.
+A linear algebra library splits every operation among its threads and waits for the slowest of them, some hundred times
+in a solve. If another process keeps a core busy, the scheduler repeatedly preempts a thread for milliseconds, and the
+others spin while they wait, in operations that take a tenth of a millisecond. Here a thread takes a strip, does all the
+work on it, and takes the next: a preempted thread delays only its own strip, and a thread that never gets to run delays
+nothing. The result for a strip does not depend on the thread that computed it, and results are combined in the order of
+the strips. So they are bitwise identical for any number of threads above one, and for tensors also for one thread.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Minimum number of matrix entries for which a second thread pays off: with fewer, an iteration takes no longer than waking a thread.
+#: Minimum number of matrix entries for which a second thread pays off: with fewer, an iteration takes no longer than
+#: waking a thread.
 LEAST = 2**19
 #: Maximum number of terms for which OpenBLAS computes a dot product on the calling thread alone.
 DOT_TERMS = 8192
@@ -107,7 +109,9 @@ class _Queue(Generic[T]):
         self._turn, self._next, self._failed = threading.Condition(), 0, False
 
     def run(self, pool: ThreadPoolExecutor, helper: Callable[[], None], helpers: int) -> Iterator[T]:
-        """Process all strips in this thread and in up to ``helpers`` threads of the pool, and return the results in order."""
+        """Process all strips in this thread and in up to ``helpers`` threads of the pool, and return the results in
+        order.
+        """
         submitted: list[Future[None]] = [pool.submit(helper) for _ in range(min(helpers, len(self._left) - 1))]
         try:
             self.process()
@@ -147,7 +151,9 @@ class _Queue(Generic[T]):
 
 
 def threads(tensors: bool) -> int:
-    """Return the number of threads that torch (``tensors``) or NumPy's BLAS would currently use for a call from this thread."""
+    """Return the number of threads that torch (``tensors``) or NumPy's BLAS would currently use for a call from this
+    thread.
+    """
     if tensors:
         import torch
 
@@ -173,7 +179,9 @@ def _openmp() -> ThreadpoolController:
 
 @contextmanager
 def single_threaded(*arrays: object) -> Iterator[None]:
-    """Make torch single-threaded in the calling thread if one of the arrays is a tensor: waiting for other threads would slow short operations."""
+    """Make torch single-threaded in the calling thread if one of the arrays is a tensor: waiting for other threads
+    would slow short operations.
+    """
     if any(is_tensor(array) for array in arrays) and threads(True) > 1:
         with _openmp().limit(limits=1):
             yield
@@ -188,10 +196,11 @@ def _limit_torch_to_one_thread() -> None:
 
 
 def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
-    """Return ``process`` for a worker thread: without gradient tracking, and in inference mode if the calling thread is.
+    """Return ``process`` for a worker thread: without gradient tracking, and in inference mode if the calling thread
+    is.
 
-    Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward pass would then join its
-    graph, and two threads that write into the same tensor would occasionally raise an error.
+    Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward
+    pass would then join its graph, and two threads that write into the same tensor would occasionally raise an error.
     """
     import torch
 
@@ -205,7 +214,9 @@ def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
 
 
 def times_columns(K: Array, b: Array, avoid_blas: bool) -> Array:
-    """Return K b; with ``avoid_blas``, from dot products short enough for BLAS to compute them on the calling thread alone."""
+    """Return K b; with ``avoid_blas``, from dot products short enough for BLAS to compute them on the calling thread
+    alone.
+    """
     if not avoid_blas:
         return K @ b
     entries, vector = to_numpy(K), to_numpy(b)

@@ -23,10 +23,11 @@ CONVERGED = 1e-6
 MEMORY = 2**30
 #: The largest relative error of a plan's entries that rounding of A/ε may cause.
 ROUNDING = 1e-3
-#: Smallest allowed marginal, by bytes per number: entries below it cannot be distinguished from those at ``_kernel.FLOOR``.
+#: Smallest allowed marginal, by bytes per number: entries below it cannot be distinguished from those at
+#: ``_kernel.FLOOR``.
 LEAST = {4: 1e-10, 8: 1e-100}
-#: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29): times both scalings they
-#: are below 3e-20, too small to affect any marginal.
+#: Largest |log a| + |log b| before the scalings are absorbed. Entries of K below e^-65 are raised to e^-65 (6e-29):
+#: times both scalings they are below 3e-20, too small to affect any marginal.
 GROWTH = 20.0
 #: L1 error of the marginals, in machine epsilons, below which further iterations change only rounding errors.
 SETTLED = 4
@@ -110,41 +111,46 @@ def sinkhorn(
     mass: str = "unit",
     memory: int = MEMORY,
 ) -> SinkhornResult:
-    """Transport one collection to another along high affinities, smoothed by an entropy term: argmax ⟨P, A⟩ − ε ⟨P, log P⟩.
+    """Transport one collection to another along high affinities, smoothed by an entropy term: argmax ⟨P, A⟩ − ε ⟨P, log
+    P⟩.
 
     Parameters
     ----------
     affinity : array_like, shape (n, m), optional
-        A: similarity of row and column, i.e. the negative of a cost. NumPy or torch, computed on the tensor's device; no gradient flows through.
-        float16 and bfloat16 are computed in float32.
+        A: similarity of row and column, i.e. the negative of a cost. NumPy or torch, computed on the tensor's device;
+        no gradient flows through. float16 and bfloat16 are computed in float32.
     epsilon : float, default=0.05
         Weight of the entropy, in units of affinity.
     max_iter : int, default=100
-        Largest number of iterations; each corrects the row marginals and then the column marginals. Fewer are run if more would only change
-        rounding.
+        Largest number of iterations; each corrects the row marginals and then the column marginals. Fewer are run if
+        more would only change rounding.
     tol : float, optional
-        Stop when the row sums are within this L1 distance of the marginals (mass 1). float32 does not get much below 1e-6.
+        Stop when the row sums are within this L1 distance of the marginals (mass 1). float32 does not get much below
+        1e-6.
     X : array_like, shape (n, d), optional
-        Instead of ``affinity``, together with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have unit norm), computed in
-        strips and never stored as a whole.
+        Instead of ``affinity``, together with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have
+        unit norm), computed in strips and never stored as a whole.
     Y : array_like, shape (m, d), optional
     marginals : tuple of array_like, shapes (n,) and (m,), optional
         Positive weights of rows and of columns, each summing to 1. Uniform by default.
     mass : {"unit", "bistochastic"}, default="unit"
-        Whether the plan sums to 1, or to n so that rows of a square plan sum to 1 (SOTAlign, equation 11). The latter is n times the former.
+        Whether the plan sums to 1, or to n so that rows of a square plan sum to 1 (SOTAlign, equation 11). The latter
+        is n times the former.
     memory : int, default=2**30
-        Bytes of the kernel (n·m numbers) that are kept in memory; further rows are recomputed in each iteration. The kernel of ``affinity`` is always kept.
+        Bytes of the kernel (n·m numbers) that are kept in memory; further rows are recomputed in each iteration. The
+        kernel of ``affinity`` is always kept.
 
     Notes
     -----
-    A stored kernel is read once per iteration, with n·m multiplications and additions twice. A recomputed one costs a matrix product and n·m
-    exponentials per iteration, in O((n + m)·d) memory. If at most one entry in twenty can matter, only those are stored and read. The plan is that of
-    the logarithmic iteration, whatever ε: scalings are absorbed before they overflow.
+    A stored kernel is read once per iteration, with n·m multiplications and additions twice. A recomputed one costs a
+    matrix product and n·m exponentials per iteration, in O((n + m)·d) memory. If at most one entry in twenty can
+    matter, only those are stored and read. The plan is that of the logarithmic iteration, whatever ε: scalings are
+    absorbed before they overflow.
 
     References
     ----------
-    Cuturi (2013), "Sinkhorn distances". Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy regularized transport
-    problems", section 3. SOTAlign, equation 11 and appendix C.2.
+    Cuturi (2013), "Sinkhorn distances". Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy regularized
+    transport problems", section 3. SOTAlign, equation 11 and appendix C.2.
 
     Examples
     --------
@@ -179,7 +185,8 @@ def choose_affinity(
             name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
         ]
         raise ParameterError(
-            f"Got {' and '.join(passed) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or X=… and Y=…."
+            f"Got {' and '.join(passed) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or "
+            "X=… and Y=…."
         )
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
@@ -220,7 +227,8 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
     for name, array in arrays.items():
         if tensors and hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
-                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected arrays of one library. Convert one of them, with torch.as_tensor for example."
+                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected arrays of one "
+                "library. Convert one of them, with torch.as_tensor for example."
             )
     if len({str(array.device) for array in tensors.values()}) > 1:
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
@@ -261,8 +269,8 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
         kind = "float64" if affinity.dtype == xp.float64 else "float32"
         remedy = "Scale the affinities down" if kind == "float64" else "Pass float64"
         raise ParameterError(
-            f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}, below which "
-            f"rounding changes the plan by more than {ROUNDING:g}. {remedy} or pass a larger {name}=…."
+            f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}, "
+            f"below which rounding changes the plan by more than {ROUNDING:g}. {remedy} or pass a larger {name}=…."
         )
     return float(epsilon)
 
@@ -275,7 +283,8 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
     array = to_numpy(marginal)
     if array.shape != (n,):
         raise ShapeError(
-            f"Got {name} marginal of shape {array.shape}; expected ({n},), one weight each. Pass an array of that shape."
+            f"Got {name} marginal of shape {array.shape}; expected ({n},), one weight each. Pass an array of "
+            "that shape."
         )
     w = as_matrix(array[:, None], f"{name} marginal")[:, 0].astype(np.float64)
     least = LEAST[8 if affinity.dtype == xp.float64 else 4]
@@ -337,7 +346,8 @@ def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | Non
     if max_iter == 1:  # otherwise the next iteration would compute the error anyway
         return Potentials(u, v, 1, float(xp.sum(xp.abs(kernel_marginals(kernel, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
-    # Computing a kernel takes as long as reading it dozens of times: if the whole kernel fits in memory, try a sparse one only once.
+    # Computing a kernel takes as long as reading it dozens of times: if the whole kernel fits in memory, try a sparse
+    # one only once.
     sparse_marginals = None if kernel.fits else (r, c)
     a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
     settled = max(tol or 0.0, SETTLED * float(xp.finfo(affinity.dtype).eps))
@@ -358,7 +368,8 @@ def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | Non
         log_a, log_b = xp.log(new_a), xp.log(new_b)
         grown = float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b)))
         if kernel.reach is not None and not grown <= kernel.reach:
-            # The dropped entries may matter now: restart from here; with a dense kernel if a single iteration already exceeded the limit.
+            # The dropped entries may matter now: restart from here; with a dense kernel if a single iteration already
+            # exceeded the limit.
             kernel.rebase(kernel.u + xp.log(a), kernel.v + xp.log(b), sparse_marginals if growth else None)
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
             continue

@@ -1,4 +1,6 @@
-"""KLOT: the divergence of two transport plans, with a gradient that does not require differentiating the solver (SOTAlign)."""
+"""KLOT: the divergence of two transport plans, with a gradient that does not require differentiating the solver
+(SOTAlign).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ from congruence.transport.unbalanced import check_rho, relax
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: A warning is given if the marginal errors exceed this share of ‖P − P*‖₁: the gradient is then off by at least 1 % to 5 % in L1 norm (docs/transport.md).
+#: A warning is given if the marginal errors exceed this share of ‖P − P*‖₁: the gradient is then off by at least 1 % to
+#: 5 % in L1 norm (docs/transport.md).
 GRADIENT_ERROR = 0.01
 
 
@@ -45,15 +48,17 @@ class Convergence:
     Attributes
     ----------
     marginal_error, marginal_error_teacher : float
-        L1 distance of the row sums of the student's and of the teacher's plan from their marginals, for mass 1: from 0 to 2. The column sums
-        are exact. Computed during the last iteration at no extra cost, so the final plan is at least this accurate.
+        L1 distance of the row sums of the student's and of the teacher's plan from their marginals, for mass 1: from 0
+        to 2. The column sums are exact. Computed during the last iteration at no extra cost, so the final plan is at
+        least this accurate.
     n_iter, n_iter_teacher : int
         Number of iterations.
     difference : float
-        ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the affinities. The maximum, 2, if the GPU kernels
-        do not report it.
+        ‖P − P*‖₁ for mass 1, from 0 to 2: ε times the L1 norm of the gradient with respect to the affinities. The
+        maximum, 2, if the GPU kernels do not report it.
     settled : float
-        Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and the rounding error.
+        Marginal errors up to this always count as converged: the largest of ``tol`` (if given), 1e-6, and the rounding
+        error.
     """
 
     marginal_error: float
@@ -65,7 +70,8 @@ class Convergence:
 
     @property
     def gradient_error(self) -> float:
-        """Sum of the marginal errors divided by ‖P − P*‖₁, at most 1; 0 if both are ``settled``, or the plans are equal.
+        """Sum of the marginal errors divided by ‖P − P*‖₁, at most 1; 0 if both are ``settled``, or the plans are
+        equal.
 
         In all measurements the gradient's relative error in L1 norm was 1 to 5 times this.
         """
@@ -89,8 +95,9 @@ def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklev
         return
     # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
     warnings.warn(
-        f"Got transport plans whose marginals are off by {math.ceil(100 * gradient_error) / 100:.2g} of ‖P − P*‖₁ {where}; expected "
-        f"{GRADIENT_ERROR} at most, since the gradient of KLOT is off by that share or more. Raise max_iter or epsilon, or lower tol{otherwise}.",
+        f"Got transport plans whose marginals are off by {math.ceil(100 * gradient_error) / 100:.2g} of ‖P − P*‖₁ "
+        f"{where}; expected {GRADIENT_ERROR} at most, since the gradient of KLOT is off by that share or more. "
+        f"Raise max_iter or epsilon, or lower tol{otherwise}.",
         ConvergenceWarning,
         stacklevel=stacklevel + 1,
     )
@@ -166,7 +173,8 @@ def klot(
     rho_teacher: float | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
-    """KL(P* ‖ P): the divergence of the student's entropic plan P from the teacher's plan P*, with its explicit gradient.
+    """KL(P* ‖ P): the divergence of the student's entropic plan P from the teacher's plan P*, with its explicit
+    gradient.
 
     Parameters
     ----------
@@ -181,12 +189,13 @@ def klot(
     tol : float, optional
         Stop when the row sums are within this L1 distance of the marginals; see :func:`sinkhorn`.
     mass : {"unit", "bistochastic"}, default="unit"
-        Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a loss weight α on
-        the first acts as α/n on the second.
+        Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a
+        loss weight α on the first acts as α/n on the second.
     rho_teacher : float, optional
-        Strength ρ of the marginal constraints of the teacher's plan, in units of its affinities, for rows that may have no partner; see
-        :func:`sinkhorn_unbalanced`. P* is then the unbalanced plan divided by its mass, and P has the marginals of P*, so that rows without a
-        known partner have little weight. Balanced, with uniform marginals, by default. This is our extension, not the paper's.
+        Strength ρ of the marginal constraints of the teacher's plan, in units of its affinities, for rows that may have
+        no partner; see :func:`sinkhorn_unbalanced`. P* is then the unbalanced plan divided by its mass, and P has the
+        marginals of P*, so that rows without a known partner have little weight. Balanced, with uniform marginals, by
+        default. This is our extension, not the paper's.
     return_info : bool, default=False
         Also return information on convergence.
 
@@ -199,16 +208,20 @@ def klot(
 
     Notes
     -----
-    P = exp(u_i + A_ij/ε + v_j) has the marginals of P*, and among all potentials u, v those of P minimize the divergence:
+    P = exp(u_i + A_ij/ε + v_j) has the marginals of P*, and among all potentials u, v those of P minimize the
+    divergence:
 
-        KLOT = min over u, v of Σ P* log(P*/P) − P* + P, since the derivative with respect to u_i is that of the marginals, Σ_j P_ij − P*_ij = 0.
+        KLOT = min over u, v of Σ P* log(P*/P) − P* + P, since the derivative with respect to u_i is that of the
+        marginals, Σ_j P_ij − P*_ij = 0.
 
-    The change of the potentials therefore does not contribute (Danskin's theorem), and the gradient is the partial derivative with respect to A alone,
-    (P − P*)/ε. The paper's equation 13 divides by ε*, which finite differences refute. The gradient is exact if the iterations have converged. Before
-    that, it is off in L1 norm by at least the marginal error/ε, and by more if convergence is slow. Adding a constant to A, or the same vector to all
-    rows or to all columns, changes nothing.
+    The change of the potentials therefore does not contribute (Danskin's theorem), and the gradient is the partial
+    derivative with respect to A alone, (P − P*)/ε. The paper's equation 13 divides by ε*, which finite differences
+    refute. The gradient is exact if the iterations have converged. Before that, it is off in L1 norm by at least the
+    marginal error/ε, and by more if convergence is slow. Adding a constant to A, or the same vector to all rows or to
+    all columns, changes nothing.
 
-    One n·m kernel is in memory during the solution and one n·m gradient during the backward pass; nothing of this size is kept in between.
+    One n·m kernel is in memory during the solution and one n·m gradient during the backward pass; nothing of this size
+    is kept in between.
 
     References
     ----------
@@ -279,10 +292,11 @@ def klot_features(
     epsilon, epsilon_teacher, max_iter, tol, mass, rho_teacher
         As for :func:`klot`.
     memory : int, default=2**30
-        Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in strips of about 50 MB.
+        Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in
+        strips of about 50 MB.
     teacher : result of :func:`solve_teacher`, optional
-        The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``, ``epsilon_teacher`` and
-        ``rho_teacher`` are then ignored.
+        The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``,
+        ``epsilon_teacher`` and ``rho_teacher`` are then ignored.
     return_info : bool, default=False
         As for :func:`klot`.
 
@@ -328,7 +342,8 @@ def klot_features(
         teacher = _solve_teacher(teacher_affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
         raise DtypeError(
-            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. Convert X and Y to that of the teacher."
+            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. "
+            "Convert X and Y to that of the teacher."
         )
     sides = _solve_student(student_affinity, epsilon, teacher, max_iter, tol, memory), teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
@@ -357,7 +372,8 @@ def solve_teacher(
     Returns
     -------
     Side
-        The solved plan, as vectors and potentials, O((n + m)·d) numbers. Pass it to :func:`klot_features` as ``teacher``.
+        The solved plan, as vectors and potentials, O((n + m)·d) numbers. Pass it to :func:`klot_features` as
+        ``teacher``.
 
     Examples
     --------

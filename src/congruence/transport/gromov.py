@@ -22,7 +22,8 @@ class GromovResult:
     plan : ndarray, shape (n, m)
         Mass 1, uniform marginals.
     objective : float
-        ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of rows have more similar inner products.
+        ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of rows have more similar inner
+        products.
     n_iter : int
         Number of linearizations.
     converged : bool
@@ -46,7 +47,8 @@ def gromov_wasserstein(
     sinkhorn_iter: int = 100,
     tol: float = 1e-6,
 ) -> GromovResult:
-    """Couple rows such that inner products within X match inner products within Y: entropic Gromov–Wasserstein with square loss.
+    """Couple rows such that inner products within X match inner products within Y: entropic Gromov–Wasserstein with
+    square loss.
 
     Parameters
     ----------
@@ -74,9 +76,10 @@ def gromov_wasserstein(
 
     Notes
     -----
-    Under fixed marginals the loss is a constant minus 2 ‖Xᵀ P Y‖²_F, whose linearization has the affinities 4 X (Xᵀ P Y) Yᵀ: O(n m d)
-    operations and no n × n or m × m matrix (Vayer 2020, §4.2; Scetbon, Peyré and Cuturi 2022). Each linearized problem is solved by
-    :func:`congruence.transport.sinkhorn` (the projected gradient of Peyré, Cuturi and Solomon 2016, with steps of 1/ε).
+    Under fixed marginals the loss is a constant minus 2 ‖Xᵀ P Y‖²_F, whose linearization has the affinities 4 X (Xᵀ P
+    Y) Yᵀ: O(n m d) operations and no n × n or m × m matrix (Vayer 2020, §4.2; Scetbon, Peyré and Cuturi 2022). Each
+    linearized problem is solved by :func:`congruence.transport.sinkhorn` (the projected gradient of Peyré, Cuturi and
+    Solomon 2016, with steps of 1/ε).
 
     References
     ----------

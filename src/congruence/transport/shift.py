@@ -28,8 +28,8 @@ class Distance:
     value, sd : float
         Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
     floor : float
-        The mean of the same distance between two clouds of the same sizes into which all sampled rows are split at random: the distance expected
-        between two samples of one collection.
+        The mean of the same distance between two clouds of the same sizes into which all sampled rows are split at
+        random: the distance expected between two samples of one collection.
     """
 
     value: float
@@ -64,7 +64,8 @@ class DistributionShift:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
+            with pyplot.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
         """
@@ -89,7 +90,8 @@ def distribution_shift(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> DistributionShift:
-    """Measure the distance of unpaired data from paired data: SSW(X, A) + SSW(Y, B), where SSW is the sliced distance on the sphere.
+    """Measure the distance of unpaired data from paired data: SSW(X, A) + SSW(Y, B), where SSW is the sliced distance
+    on the sphere.
 
     Parameters
     ----------
@@ -136,7 +138,8 @@ def distribution_shift(
     check_positive(repeats, "repeats", integer=True)
     if (Y is None) != (B is None):
         raise ParameterError(
-            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Pass both Y=… and B=…, or neither."
+            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Pass "
+            "both Y=… and B=…, or neither."
         )
     sides = [sphere_pair(X, A, ("X", "A"), normalize)]
     if Y is not None and B is not None:

@@ -19,7 +19,8 @@ Cost = Callable[[np.ndarray, np.ndarray], np.ndarray]
 VARIANTS = ("circular", "linear")
 #: Largest deviation of a row's norm from 1: rounding a unit row to float16 changes its norm by up to 0.0005.
 TOLERANCE = 1e-3
-#: Number of atoms whose circles are solved together: large enough to amortize NumPy's calls, small enough for the cache.
+#: Number of atoms whose circles are solved together: large enough to amortize NumPy's calls, small enough for the
+#: cache.
 ATOMS = 2**17
 
 
@@ -85,17 +86,20 @@ def sliced_wasserstein_sphere(
     Parameters
     ----------
     X : array_like, shape (n, d)
-        NumPy or torch; computed on the host, with projections in the input's precision (float16 in float32) and sums in float64.
+        NumPy or torch; computed on the host, with projections in the input's precision (float16 in float32) and sums in
+        float64.
     Y : array_like, shape (m, d)
     p : float, default=2
         At least 1. The linear variant is defined for 2 only.
     n_projections : int, default=50
         Number of great circles.
     variant : {"circular", "linear"}, default="circular"
-        ``"circular"`` is the Wasserstein distance on each circle (Bonet et al. 2023). ``"linear"`` couples the clouds through the
-        uniform distribution instead of directly (Liu et al. 2025): it is never smaller, and needs no search.
+        ``"circular"`` is the Wasserstein distance on each circle (Bonet et al. 2023). ``"linear"`` couples the clouds
+        through the uniform distribution instead of directly (Liu et al. 2025): it is never smaller, and needs no
+        search.
     grid : int, optional
-        For ``"linear"``: average over this many points of the reference, as the published code does (100), instead of computing the integral.
+        For ``"linear"``: average over this many points of the reference, as the published code does (100), instead of
+        computing the integral.
     normalize : bool, default=False
         Scale rows to unit norm. Otherwise rows whose norm differs from 1 by more than 0.001 are refused.
     projections : array_like, shape (N, d, 2), optional
@@ -112,8 +116,8 @@ def sliced_wasserstein_sphere(
 
     Notes
     -----
-    O(N · (n + m) · (d + log(n + m))) operations and O(batch · (n + m)) memory. A row orthogonal to the plane of a circle, which has
-    probability zero, is placed at the circle's origin.
+    O(N · (n + m) · (d + log(n + m))) operations and O(batch · (n + m)) memory. A row orthogonal to the plane of a
+    circle, which has probability zero, is placed at the circle's origin.
 
     References
     ----------
@@ -149,7 +153,8 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
     if variant == "circular":
         if grid is not None:
             raise ParameterError(
-                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly. Leave out grid=…."
+                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly. Leave "
+                "out grid=…."
             )
         return partial(circular_cost, p=p)
     if p != 2:
@@ -180,13 +185,15 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     n, d = A.shape
     if d < 2:
         raise ShapeError(
-            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Pass vectors with more columns."
+            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Pass vectors "
+            "with more columns."
         )
     parts = list(blocks(n, d * 8))
     largest = np.concatenate([np.abs(A[part]).max(axis=1) for part in parts])
     if not largest.all():
         raise ZeroRowError(
-            f"Got a row of zeros in {name} (row {np.flatnonzero(largest == 0)[0]}); expected a direction. Drop such rows."
+            f"Got a row of zeros in {name} (row {np.flatnonzero(largest == 0)[0]}); expected a direction. Drop "
+            "such rows."
         )
     if normalize:
         # Angles do not depend on the length of rows: scale them only if a product could overflow or underflow.
@@ -208,7 +215,8 @@ def _check_frames(projections: ArrayLike, d: int) -> np.ndarray:
         raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers. Convert them to float32.")
     if frames.ndim != 3 or frames.shape[1:] != (d, 2) or not len(frames):
         raise ShapeError(
-            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each. Use random_frames."
+            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each. Use "
+            "random_frames."
         )
     frames = frames.astype(np.float64)
     if not np.isfinite(frames).all():
@@ -303,7 +311,9 @@ def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def gridded_linear_cost(u: np.ndarray, v: np.ndarray, grid: int) -> np.ndarray:
-    """Return :func:`linear_cost` with the integral replaced by a mean over ``grid`` evenly spaced points of the reference."""
+    """Return :func:`linear_cost` with the integral replaced by a mean over ``grid`` evenly spaced points of the
+    reference.
+    """
     sides = []
     for side in (u, v):
         n = side.shape[1]
@@ -392,7 +402,9 @@ def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndar
 def _integral(
     wide: np.ndarray, v: np.ndarray, unit: int, shift: np.ndarray, cost: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return the exact integral of ``cost(Q_u(q) − Q_v(q − θ))`` over one turn: both are constant between the merged breakpoints."""
+    """Return the exact integral of ``cost(Q_u(q) − Q_v(q − θ))`` over one turn: both are constant between the merged
+    breakpoints.
+    """
     (b, m), n = v.shape, wide.shape[1] // 3
     step_u, step_v = unit // n, unit // m
     start = np.arange(m) * step_v + shift[:, None]

@@ -25,8 +25,8 @@ from congruence.transport.balanced import (
     sinkhorn,
 )
 
-#: Largest |log a| + |log b| after an iteration. Beyond it, entries of K that were raised to the floor (see GROWTH) would matter, and exp
-#: would overflow.
+#: Largest |log a| + |log b| after an iteration. Beyond it, entries of K that were raised to the floor (see GROWTH)
+#: would matter, and exp would overflow.
 LEAP = 2 * GROWTH
 
 
@@ -44,19 +44,21 @@ def sinkhorn_unbalanced(
 ) -> SinkhornResult:
     """Transport one collection to another when some rows have no partner: marginals are soft constraints of strength ρ.
 
-    The optimal plan is that of argmax ⟨P, A⟩ − ε KL(P | r cᵀ) − ρ KL(P1 | r) − ρ KL(Pᵀ1 | c), and the result is this plan divided by its mass.
+    The optimal plan is that of argmax ⟨P, A⟩ − ε KL(P | r cᵀ) − ρ KL(P1 | r) − ρ KL(Pᵀ1 | c), and the result is this
+    plan divided by its mass.
 
     Parameters
     ----------
     affinity : array_like, shape (n, m), optional
         As for :func:`sinkhorn`.
     rho : float, default=0.1
-        Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where affinities are high.
-        ``math.inf`` gives the result of :func:`sinkhorn`, to the bit.
+        Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where
+        affinities are high. ``math.inf`` gives the result of :func:`sinkhorn`, to the bit.
     epsilon, max_iter : optional
         As for :func:`sinkhorn`.
     tol : float, optional
-        Stop when the row sums are within this L1 distance, as a share of the mass, of the values implied by the potentials.
+        Stop when the row sums are within this L1 distance, as a share of the mass, of the values implied by the
+        potentials.
     X, Y : array_like, shapes (n, d) and (m, d), optional
         As for :func:`sinkhorn`; computed in strips.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
@@ -66,17 +68,19 @@ def sinkhorn_unbalanced(
 
     Notes
     -----
-    Adding a constant k to all affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` but not the normalized plan. Unlike in
-    balanced transport, adding a vector to all rows or columns changes the plan.
+    Adding a constant k to all affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` but not the
+    normalized plan. Unlike in balanced transport, adding a vector to all rows or columns changes the plan.
 
-    The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j exp(A_ij/ε + v_j) with
-    λ = ρ/(ρ + ε). Each iteration converges at the balanced rate or faster; the balance between u and v, for which the plain iteration
-    needs about ρ/ε iterations, is set in closed form. All entries of a kernel are kept, without the sparse form of :func:`sinkhorn`.
+    The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j
+    exp(A_ij/ε + v_j) with λ = ρ/(ρ + ε). Each iteration converges at the balanced rate or faster; the balance between u
+    and v, for which the plain iteration needs about ρ/ε iterations, is set in closed form. All entries of a kernel are
+    kept, without the sparse form of :func:`sinkhorn`.
 
     References
     ----------
     Chizat, Peyré, Schmitzer and Vialard (2018), "Scaling algorithms for unbalanced optimal transport problems".
-    Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D Frank-Wolfe".
+    Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D
+    Frank-Wolfe".
 
     Examples
     --------
@@ -170,7 +174,8 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
         new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
         grown = float(xp.max(xp.abs(new_log_a)) + xp.max(xp.abs(new_log_b)))
         n_iter += 1
-        # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the first.
+        # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the
+        # first.
         if not grown <= LEAP:
             h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
             log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
@@ -209,7 +214,9 @@ def _result(
 
 
 def _log_domain_iteration(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
-    """Run one log-domain iteration from the column potentials ``start``, rebase the kernel to mass 1, and return the new h."""
+    """Run one log-domain iteration from the column potentials ``start``, rebase the kernel to mass 1, and return the
+    new h.
+    """
     xp = kernel.xp
     u, largest, log_sums = log_domain_pass(
         kernel, start, lambda part, largest, log_sums: log_r[part] - lam * (largest + log_sums)
