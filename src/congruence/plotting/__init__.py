@@ -1,5 +1,4 @@
-"""Plots with matplotlib: each function draws one plot from plain data, and the ``plot`` methods of results draw the
-same.
+"""Plots with matplotlib: each function draws one from plain data, and the ``plot`` methods of results draw the same.
 
 ``ax`` are the matplotlib axes to draw on, by default those of a new figure, which a notebook displays and which is not
 registered with pyplot. With ``annotate``, the default, a plot has a title and labels that identify what is drawn. The

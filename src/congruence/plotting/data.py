@@ -7,9 +7,7 @@ from typing import Literal, TypeAlias, TypedDict
 
 
 class Bars(TypedDict):
-    """Bars of one color: the position of each among the groups, its mean, and its standard deviation if there are
-    several draws.
-    """
+    """Bars of one color: for each, its position among the groups, its mean, and its sd if there are several draws."""
 
     name: str
     color: str

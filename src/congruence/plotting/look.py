@@ -99,9 +99,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Use the style of the reports while the block runs, independent of the user's settings, which are restored
-    afterwards.
-    """
+    """Use the style of the reports while the block runs; the user's settings do not count, and are restored."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         # matplotlib's font only measures text: a browser draws characters that are missing from it in another font.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

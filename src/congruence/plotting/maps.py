@@ -1,6 +1,4 @@
-"""Plots of a map and of what its anchors determine: cosines, spectra, points, similarities, bounds, and scores by
-number of anchors.
-"""
+"""Plots of a map and of what its anchors determine: cosines, spectra, points, similarities, bounds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Plots of scores with their intervals and chance levels: one line per score, strategies of a certificate, and scores
-by number of anchors or rows re-embedded.
-"""
+"""Plots of scores with their intervals and chance levels."""
 
 from __future__ import annotations
 

@@ -139,9 +139,7 @@ def _draw_curves(
     *,
     log: bool = False,
 ) -> None:
-    """Draw lines by step, each with a color and a label; ``values`` determine the range of the axis, ``label`` its
-    name.
-    """
+    """Draw lines by step, each with a color and a label; ``values`` set the range of the axis, ``label`` its name."""
     low, high = min(values), max(values)
     if data["best_step"] is not None:
         ax.axvline(data["best_step"], color=COLOR["faint"], linestyle=_DASHED)
@@ -170,9 +168,7 @@ def _task_height(data: Mapping[str, Any]) -> int:
 
 
 def _tasks(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the tasks to draw: all or, if there are too many, the first ones and the last, which is that of all
-    items.
-    """
+    """Return the tasks to draw: all or, if there are too many, the first ones and the last, that of all items."""
     rows = data["rows"]
     return rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
 

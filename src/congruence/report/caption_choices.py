@@ -94,9 +94,7 @@ def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> 
 def _sugarcrepe_rows(
     choices: CaptionChoices, items: SugarCrepe, options: int, random_state: int
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Return SugarCrepe's tasks and, if there are several, a last row for all items; and a note if there are too few
-    captions for ``choice``.
-    """
+    """Return SugarCrepe's tasks, with a last row for all items, and a note if captions for ``choice`` are too few."""
     sides, note = (choices.images, choices.captions, choices.wrong[:, 0]), None
     try:
         recalls = sugarcrepe_recall(items, *sides, options=options, random_state=random_state)
@@ -121,9 +119,7 @@ def _sugarcrepe_rows(
 
 
 def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, float | None]:
-    """Return Wilson's 95 % interval of a share, for the number of independent trials that would have the variance
-    observed between groups.
-    """
+    """Return Wilson's 95 % interval of a share, for independent trials with the variance observed between groups."""
     _, codes = np.unique(groups, return_inverse=True)
     share, n = float(scores.mean()), int(codes.max()) + 1
     if n < 2:
@@ -137,9 +133,7 @@ def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, flo
 
 
 def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
-    """Return histograms of the cosine of the caption minus that of the nearest wrong caption, by task if there are few
-    tasks.
-    """
+    """Return histograms of the caption's cosine minus that of the nearest wrong caption, by task if they are few."""
     right, wrong = choices.cosines
     margin = right - wrong.max(axis=1)
     largest = float(np.abs(margin).max()) or 1.0
@@ -162,9 +156,7 @@ def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
 def examples_of(
     choices: CaptionChoices, count: int, pictures: str | Path | Mapping[str, object] | None
 ) -> list[dict[str, object]]:
-    """Select examples of three kinds: correct with the largest margins, correct with the smallest, wrong with the
-    largest; each image once.
-    """
+    """Select examples, each image once: right with the largest margins, with the smallest, and most wrong."""
     right, wrong = choices.cosines
     nearest = wrong.argmax(axis=1)
     margin = right - wrong[np.arange(len(wrong)), nearest]

@@ -32,9 +32,7 @@ def commuting(
     rng: np.random.Generator,
     examples: int,
 ) -> dict[str, Any] | None:
-    """Compare images retrieved by mapped images with those retrieved through texts (appendix E.12, figures 53 and
-    54).
-    """
+    """Compare images retrieved by mapped images with those retrieved through texts (E.12, figures 53 and 54)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
     # If both models have some pictures in common, the queries are drawn from these, since only they have a correct

@@ -23,9 +23,7 @@ def fill(template: str, **data: object) -> str:
 
 @cache
 def templates() -> Environment:
-    """Return the environment of all templates; it is cached, because compiling a template takes longer than filling it
-    in.
-    """
+    """Return the environment of all templates; compiling one takes longer than filling it in."""
     environment = Environment(
         loader=PackageLoader("congruence.report", "templates"),
         autoescape=True,

@@ -139,9 +139,7 @@ _OPENINGS = {
 
 
 def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
-    """Return the level, what to do, and a sentence with retrieval scores; without cosines, which say little without
-    their controls.
-    """
+    """Return the level, what to do, and a sentence with retrieval scores; cosines say little without controls."""
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
         ("zero_shot", "target image", "aligned text")
@@ -324,9 +322,7 @@ def _clouds(
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
 ) -> dict[str, object] | None:
-    """Project the rows of both models onto their first two principal directions, before and after mapping (figures 1, 2
-    and 9).
-    """
+    """Project both models' rows onto two principal directions, before and after mapping (figures 1, 2 and 9)."""
     shared = [m for m in ("image", "text") if m in source and m in target]
     if not shared:
         return None
@@ -372,9 +368,7 @@ def _gap(side: Mapping[str, Embeddings]) -> float | None:
 def _kernel(
     bundle: Bundle, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], rng: np.random.Generator
 ) -> dict[str, object] | None:
-    """Compare the image–text similarities ⟨f(x), g(y)⟩ of the source with ⟨f̃(x), g̃(y)⟩ of the target (figures 3 and
-    10).
-    """
+    """Compare the similarities ⟨f(x), g(y)⟩ of the source with those of the target (figures 3 and 10)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
     images, texts = Pairs.join(source["image"], target["image"]), Pairs.join(source["text"], target["text"])
@@ -453,9 +447,7 @@ def _small_fit(
     target: Mapping[str, Embeddings],
     controls: bool,
 ) -> dict[tuple[str, str, str], float]:
-    """Fit a map on few anchors, and return its scores by measure, items, and kind: "mapped" or the name of a
-    control.
-    """
+    """Fit a map on few anchors, and return its scores by measure, items, and "mapped" or the name of a control."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
         small = OrthogonalMap(**mapping.get_params())

@@ -1,6 +1,4 @@
-"""Convert matplotlib figures to SVG for HTML pages: CSS variables for colors, selectable text, no ids, no external
-resources.
-"""
+"""Figures as SVG for HTML pages: CSS variables for colors, selectable text, no ids, no external resources."""
 
 from __future__ import annotations
 
@@ -107,9 +105,7 @@ def to_document(
 def _parts(
     figure: Figure, color: Callable[[str], str], tips: Mapping[str, Sequence[str]], pictures: Mapping[str, str]
 ) -> tuple[tuple[str, str], str]:
-    """Return a figure's size, and its shapes in drawing order, without groups; consecutive paths of the same style are
-    merged.
-    """
+    """Return a figure's size, and its shapes in drawing order; consecutive paths of the same style are merged."""
     file, canvas, face = io.StringIO(), figure.canvas, figure.get_facecolor()
     with style():
         # savefig would draw a figure that has a layout engine twice and discard the first result; print_svg applies the

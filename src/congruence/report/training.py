@@ -394,9 +394,7 @@ def _facts(mapping: TwoSidedMap) -> list[list[str]]:
 
 
 def _teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
-    """Return the recalls of the linear teacher on the test rows of the training, by k; empty if there was no
-    teacher.
-    """
+    """Return the recalls of the linear teacher on the training's test rows, by k; empty if there was none."""
     scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
     return {
         k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
@@ -430,9 +428,7 @@ _ADVICE = (
 
 
 def records_split(mapping: TwoSidedMap) -> bool:
-    """Return whether a map records how the rows of its training were split, and what is needed to check a
-    repetition.
-    """
+    """Return whether a map records how its training rows were split, and what is needed to check a repetition."""
     return "holdout" in mapping.scores_ or _records_group_split(mapping)
 
 

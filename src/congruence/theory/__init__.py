@@ -1,6 +1,4 @@
-"""The theorems of Gupta et al. (2026) as functions on arrays: each computes a theorem's bound and the measured
-value.
-"""
+"""The theorems of Gupta et al. (2026) as functions on arrays: each computes a bound and the measured value."""
 
 from __future__ import annotations
 

@@ -161,9 +161,7 @@ def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarr
 
 
 def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = None) -> int:
-    """Count the singular values, given in descending order, above ``rtol`` times the largest; by default, above
-    rounding error.
-    """
+    """Count descending singular values above ``rtol`` times the largest; by default, above rounding error."""
     if rtol is None:
         rtol = max(shape) * float(np.finfo(np.float64).eps)
     else:

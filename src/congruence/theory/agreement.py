@@ -204,9 +204,7 @@ def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float
 def _residuals(
     pairs: _Pairs, count: int, line: Line, worst: float, levels: Sequence[float]
 ) -> tuple[float, list[float], float]:
-    """Return the root mean square and the quantiles of |y − line(x)|, and by how much the quantiles may be too
-    large.
-    """
+    """Return the root mean square and quantiles of |y − line(x)|, and by how much these may be too large."""
     exact = count <= _EXACT_PAIRS
     square, kept, histogram, width = 0.0, [], np.zeros(_BINS, np.int64), worst / _BINS
     for x, y in pairs():
@@ -310,7 +308,5 @@ _N = TypeVar("_N", float, np.ndarray)
 
 
 def _orientation(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
-    """Return a positive number if c lies to the left of the directed line from a to b, and a negative number if to the
-    right.
-    """
+    """Return a positive number if c lies to the left of the line from a to b, and a negative one if to the right."""
     return (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)

@@ -78,7 +78,7 @@ class CoveredShare:
 
 
 def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> CoveredSubspace:
-    """Compute the subspace that a set of rows spans.
+    """Compute the subspace that a set of rows spans (appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28)).
 
     Parameters
     ----------
@@ -89,10 +89,6 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
         due to arithmetic rounding or to rounding to the precision in which ``S`` is stored.
     rank : int, optional
         Use this many leading directions, whatever their singular values.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28).
 
     Notes
     -----
@@ -130,7 +126,7 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
 def covered_share(
     S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None
 ) -> CoveredShare:
-    """Measure the share of each query in the subspace that the anchors cover.
+    """Measure the share of each query in the subspace that the anchors cover (Theorem C.16).
 
     The anchors determine how a map sends this component; they contain no information about the rest.
 
@@ -142,10 +138,6 @@ def covered_share(
         Rows to be mapped, of the same modality or another one.
     rtol, rank
         As for :func:`covered_subspace`.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.16.
 
     Examples
     --------

@@ -1,5 +1,4 @@
-"""The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, appendices C.2 to
-C.4).
+"""The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, C.2 to C.4).
 
 The distributions here are finite: n images, m texts, and the probability of each pair. Every expectation of the paper
 is then a sum, and its statements can be checked exactly.
@@ -41,7 +40,7 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
 
 
 def pmi(P: RowsLike) -> np.ndarray:
-    """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)).
+    """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)) (Definition C.3).
 
     Parameters
     ----------
@@ -52,10 +51,6 @@ def pmi(P: RowsLike) -> np.ndarray:
     -------
     ndarray, shape (n, m)
         In nats.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition C.3.
 
     Examples
     --------
@@ -69,8 +64,9 @@ def pmi(P: RowsLike) -> np.ndarray:
 
 
 def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.ndarray:
-    """Return the probability that each of several candidate texts is the one drawn with an image, if the others were
-    drawn independently.
+    """Return the probability of each candidate text to be an image's own (Theorem C.4 (i)).
+
+    One was drawn with the image, the others independently.
 
     Parameters
     ----------
@@ -85,10 +81,6 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     -------
     ndarray, shape (len(candidates),)
         r(x, yⱼ) / Σₖ r(x, yₖ), with r the density ratio.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.4 (i).
 
     Examples
     --------
@@ -108,8 +100,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
 
 
 def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float, float]:
-    """Return the InfoNCE loss of scores on a complete distribution, for each direction: an exact expectation, without
-    sampling.
+    """Return the InfoNCE loss of scores on a distribution, for each direction, without sampling (eq. (2), C.1).
 
     Parameters
     ----------
@@ -124,10 +115,6 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     -------
     images, texts : float
         In nats: L⁽ˣ⁾ of finding an image's text and L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum.
-
-    References
-    ----------
-    Gupta et al. (2026), eq. (2), appendix C.1.
 
     Notes
     -----
@@ -186,8 +173,7 @@ def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.nda
 
 
 def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
-    """Return SigLIP's loss of scores on a complete distribution: the logistic loss of telling pairs from independent
-    draws.
+    """Return SigLIP's loss of scores on a distribution: the logistic loss of telling pairs from independent draws.
 
     Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant
     fixed.
@@ -266,17 +252,13 @@ class CriticGap:
 
 
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
-    """Compare scores with the optimal ones for a distribution: log r plus any constant.
+    """Compare scores with the optimal ones for a distribution: log r plus any constant (Theorems C.4 and C.5).
 
     Parameters
     ----------
     S, P : array_like, shape (n, m)
     n_candidates : int, default=2
         As in :func:`infonce_loss`.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorems C.4 and C.5.
 
     Examples
     --------
@@ -397,8 +379,9 @@ class DualEncoder:
 
 
 def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
-    """Determine the dimension that a dual encoder needs for given scores, up to a constant; for the optimal scores of a
-    distribution, pass its :func:`pmi`.
+    """Determine the dimension that a dual encoder needs for given scores, up to a constant (Remark C.7).
+
+    For the optimal scores of a distribution, pass its :func:`pmi`.
 
     Parameters
     ----------
@@ -406,10 +389,6 @@ def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
         Score of every image and text.
     rtol : float, optional
         Singular values above this share of the largest count as nonzero; by default those above rounding error.
-
-    References
-    ----------
-    Gupta et al. (2026), Remark C.7.
 
     Notes
     -----
@@ -528,9 +507,7 @@ class Curation:
 
     @property
     def shift(self) -> np.ndarray:
-        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): the change in the pointwise mutual information of each pair caused by
-        the curation.
-        """
+        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): the change of each pair's pointwise mutual information."""
         by_pair = np.log(self.image_factor)[:, None] + np.log(self.text_factor)
         return np.asarray(np.log(self.normalizer) - by_pair)
 
@@ -567,7 +544,7 @@ class Curation:
 def curate(
     P: RowsLike, image_weights: Sequence[float] | np.ndarray, text_weights: Sequence[float] | np.ndarray
 ) -> Curation:
-    """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y).
+    """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), Assumption C.8, Lemma C.9).
 
     Parameters
     ----------
@@ -577,10 +554,6 @@ def curate(
         u, the positive weight with which each image is selected.
     text_weights : array_like, shape (m,)
         v, the positive weight with which each text is selected.
-
-    References
-    ----------
-    Gupta et al. (2026), eq. (3), Assumption C.8, Lemma C.9.
 
     Examples
     --------
@@ -617,7 +590,7 @@ def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np
 
 
 def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Draw weights of images and texts that curate a world independently, as Assumption C.10 requires.
+    """Draw weights of images and texts that curate a world independently (Assumption C.10).
 
     Parameters
     ----------
@@ -633,10 +606,6 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
         u, with E*[u(X) | Y = y] = 1 for every text.
     text_weights : ndarray, shape (m,)
         v, with E*[v(Y) | X = x] = 1 for every image.
-
-    References
-    ----------
-    Gupta et al. (2026), Assumption C.10.
 
     Notes
     -----

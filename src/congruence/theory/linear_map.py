@@ -1,5 +1,4 @@
-"""The linear map that agreeing kernels determine (Theorem 5.3), and its error if they agree only approximately (Theorem
-C.21).
+"""The linear map that agreeing kernels determine (Theorem 5.3), and its error if they do so only nearly (C.21).
 
 For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃ f̃(x). If
 these are equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is the
@@ -85,7 +84,7 @@ class TextError:
 
 
 def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = False) -> AnchorMap:
-    """Compute the linear map for images from texts alone, A = G̃⁺ G.
+    """Compute the linear map for images from texts alone, A = G̃⁺ G (Theorem 5.3, appendix C.5.1).
 
     Parameters
     ----------
@@ -99,10 +98,6 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     -----
     Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree
     exactly; for practical use, fit a map on pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem 5.3, appendix C.5.1.
 
     Examples
     --------
@@ -176,7 +171,7 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
 def linear_text_error(
     G: RowsLike, G_target: RowsLike, A: RowsLike, quantiles: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> TextError:
-    """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), which are equal according to Theorem 5.3.
+    """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), which are equal by Theorem 5.3.
 
     They are equal if the kernels agree on image anchors that span the source space.
 
@@ -188,10 +183,6 @@ def linear_text_error(
         The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
         Levels of the quantiles to return, from 0 to 1.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem 5.3.
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     d, d_target = G.shape[1], G_target.shape[1]

@@ -68,9 +68,7 @@ class Margins:
 
     @property
     def holds(self) -> bool:
-        """Whether γ > 2η, the condition of the proposition: all classes are retrieved correctly if its assumption holds
-        too.
-        """
+        """Whether γ > 2η: then all classes are retrieved correctly if the proposition's assumption holds too."""
         return self.gamma - 2 * self.eta > self.rounding
 
     @property
@@ -85,9 +83,7 @@ class Margins:
 
     @property
     def certified_by_difference(self) -> np.ndarray:
-        """Classes with γ_c > max r(c, c') − r(c, c), which are retrieved correctly for any models; they include all of
-        ``certified``.
-        """
+        """Classes with γ_c > max r(c, c') − r(c, c), retrieved correctly for any models; they include ``certified``."""
         return self._above(self.offsets)
 
     @property
@@ -183,7 +179,7 @@ def class_margins(
     rtol: float | None = None,
     names: Sequence[str] | None = None,
 ) -> Margins:
-    """Test for each class prompt whether the map necessarily sends it nearest to its own class.
+    """Test whether a map must send each class prompt nearest to its own class (C.18, Proposition C.19).
 
     Parameters
     ----------
@@ -200,10 +196,6 @@ def class_margins(
         How the span U_X is determined; see :func:`congruence.theory.covered_subspace`.
     names : sequence of str, optional
         Names of the classes.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition C.18 and Proposition C.19.
 
     Notes
     -----

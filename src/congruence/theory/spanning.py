@@ -1,6 +1,4 @@
-"""Whether preserving the anchors' lengths forces a linear map to be a rotation (Definition 5.4), and how nearly
-(Theorem C.23).
-"""
+"""Whether preserving the anchors' lengths forces a linear map to be a rotation (Definition 5.4, Theorem C.23)."""
 
 from __future__ import annotations
 
@@ -109,13 +107,9 @@ _LOBPCG_ITERATIONS = 300
 
 
 def anchors_needed(d: int) -> int:
-    """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning.
+    """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning (Definition 5.4).
 
     Almost every set of this many anchors is Sym(d)-spanning: the exceptions have measure zero.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition 5.4.
 
     Examples
     --------
@@ -127,7 +121,7 @@ def anchors_needed(d: int) -> int:
 
 
 def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
-    """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them.
+    """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them (Definition 5.4).
 
     If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If
     they are not, some linear map preserves the length of each without being an isometry.
@@ -141,10 +135,6 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
         arithmetic rounding or to rounding to the precision in which ``S`` is stored.
     random_state : int, default=0
         Seed of the starting vectors of the iteration, and of the choice of a witness.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition 5.4, Lemma C.14.
 
     Notes
     -----
@@ -381,7 +371,7 @@ class Kappa:
 
 
 def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
-    """Bound the constant κ_S of Theorem C.23 from both sides.
+    """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2 (Theorem C.23)).
 
     If a linear map A preserves the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and κ_S is the
     smallest such constant.
@@ -397,10 +387,6 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
         otherwise by least squares up to d = 76.
     random_state : int, default=0
         Seed of these directions.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix C.6.2 (Theorem C.23).
 
     Notes
     -----

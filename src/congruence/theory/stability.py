@@ -1,5 +1,4 @@
-"""From a linear map to a rotation, and from images to texts: the bounds of Theorems C.23, C.25 and C.28, and the
-measured errors.
+"""From a linear map to a rotation, and from images to texts: Theorems C.23, C.25 and C.28, and measured errors.
 
 Rows are items, so that F (n, d) here is the paper's Fᵀ, and Q (d, d̃) acts on rows: f̃ ≈ f @ Q, g ≈ g̃ @ Qᵀ.
 
@@ -105,7 +104,7 @@ class RankTradeOff:
 
 
 def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
-    """Compute the rotation nearest to a linear map, its polar factor, and its distance.
+    """Compute the rotation nearest to a linear map, its polar factor, and its distance (proof of Theorem C.23).
 
     Parameters
     ----------
@@ -113,10 +112,6 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
         Acts on rows, d ≤ d̃.
     rtol : float, optional
         Singular values up to this share of the largest count as zero; by default, those within rounding error.
-
-    References
-    ----------
-    Gupta et al. (2026), proof of Theorem C.23.
 
     Examples
     --------
@@ -140,7 +135,7 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
 
 
 def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float) -> Bound:
-    """Bound ‖f̃(x) − Q f(x)‖ for the polar factor Q of a linear map A, and measure it.
+    """Bound ‖f̃(x) − Q f(x)‖ for the polar factor Q of a linear map A, and measure it (Theorem C.23).
 
     Parameters
     ----------
@@ -160,10 +155,6 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     Notes
     -----
     The theorem assumes full column rank, so that Q is unique; the inequality holds without it.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.23.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     check_upwards(F.shape[1], F_target.shape[1])

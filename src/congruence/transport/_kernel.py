@@ -189,9 +189,7 @@ class Kernel:
         return CALLING_THREAD if avoid_blas else self._strip_pool
 
     def _hold_sparse(self, r: Array, c: Array) -> int:
-        """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the
-        bytes used.
-        """
+        """Keep rows up to the first dense strip as a sparse matrix, within the memory; return the bytes used."""
         least = self.xp.log(r * self.xp.min(c)) + math.log(self.xp.finfo(self.affinity.dtype).eps / 2) - GROWTH
         entry_bytes = self._width // self.affinity.shape[1] + 4
         # Set at the first dense strip: strips are taken in order, so later ones can be skipped.
@@ -222,9 +220,7 @@ class Kernel:
         return int(K.nnz * entry_bytes)
 
     def strips(self, work: Callable[[slice, Strip], T]) -> Iterator[T]:
-        """Yield the results of ``work`` on each slice of rows and its strip of the kernel, which must not be
-        modified.
-        """
+        """Yield the results of ``work`` on each slice of rows and its strip of the kernel, which it must not modify."""
         if self._sparse is not None:
             part, sparse = self._sparse
             yield work(part, sparse)
@@ -317,9 +313,7 @@ def in_exponents(
     v: Array,
     parts: list[slice],
 ) -> Iterator[T]:
-    """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j of its rows, in scratch
-    memory.
-    """
+    """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j, in scratch memory."""
     scratch = Scratch(affinity)
     return pool.each(
         lambda part: work(part, affinity.exponent(part, u, v, epsilon, scratch.rows(part.stop - part.start))), parts

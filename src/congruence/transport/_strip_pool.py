@@ -109,9 +109,7 @@ class _Queue(Generic[T]):
         self._turn, self._next, self._failed = threading.Condition(), 0, False
 
     def run(self, pool: ThreadPoolExecutor, helper: Callable[[], None], helpers: int) -> Iterator[T]:
-        """Process all strips in this thread and in up to ``helpers`` threads of the pool, and return the results in
-        order.
-        """
+        """Process all strips here and in up to ``helpers`` threads of the pool, and return the results in order."""
         submitted: list[Future[None]] = [pool.submit(helper) for _ in range(min(helpers, len(self._left) - 1))]
         try:
             self.process()
@@ -151,9 +149,7 @@ class _Queue(Generic[T]):
 
 
 def threads(tensors: bool) -> int:
-    """Return the number of threads that torch (``tensors``) or NumPy's BLAS would currently use for a call from this
-    thread.
-    """
+    """Return the number of threads that torch (``tensors``) or NumPy's BLAS would now use in this thread."""
     if tensors:
         import torch
 
@@ -179,9 +175,7 @@ def _openmp() -> ThreadpoolController:
 
 @contextmanager
 def single_threaded(*arrays: object) -> Iterator[None]:
-    """Make torch single-threaded in the calling thread if one of the arrays is a tensor: waiting for other threads
-    would slow short operations.
-    """
+    """Make torch single-threaded here if an array is a tensor: waiting for threads would slow short operations."""
     if any(is_tensor(array) for array in arrays) and threads(True) > 1:
         with _openmp().limit(limits=1):
             yield
@@ -196,8 +190,7 @@ def _limit_torch_to_one_thread() -> None:
 
 
 def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
-    """Return ``process`` for a worker thread: without gradient tracking, and in inference mode if the calling thread
-    is.
+    """Return ``process`` for a worker thread, without gradients, and in inference mode if the caller's thread is.
 
     Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward
     pass would then join its graph, and two threads that write into the same tensor would occasionally raise an error.
@@ -214,9 +207,7 @@ def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
 
 
 def times_columns(K: Array, b: Array, avoid_blas: bool) -> Array:
-    """Return K b; with ``avoid_blas``, from dot products short enough for BLAS to compute them on the calling thread
-    alone.
-    """
+    """Return K b; with ``avoid_blas``, from dot products that BLAS computes on the calling thread alone."""
     if not avoid_blas:
         return K @ b
     entries, vector = to_numpy(K), to_numpy(b)

@@ -111,8 +111,7 @@ def sinkhorn(
     mass: str = "unit",
     memory: int = MEMORY,
 ) -> SinkhornResult:
-    """Transport one collection to another along high affinities, smoothed by an entropy term: argmax ⟨P, A⟩ − ε ⟨P, log
-    P⟩.
+    """Transport one collection to another along high affinities, with an entropy term: argmax ⟨P, A⟩ − ε ⟨P, log P⟩.
 
     Parameters
     ----------

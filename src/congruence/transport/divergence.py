@@ -1,6 +1,4 @@
-"""KLOT: the divergence of two transport plans, with a gradient that does not require differentiating the solver
-(SOTAlign).
-"""
+"""KLOT: the divergence of two transport plans, with a gradient that needs no derivative of the solver (SOTAlign)."""
 
 from __future__ import annotations
 
@@ -70,8 +68,7 @@ class Convergence:
 
     @property
     def gradient_error(self) -> float:
-        """Sum of the marginal errors divided by ‖P − P*‖₁, at most 1; 0 if both are ``settled``, or the plans are
-        equal.
+        """Sum of the marginal errors divided by ‖P − P*‖₁, at most 1; 0 if both are ``settled``.
 
         In all measurements the gradient's relative error in L1 norm was 1 to 5 times this.
         """
@@ -173,8 +170,7 @@ def klot(
     rho_teacher: float | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
-    """KL(P* ‖ P): the divergence of the student's entropic plan P from the teacher's plan P*, with its explicit
-    gradient.
+    """KL(P* ‖ P): the divergence of the student's plan P from the teacher's P*, with its explicit gradient.
 
     Parameters
     ----------

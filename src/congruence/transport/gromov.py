@@ -47,8 +47,7 @@ def gromov_wasserstein(
     sinkhorn_iter: int = 100,
     tol: float = 1e-6,
 ) -> GromovResult:
-    """Couple rows such that inner products within X match inner products within Y: entropic Gromov–Wasserstein with
-    square loss.
+    """Couple rows so that inner products match within X and Y: entropic Gromov–Wasserstein with square loss.
 
     Parameters
     ----------

@@ -90,8 +90,7 @@ def distribution_shift(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> DistributionShift:
-    """Measure the distance of unpaired data from paired data: SSW(X, A) + SSW(Y, B), where SSW is the sliced distance
-    on the sphere.
+    """Measure the distance of unpaired from paired data: SSW(X, A) + SSW(Y, B), sliced distances on the sphere.
 
     Parameters
     ----------

@@ -311,9 +311,7 @@ def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def gridded_linear_cost(u: np.ndarray, v: np.ndarray, grid: int) -> np.ndarray:
-    """Return :func:`linear_cost` with the integral replaced by a mean over ``grid`` evenly spaced points of the
-    reference.
-    """
+    """Return :func:`linear_cost` with a mean over ``grid`` points of the reference instead of the integral."""
     sides = []
     for side in (u, v):
         n = side.shape[1]
@@ -402,9 +400,7 @@ def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndar
 def _integral(
     wide: np.ndarray, v: np.ndarray, unit: int, shift: np.ndarray, cost: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return the exact integral of ``cost(Q_u(q) − Q_v(q − θ))`` over one turn: both are constant between the merged
-    breakpoints.
-    """
+    """Return the exact integral of ``cost(Q_u(q) − Q_v(q − θ))``: both are constant between merged breakpoints."""
     (b, m), n = v.shape, wide.shape[1] // 3
     step_u, step_v = unit // n, unit // m
     start = np.arange(m) * step_v + shift[:, None]

@@ -214,9 +214,7 @@ def _result(
 
 
 def _log_domain_iteration(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
-    """Run one log-domain iteration from the column potentials ``start``, rebase the kernel to mass 1, and return the
-    new h.
-    """
+    """Run one log-domain iteration from the column potentials ``start``, rebase to mass 1, and return h."""
     xp = kernel.xp
     u, largest, log_sums = log_domain_pass(
         kernel, start, lambda part, largest, log_sums: log_r[part] - lam * (largest + log_sums)
