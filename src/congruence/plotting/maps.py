@@ -14,12 +14,7 @@ from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 #: Dashes of random controls, and of reference lines.
 _DOTTED, _DASHED = (0, (3, 3)), (0, (4, 4))
 
-_NAMES = {
-    "before": "unmapped",
-    "after": "mapped",
-    "constant": "constant",
-    "random_rotation": "random rotation",
-}
+_NAMES = {"before": "unmapped", "after": "mapped", "constant": "constant", "random_rotation": "random rotation"}
 
 
 def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:

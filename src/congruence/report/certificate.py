@@ -7,12 +7,7 @@ from pathlib import Path
 from congruence.report.rendering import fill, svg, write_page
 from congruence.upgrade.certify import ACTIONS, Certificate
 
-_NAMES = {
-    "keep": "keep the old model",
-    "stored": "map the store",
-    "queries": "map the queries",
-    "re-embed": "re-embed",
-}
+_NAMES = {"keep": "keep the old model", "stored": "map the store", "queries": "map the queries", "re-embed": "re-embed"}
 
 #: Names of the strategies in the table of costs.
 _STRATEGIES = {

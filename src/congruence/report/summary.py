@@ -206,10 +206,7 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
 
 
 def _plain_info(info: Mapping[str, Any]) -> dict[str, object]:
-    return {
-        "title": str(info.get("title", "")),
-        "licences": [str(line) for line in info.get("licences", [])],
-    }
+    return {"title": str(info.get("title", "")), "licences": [str(line) for line in info.get("licences", [])]}
 
 
 def render(summary: dict[str, object]) -> str:

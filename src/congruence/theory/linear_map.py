@@ -200,11 +200,7 @@ def linear_text_error(
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()
     return TextError(
-        float(errors.max()),
-        float(errors.mean()),
-        dict(zip(levels, values, strict=True)),
-        float(s[-1]),
-        float(s[0]),
+        float(errors.max()), float(errors.mean()), dict(zip(levels, values, strict=True)), float(s[-1]), float(s[0])
     )
 
 
