@@ -278,8 +278,10 @@ def unimodal_problem(
     d_target = d_source if d_target is None else d_target
     if latent >= min(d_source, d_target):
         raise ParameterError(
-            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than both. "
-            "Pass a smaller latent=…."
+            argument="latent",
+            got=latent,
+            expected=f"less than both widths, {d_source} and {d_target}",
+            fix="Pass a smaller `latent=…`.",
         )
     rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
 

@@ -228,15 +228,14 @@ def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
         if name not in pictures:
-            raise FileError(f"Got no picture of {name!r}; expected one. Add it to pictures=…, or leave out pictures=….")
+            raise FileError(f"No picture of {name!r}.", "Add it to `pictures=…`, or leave out `pictures=…`.")
         item = pictures[name]
     else:
         path = Path(name)
         # Names may come from a file of others, and must not put files from outside of the folder on a page.
         if path.is_absolute() or ".." in path.parts:
             raise ParameterError(
-                f"Got the image {name!r}, which is outside of the folder of pictures; expected the name of a "
-                "file in it. Remove the folders from the name."
+                f"The image {name!r} is outside of the folder of pictures.", "Leave folders out of names."
             )
         item = Path(pictures).expanduser() / path
     image = open_image(item)

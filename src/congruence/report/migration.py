@@ -31,8 +31,7 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
     journal = Journal.read(Path(folder))
     if journal is None:
         raise MigrationError(
-            f"Got {folder}, which holds no journal of a migration; expected the folder that congruence migrate "
-            "created. Pass that folder."
+            f"{folder} has no journal of a migration.", "Pass the folder that congruence migrate created."
         )
     return summarize(journal)
 

@@ -75,15 +75,12 @@ def summarize(
     check_seed(random_state)
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a joint-space map ({mapping.kind}); expected a map into the target's space. "
-            "Use summarize_training or evaluate for a joint-space map."
+            f"Got a joint-space map ({mapping.kind}); expected a map into the target's space.",
+            "Use summarize_training.",
         )
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
-        raise InputError(
-            "Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with holdout=0.2, "
-            "for example."
-        )
+        raise InputError("No held-out pairs: the map was fitted on all pairs.", "Fit with `holdout=0.2`, for example.")
     unseen = bundle
     if rule is not None and held_out is not False:
         unseen = bundle.take(held_out_ids(bundle, Split.from_dict(rule), mapping.source_space_.modality))

@@ -221,8 +221,8 @@ def _with_colors(attributes: Mapping[str, str], color: Callable[[str], str]) -> 
             continue
         if value not in _NAMES:
             raise ParameterError(
-                f"Got the color {value} in a figure; expected one of the palette. Draw in the colors of "
-                "congruence.plotting.look.COLOR."
+                f"Got the color {value} in a figure; expected one of the palette.",
+                "Use congruence.plotting.look.COLOR.",
             )
         out[kind] = color(_NAMES[value])
     return out

@@ -91,8 +91,7 @@ def summarize_training(
     check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize "
-            "for maps into the target's space."
+            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map.", "Use summarize."
         )
     _check_options(negatives, groups, tasks, texts, items, pictures)
     check_positive(options, "options", integer=True)
@@ -111,10 +110,7 @@ def summarize_training(
         names = np.char.add("row ", ids)
     if items is not None:
         if len(items) != n:
-            raise ShapeError(
-                f"Got {len(items)} items for {n} captions; expected one item per caption. Pass items=… with "
-                "one item per caption."
-            )
+            raise ShapeError(f"Got {len(items)} items for {n} captions.", "Pass `items=…` with one item per caption.")
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
     image_names = names if groups is None else _column(groups, n, "groups")
@@ -127,8 +123,8 @@ def summarize_training(
         data = replace(data, groups=image_names[order])
     if held_out and not records_split(mapping):
         raise InputError(
-            "Got held_out=True for a map that does not record how its rows were split; expected a map trained "
-            "with held-out test rows. Leave out held_out=True, and pass rows that the map was not trained on."
+            "This map does not record how its rows were split.",
+            "Leave out `held_out=True`, and pass rows that the map was not trained on.",
         )
     heldout = records_split(mapping) and held_out is not False
     if heldout:
@@ -186,49 +182,39 @@ def _check_options(
     if items is not None:
         for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
             if value is not None:
-                raise ParameterError(
-                    f"Got {name} together with items, which have their own; expected one of the two. Leave out "
-                    f"{name}=…."
-                )
+                raise ParameterError(f"Got {name} together with items, which have their own.", f"Leave out `{name}=…`.")
     if negatives is None:
         for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
             if value is not None:
-                raise ParameterError(
-                    f"Got {name} without wrong captions; expected both, since {name} are only used with wrong "
-                    "captions. Pass negatives=…."
-                )
+                raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
     if pictures is not None:
         if groups is None and items is None:
             raise ParameterError(
-                "Got pictures without the names of the images; expected both. Pass groups=… or items=… with the names."
+                "Got pictures without the names of the images.", "Pass `groups=…` or `items=…` with the names."
             )
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
-            raise FileError(
-                f"Got pictures={str(pictures)!r}, which is not a folder; expected a folder of images. Check the path."
-            )
+            raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
 
 
 def _column(values: object, n: int, name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (n,):
         raise ShapeError(
-            f"Got {name} of shape {column.shape}; expected ({n},), one entry per caption. Pass {name}=… of that shape."
+            f"Got {name} of shape {column.shape}; expected ({n},).", f"Pass `{name}=…` with one entry per caption."
         )
     return column.astype(str)
 
 
 def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(texts, (tuple, list)) or len(texts) != 2:
-        raise ParameterError(
-            "Got texts that are not (captions, wrong captions); expected these two. Pass texts=(captions, wrong)."
-        )
+        raise ParameterError("Got texts other than (captions, wrong captions).", "Pass `texts=(captions, wrong)`.")
     wrong = np.asarray(texts[1])
     if wrong.shape == (n,):
         wrong = wrong[:, None]
     if wrong.shape != (n, k):
         raise ShapeError(
-            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}), one text per wrong "
-            "caption. Pass texts=… whose second part has that shape."
+            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}).",
+            "Pass one text per wrong caption.",
         )
     return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
 
@@ -421,10 +407,7 @@ def _text(value: object) -> str:
 #: Largest relative difference of two equal reconstruction errors: other rows differ by more, other machines by less.
 _TOLERANCE = 1e-4
 
-_ADVICE = (
-    "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on "
-    "all rows"
-)
+_ADVICE = "Pass the same files, groups and order, or `held_out=False` to measure on all rows."
 
 
 def records_split(mapping: TwoSidedMap) -> bool:
@@ -460,7 +443,7 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
     try:
         parts = split_by_group(data.groups, random_state=parameters["random_state"])
     except TooFewAnchorsError as error:
-        raise InputError(f"Got rows that cannot be split as in the training ({error}); {_ADVICE}.") from error
+        raise InputError(f"These rows cannot be split as in the training ({error}).", _ADVICE) from error
     counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
     if counts != dict(recorded_counts):
         _refuse(
@@ -497,7 +480,7 @@ def _check_test_rows(mapping: TwoSidedMap, test: Captions) -> None:
 
 
 def _refuse(difference: str) -> NoReturn:
-    raise InputError(f"Got rows that are split differently than in the training ({difference}); {_ADVICE}.")
+    raise InputError(f"These rows are split differently than in the training ({difference}).", _ADVICE)
 
 
 def _format_counts(counts: Mapping[str, int]) -> str:

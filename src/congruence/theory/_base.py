@@ -90,8 +90,8 @@ def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     worst = int(np.abs(norms - 1).argmax())
     if abs(norms[worst] - 1) > 1e-3:
         raise InputError(
-            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows, since the theorems "
-            "are about encoders on the sphere. Divide each row by its norm."
+            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows.",
+            "Divide each row by its norm.",
         )
     return A / norms[:, None]
 
@@ -122,9 +122,8 @@ def dual_encoders(
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; expected one "
-                "width, since the kernel is their inner product. Pass the images and the texts of one model "
-                "together."
+                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model.",
+                "Pass those of one model together.",
             )
     return F, G, F_target, G_target
 
@@ -133,8 +132,7 @@ def check_upwards(d: int, d_target: int) -> None:
     """Check that the target is not narrower than the source; otherwise no matrix with QᵀQ = I exists."""
     if d > d_target:
         raise ParameterError(
-            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into "
-            "fewer dimensions keeps all distances. Exchange source and target."
+            f"No map from {d} into fewer dimensions, {d_target}, keeps all distances.", "Exchange source and target."
         )
 
 
@@ -143,7 +141,7 @@ def as_map(A: RowsLike, d: int, d_target: int, name: str) -> np.ndarray:
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
         hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass a matrix fitted on these models"
-        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows. {hint}.")
+        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows.", f"{hint}.")
     return matrix
 
 
@@ -154,8 +152,8 @@ def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarr
     deviation = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
     if deviation > 1e-3:
         raise InputError(
-            f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation. "
-            "Pass polar_rotation(…).rotation, or the rotation_ of an OrthogonalMap with shrinkage='full'."
+            f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation.",
+            "Pass polar_rotation(…).rotation, or rotation_ of an OrthogonalMap(shrinkage='full').",
         )
     return matrix
 
@@ -174,6 +172,6 @@ def check_levels(quantiles: Sequence[float]) -> list[float]:
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
         raise ParameterError(
-            f"Got quantiles={levels}; expected numbers from 0 to 1. Pass quantiles=(0.5, 0.9), for example."
+            f"Got quantiles={levels}; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`, for example."
         )
     return levels

@@ -33,8 +33,8 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
     least = float(joint.min())
     if not least > 0:
         raise InputError(
-            f"Got {least:.3g} in {name}; expected positive entries, since the logarithm of a density ratio is "
-            "needed for every pair (Assumption C.1). Add a small number to counts of zero."
+            f"Got {least:.3g} in {name}; expected positive entries (Assumption C.1).",
+            "Add a small number to counts of zero.",
         )
     return np.asarray(joint / joint.sum())
 
@@ -92,8 +92,8 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     chosen = np.asarray(candidates)
     if not (0 <= image < n) or chosen.ndim != 1 or not len(chosen) or chosen.min() < 0 or chosen.max() >= m:
         raise ParameterError(
-            f"Got image={image} and candidates={list(candidates)} for {n} images and {m} texts; expected rows "
-            "and columns of P. Pass numbers from 0."
+            f"Got image={image} and candidates={list(candidates)}; expected rows and columns of P.",
+            "Pass numbers from 0.",
         )
     own = K[image, chosen]
     return np.asarray(np.exp(own - logsumexp(own)))
@@ -132,8 +132,7 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
         raise ParameterError(
-            f"Got n_candidates={n_candidates}; expected at least 2, a positive and a negative. Pass a larger "
-            "n_candidates=…."
+            f"Got n_candidates={n_candidates}; expected a positive and a negative.", "Pass `n_candidates=2` or more."
         )
     return _one_way(scores, joint, n_candidates), _one_way(scores.T, joint.T, n_candidates)
 
@@ -143,15 +142,14 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
     count = comb(m + n_candidates - 2, n_candidates - 1)
     if count > _MOST_SETS:
         raise ParameterError(
-            f"Got {count:,} sets of {n_candidates - 1} negatives among {m}; expected at most {_MOST_SETS:,}, "
-            "since the loss is summed over all of them. Pass a smaller n_candidates=…."
+            f"Got {count:,} sets of negatives; expected at most {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
         )
     marginal = joint.sum(axis=0)
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
         raise InputError(
-            f"Got scores {worst:.3g} apart; expected at most {_WIDEST:.0f} within a row or a column, since the "
-            "exponentials of larger differences underflow. Divide them by a temperature."
+            f"Got scores {worst:.3g} apart; exponentials of more than {_WIDEST:.0f} underflow.",
+            "Divide by a temperature.",
         )
     E = np.exp(S)
     expected = 0.0
@@ -286,8 +284,7 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
     scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)
     if scores.shape != joint.shape:
         raise ShapeError(
-            f"Got S of shape {scores.shape} and P of shape {joint.shape}; expected the same: a row for each "
-            "image, a column for each text. Pass the scores of all pairs."
+            f"Got S of shape {scores.shape} and P of shape {joint.shape}.", "Pass the scores of all pairs."
         )
     return joint, scores
 
@@ -462,10 +459,7 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
         dim = needed.enough
     check_positive(dim, "dim", integer=True)
     if dim < 3 and dim < needed.enough:
-        raise ParameterError(
-            f"Got dim={dim}; expected 3 or more, since two coordinates are used to make row norms 1. Pass a "
-            "larger dim=…."
-        )
+        raise ParameterError(f"Got dim={dim}; two coordinates make row norms 1.", "Pass `dim=3` or more.")
     exact = needed.enough <= dim
     bias = needed.constant if exact else float(scores.mean())
     kept = needed.rank if exact else dim - 2
@@ -580,11 +574,11 @@ def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np
     """Return ``count`` positive weights in float64. Raises ShapeError or InputError."""
     array = np.asarray(weights)
     if array.shape != (count,):
-        raise ShapeError(f"Got {name} of shape {array.shape}; expected ({count},). Pass one weight for each.")
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected ({count},).", "Pass one weight for each.")
     column = as_matrix(array[:, None], name, allow_zero_rows=True)[:, 0]
     if not float(column.min()) > 0:
         raise InputError(
-            f"Got {float(column.min()):.3g} in {name}; expected positive numbers. Leave out items of weight 0."
+            f"Got {float(column.min()):.3g} in {name}; expected positive numbers.", "Leave out items of weight 0."
         )
     return np.asarray(column, dtype=np.float64)
 
@@ -629,16 +623,15 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     check_positive(strength, "strength")
     if strength >= 1:
         raise ParameterError(
-            f"Got strength={strength}; expected a number below 1, since weights must be positive. Pass "
-            "strength=0.5, for example."
+            f"Got strength={strength}; expected less than 1: weights are positive.", "Pass `strength=0.5`, for example."
         )
     rng = np.random.default_rng(random_state)
     left, s, right = np.linalg.svd(joint)
     rank = numerical_rank(s, joint.shape)
     if rank == max(joint.shape):
         raise InputError(
-            f"Got P of full rank {rank}; expected a lower rank, since otherwise only constant weights curate "
-            "independently. Pass a world with fewer latent topics than items."
+            f"Only constant weights curate independently for P of full rank {rank}.",
+            "Pass a world with fewer latent topics.",
         )
     sides = []
     for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):

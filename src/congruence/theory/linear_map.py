@@ -112,10 +112,10 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     m, d_target = G_target.shape
     if solution.rank < d_target and not allow_rank_deficient:
         problem = f"Got {m} text anchors that span {solution.rank} of the target's {d_target} dimensions"
-        remedy = "or pass allow_rank_deficient=True for the map into their span"
+        remedy = "or pass `allow_rank_deficient=True` for the map into their span"
         if m < d_target:
-            raise TooFewAnchorsError(f"{problem}; expected at least {d_target} anchors. Add some, {remedy}.")
-        raise InputError(f"{problem}; expected all of them. Choose more varied anchors, {remedy}.")
+            raise TooFewAnchorsError(f"{problem}; expected at least {d_target} anchors.", f"Add some, {remedy}.")
+        raise InputError(f"{problem}.", f"Choose more varied anchors, {remedy}.")
     return solution
 
 
@@ -194,8 +194,8 @@ def linear_text_error(
     W, s, Vt = svd.U, svd.s, svd.Vt
     if (rank := numerical_rank(s, matrix.shape)) < d:
         raise InputError(
-            f"Got A of rank {rank}; expected full column rank {d}, which mapping texts requires. Compute A "
-            "from anchors that span the source space."
+            f"Got A of rank {rank}; expected full column rank {d}.",
+            "Compute A from anchors that span the source space.",
         )
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()

@@ -112,8 +112,7 @@ class Margins:
             rho = self.rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
-                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it. Pass "
-                f"rho={self.rho} or more."
+                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
 
@@ -230,7 +229,7 @@ def class_margins(
     F = as_matrix(F_anchors, "F_anchors")
     check_width(F.shape[1], d, "class_margins")
     if names is not None and len(names) != K:
-        raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each. Pass names=… with {K} entries.")
+        raise ShapeError(f"Got {len(names)} names for {K} classes.", f"Pass `names=…` with {K} entries.")
     basis = covered_subspace(F_anchors, rank=rank, rtol=rtol).basis
     # Coordinates of u and of Proj g̃ in the basis of U_X and its image: their inner products are those of the vectors.
     image = basis @ R

@@ -92,7 +92,7 @@ class SinkhornResult:
         n = self._affinity.shape[0]
         start, stop, step = (rows or slice(None)).indices(n)
         if step != 1:
-            raise ParameterError(f"Got rows with step {step}; expected 1. Take every {step}th of the result.")
+            raise ParameterError(f"Got rows with step {step}; expected 1.", f"Take every {step}th of the result.")
         part = slice(start, max(start, stop))
         A = self._affinity
         P = A.xp.empty((part.stop - part.start, A.shape[1]), dtype=A.dtype, device=A.device)
@@ -184,8 +184,7 @@ def choose_affinity(
             name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
         ]
         raise ParameterError(
-            f"Got {' and '.join(passed) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or "
-            "X=… and Y=…."
+            f"Got {' and '.join(passed) or 'nothing'} instead of affinities.", "Pass `affinity=…`, or `X=…` and `Y=…`."
         )
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
@@ -202,7 +201,9 @@ def check_marginals(
     """Return the marginals of rows (n,) and of columns (m,), each summing to 1."""
     sides = (None, None) if marginals is None else tuple(marginals)
     if len(sides) != 2:
-        raise ParameterError(f"Got {len(sides)} marginals; expected two, of rows and of columns. Pass both as a tuple.")
+        raise ParameterError(
+            f"Got {len(sides)} marginals; expected those of rows and of columns.", "Pass both as a tuple."
+        )
     n, m = affinity.shape
     return weights(sides[0], n, "row", affinity), weights(sides[1], m, "column", affinity)
 
@@ -226,12 +227,12 @@ def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
     for name, array in arrays.items():
         if tensors and hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
-                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected arrays of one "
-                "library. Convert one of them, with torch.as_tensor for example."
+                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}.",
+                "Convert one, with torch.as_tensor for example.",
             )
     if len({str(array.device) for array in tensors.values()}) > 1:
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
-        raise DtypeError(f"Got {where}; expected one device. Move them to one with .to(…).")
+        raise DtypeError(f"Got {where}; expected one device.", "Move them to one with .to(…).")
     if tensors:
         first = next(iter(tensors.values()))
         xp = namespace(first)
@@ -251,8 +252,8 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
     """Return the affinities ⟨x_i, y_j⟩."""
     if X.shape[1] != Y.shape[1]:
         raise ShapeError(
-            f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}; expected vectors of one space. "
-            "Map one side into the other space first."
+            f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}.",
+            "Map one side into the other space first.",
         )
     return Products(X, Y, dtype)
 
@@ -268,8 +269,8 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
         kind = "float64" if affinity.dtype == xp.float64 else "float32"
         remedy = "Scale the affinities down" if kind == "float64" else "Pass float64"
         raise ParameterError(
-            f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}, "
-            f"below which rounding changes the plan by more than {ROUNDING:g}. {remedy} or pass a larger {name}=…."
+            f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}.",
+            f"{remedy} or pass a larger `{name}=…`.",
         )
     return float(epsilon)
 
@@ -281,19 +282,16 @@ def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Af
         return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)
     array = to_numpy(marginal)
     if array.shape != (n,):
-        raise ShapeError(
-            f"Got {name} marginal of shape {array.shape}; expected ({n},), one weight each. Pass an array of "
-            "that shape."
-        )
+        raise ShapeError(f"Got {name} marginal of shape {array.shape}; expected ({n},).", "Pass one weight each.")
     w = as_matrix(array[:, None], f"{name} marginal")[:, 0].astype(np.float64)
     least = LEAST[8 if affinity.dtype == xp.float64 else 4]
     if w.min() < least:
         raise ParameterError(
-            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}. "
-            "Leave out items without weight."
+            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}.",
+            "Leave out items without weight.",
         )
     if abs(w.sum() - 1) > 1e-6:
-        raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1. Divide by their sum.")
+        raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1.", "Divide by their sum.")
     return xp.asarray(w / w.sum(), dtype=affinity.dtype, device=affinity.device)
 
 

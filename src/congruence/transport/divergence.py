@@ -91,11 +91,12 @@ def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklev
     if gradient_error <= GRADIENT_ERROR:
         return
     # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
+    off = f"{math.ceil(100 * gradient_error) / 100:.2g}"
     warnings.warn(
-        f"Got transport plans whose marginals are off by {math.ceil(100 * gradient_error) / 100:.2g} of ‖P − P*‖₁ "
-        f"{where}; expected {GRADIENT_ERROR} at most, since the gradient of KLOT is off by that share or more. "
-        f"Raise max_iter or epsilon, or lower tol{otherwise}.",
-        ConvergenceWarning,
+        ConvergenceWarning(
+            f"The plans' marginals are off by {off} of ‖P − P*‖₁ {where}, and the gradient of KLOT by that or more.",
+            f"Raise `max_iter` or `epsilon`, or lower `tol`{otherwise}.",
+        ),
         stacklevel=stacklevel + 1,
     )
 
@@ -244,8 +245,8 @@ def klot(
     A, T = _tensors(torch, {"student": student, "teacher": teacher})
     if A.shape != T.shape:
         raise ShapeError(
-            f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}; expected the same, "
-            "affinities of the same items. Compute both on one batch."
+            f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}.",
+            "Compute both on one batch.",
         )
     dtype = computing_dtype(A, T)
     memory = A.numel() * 8
@@ -338,8 +339,8 @@ def klot_features(
         teacher = _solve_teacher(teacher_affinity, epsilon_teacher, rho_teacher, max_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
         raise DtypeError(
-            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. "
-            "Convert X and Y to that of the teacher."
+            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}.",
+            "Convert X and Y to that of the teacher.",
         )
     sides = _solve_student(student_affinity, epsilon, teacher, max_iter, tol, memory), teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]

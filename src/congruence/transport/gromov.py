@@ -91,7 +91,7 @@ def gromov_wasserstein(
     plan = np.full((n, m), 1 / (n * m), X.dtype) if start is None else start
     if plan.shape != (n, m):
         raise ShapeError(
-            f"Got a start of shape {plan.shape} for {n} and {m} rows; expected ({n}, {m}). Pass start=… of this shape."
+            f"Got a start of shape {plan.shape} for {n} and {m} rows.", f"Pass `start=…` of shape ({n}, {m})."
         )
     moved, n_iter, cross = np.inf, 0, X.T @ plan @ Y
     while n_iter < max_iter and moved > tol:

@@ -55,7 +55,7 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
     if not isinstance(random_state, np.random.Generator):
         check_seed(random_state)
     if d < 2:
-        raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Pass d=2 or more.")
+        raise ParameterError(f"Got d={d}; a great circle needs two dimensions.", "Pass `d=2` or more.")
     Z = np.random.default_rng(random_state).standard_normal((n_projections, 2, d))
     first, second = Z[:, 0], Z[:, 1]
     first[:] = normalize_rows(first)
@@ -149,17 +149,16 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
     check_choice(variant, VARIANTS, "variant")
     check_positive(p, "p")
     if p < 1:
-        raise ParameterError(f"Got p={p}; expected at least 1, since transport cost must be convex. Pass p=1 or p=2.")
+        raise ParameterError(f"Got p={p}; expected at least 1, where the cost is convex.", "Pass `p=1` or `p=2`.")
     if variant == "circular":
         if grid is not None:
             raise ParameterError(
-                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly. Leave "
-                "out grid=…."
+                f"Got grid={grid} with variant='circular', which is solved exactly.", "Leave out `grid=…`."
             )
         return partial(circular_cost, p=p)
     if p != 2:
         raise ParameterError(
-            f"Got p={p} with variant='linear'; expected 2, for which it is defined. Pass p=2, or variant='circular'."
+            f"Got p={p} with variant='linear', which is defined for 2.", "Pass `p=2`, or `variant='circular'`."
         )
     if grid is None:
         return linear_cost
@@ -174,8 +173,7 @@ def sphere_pair(X: RowsLike, Y: RowsLike, names: tuple[str, str], normalize: boo
     A, B = (_on_sphere(side, name, normalize) for side, name in zip((X, Y), names, strict=True))
     if A.shape[1] != B.shape[1]:
         raise ShapeError(
-            f"Got widths {A.shape[1]} of {names[0]} and {B.shape[1]} of {names[1]}; expected vectors of one space. "
-            "Encode both with one model."
+            f"Got widths {A.shape[1]} of {names[0]} and {B.shape[1]} of {names[1]}.", "Encode both with one model."
         )
     return A, B
 
@@ -185,16 +183,12 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     n, d = A.shape
     if d < 2:
         raise ShapeError(
-            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Pass vectors "
-            "with more columns."
+            f"Got {name} of width 1; a great circle needs two dimensions.", "Pass vectors with more columns."
         )
     parts = list(blocks(n, d * 8))
     largest = np.concatenate([np.abs(A[part]).max(axis=1) for part in parts])
     if not largest.all():
-        raise ZeroRowError(
-            f"Got a row of zeros in {name} (row {np.flatnonzero(largest == 0)[0]}); expected a direction. Drop "
-            "such rows."
-        )
+        raise ZeroRowError(f"Got a row of zeros in {name} (row {np.flatnonzero(largest == 0)[0]}).", "Drop such rows.")
     if normalize:
         # Angles do not depend on the length of rows: scale them only if a product could overflow or underflow.
         return A if largest.min() > 1e-12 and largest.max() < 1e12 else A / largest[:, None]
@@ -203,8 +197,8 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     off = np.flatnonzero(np.abs(norms - 1) > TOLERANCE)
     if len(off):
         raise ParameterError(
-            f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}); "
-            f"expected norms within {TOLERANCE} of 1. Normalize the rows (normalize=True) if only directions matter."
+            f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}).",
+            "Pass `normalize=True` if only directions matter.",
         )
     return A
 
@@ -212,20 +206,17 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
 def _check_frames(projections: ArrayLike, d: int) -> np.ndarray:
     frames = to_numpy(projections)
     if frames.dtype.kind not in "fiu":
-        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers. Convert them to float32.")
+        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers.", "Convert them to float32.")
     if frames.ndim != 3 or frames.shape[1:] != (d, 2) or not len(frames):
-        raise ShapeError(
-            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each. Use "
-            "random_frames."
-        )
+        raise ShapeError(f"Got projections of shape {frames.shape}; expected (N, {d}, 2).", "Use random_frames.")
     frames = frames.astype(np.float64)
     if not np.isfinite(frames).all():
-        raise NotFiniteError("Got NaN or inf in projections; expected orthonormal frames. Use random_frames.")
+        raise NotFiniteError("Got NaN or inf in projections.", "Use random_frames.")
     error = np.abs(np.einsum("nij,nik->njk", frames, frames) - np.eye(2)).max()
     if error > TOLERANCE:
         raise ParameterError(
-            f"Got projections that are not orthonormal (off by {error:.3g}); expected orthonormal frames. "
-            "Use random_frames, or a QR decomposition."
+            f"Got projections that are not orthonormal (off by {error:.3g}).",
+            "Use random_frames, or a QR decomposition.",
         )
     return frames
 
