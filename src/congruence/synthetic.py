@@ -13,18 +13,10 @@ from congruence.errors import ParameterError
 
 @dataclass(frozen=True)
 class RigidProblem:
-    """Paired embeddings that differ by a known rotation, known means and noise.
+    """Paired embeddings X (n, d_source) and Y (n, d_target) that differ by a known rotation, known means and noise.
 
-    Attributes
-    ----------
-    X : ndarray, shape (n, d_source)
-        Source rows.
-    Y : ndarray, shape (n, d_target)
-        Target rows, ``(X - source_mean) @ rotation + target_mean`` plus noise.
-    rotation : ndarray, shape (d_source, d_target)
-        Acts on rows; its rows (d_source ≤ d_target) or columns are orthonormal.
-    source_mean, target_mean : ndarray, shape (d_source,) and (d_target,)
-        The centers about which the rotation turns.
+    Y is ``(X - source_mean) @ rotation + target_mean`` plus noise. The rows (d_source ≤ d_target) or the columns of the
+    rotation (d_source, d_target) are orthonormal.
     """
 
     X: np.ndarray
@@ -35,22 +27,9 @@ class RigidProblem:
 
 
 def random_rotation(d_source: int, d_target: int | None = None, random_state: int | None = None) -> np.ndarray:
-    """Draw a semi-orthogonal matrix uniformly (Haar measure).
+    """Draw a semi-orthogonal matrix (d_source, d_target) uniformly (Haar measure).
 
-    Parameters
-    ----------
-    d_source : int
-    d_target : int, optional
-        Defaults to ``d_source``.
-    random_state : int, optional
-
-    Returns
-    -------
-    ndarray, shape (d_source, d_target)
-        Orthonormal rows when d_source ≤ d_target, else orthonormal columns.
-
-    References
-    ----------
+    Its rows are orthonormal if d_source ≤ d_target, else its columns. ``d_target`` is ``d_source`` by default. See
     Mezzadri (2007), "How to generate random matrices from the classical compact groups", §5.
     """
     d_target = d_source if d_target is None else d_target
@@ -109,14 +88,8 @@ def rigid_problem(
 class DualProblem:
     """Images and texts in two dual encoders whose kernels agree up to the requested disturbances.
 
-    Attributes
-    ----------
-    F, F_target : ndarray, shape (n, d_source) and (n, d_target)
-        Images, unit rows.
-    G, G_target : ndarray, shape (m, d_source) and (m, d_target)
-        Texts, unit rows.
-    rotation : ndarray, shape (d_source, d_target)
-        Acts on rows; ``F_target = F @ rotation`` without noise and shear.
+    Images F (n, d_source), F_target (n, d_target) and texts G (m, d_source), G_target (m, d_target) are unit rows.
+    Without noise and shear, ``F_target = F @ rotation``, with a rotation (d_source, d_target).
     """
 
     F: np.ndarray
@@ -184,21 +157,12 @@ def dual_problem(
 class UnimodalProblem:
     """Images and texts of the same items, encoded by two independent encoders of one shared latent.
 
-    Attributes
-    ----------
-    images : ndarray, shape (n, d_source), float32
-        Unit rows, one per item.
-    texts : ndarray, shape (n · captions, d_target), float32
-        Unit rows; the texts of an item are consecutive.
-    latent : ndarray, shape (n, k), float32
-        The shared latent.
-    image_labels, text_labels : ndarray of int, shape (n,) and (n · captions,)
-        Item of each row, or its class if ``classes`` is given.
-    source : ndarray of int, shape (n,)
-        Collection of each item.
-    image_frame, text_frame : ndarray, shape (k, d_source) and (k, d_target)
-        Orthonormal rows: before the offset and the normalization, ``images @ image_frame.T`` is the latent plus noise.
-        These are the heads that alignment should recover.
+    ``images`` (n, d_source) and ``texts`` (n · captions, d_target) are unit rows in float32; the texts of an item are
+    consecutive, and ``latent`` (n, k) is what they share. ``image_labels`` (n,) and ``text_labels`` (n · captions,) are
+    the item of each row, or its class if ``classes`` is given; ``source`` (n,) is the collection of each item. The rows
+    of ``image_frame`` (k, d_source) and ``text_frame`` (k, d_target) are orthonormal: before the offset and the
+    normalization, ``images @ image_frame.T`` is the latent plus noise. These are the heads that alignment should
+    recover.
     """
 
     images: np.ndarray
@@ -328,15 +292,8 @@ def _shifts(sources: int, width: int, size: float, rng: np.random.Generator) -> 
 class UpgradeProblem:
     """Images and texts of the same items in two dual encoders related by a rotation, up to chosen disturbances.
 
-    Attributes
-    ----------
-    source_images, source_texts : ndarray, shape (n, d_source)
-        Unit rows; row i of each is item i.
-    target_images, target_texts : ndarray, shape (n, d_target)
-    labels : ndarray of int, shape (n,)
-        Class of each item.
-    rotation : ndarray, shape (d_source, d_target)
-        Acts on rows.
+    ``source_images`` and ``source_texts`` (n, d_source), ``target_images`` and ``target_texts`` (n, d_target) are unit
+    rows; row i of each is item i, whose class is ``labels[i]``. ``rotation`` (d_source, d_target) acts on rows.
     """
 
     source_images: np.ndarray

@@ -101,21 +101,21 @@ def _sugarcrepe_rows(
     except TooFewAnchorsError:
         recalls = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
-    lines: list[tuple[str, int, float, float, int, bool]] = [
-        (line.task, line.n, line.binary, line.choice, line.ties, ", " in line.task) for line in recalls
+    lines: list[dict[str, Any]] = [
+        {"task": line.task, "n": line.n, "binary": line.binary, "choice": None if note else line.choice}
+        | {"ties": line.ties, "part": ", " in line.task}
+        for line in recalls
     ]
-    tasks = [line for line in lines if not line[-1]]  # without parts of tasks, whose items would be counted twice
+    tasks = [line for line in lines if not line["part"]]  # items of parts would be counted twice
     if len(tasks) > 1:
-        n = sum(line[1] for line in tasks)
-        binary = sum(line[1] * line[2] for line in tasks) / n
-        choice = sum(line[1] * line[3] for line in tasks) / n
-        lines.append(("all", n, binary, choice, sum(line[4] for line in tasks), False))
-    return [
-        {
-            "task": task, "n": n, "binary": binary, "choice": None if note else choice, "ties": ties, "part": part,
-        }
-        for task, n, binary, choice, ties, part in lines
-    ], note  # fmt: skip
+        n = sum(line["n"] for line in tasks)
+        binary, choice = (
+            None if name == "choice" and note else sum(line["n"] * line[name] for line in tasks) / n
+            for name in ("binary", "choice")
+        )
+        ties = sum(line["ties"] for line in tasks)
+        lines.append({"task": "all", "n": n, "binary": binary, "choice": choice, "ties": ties, "part": False})
+    return lines, note
 
 
 def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, float | None]:

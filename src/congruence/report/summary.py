@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from markupsafe import Markup
 
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.validation import check_seed
@@ -87,7 +86,11 @@ def summarize(
     rng = np.random.default_rng(random_state)
     source, target = unseen.side("source"), unseen.side("target")
     if scores is None:
-        scores = evaluate(mapping, source, target, labels=_classes(unseen, "image"), prompt_labels=None)
+        labels = None
+        if "image" in unseen.classes:
+            ids = {i for side in (source, target) if "image" in side for i in side["image"].ids.tolist()}
+            labels = {i: unseen.classes["image"].get(i, i) for i in ids}
+        scores = evaluate(mapping, source, target, labels=labels, prompt_labels=None)
     aligned = {m: map_rows(mapping, m, rows) for m, rows in source.items()}
     return {
         "version": __version__,
@@ -100,21 +103,23 @@ def summarize(
         "comparison": None if comparison is None else comparison.to_dict(),
         "covered": dict(scores.covered_share),
         "histograms": _histograms(mapping, source, target, aligned, rng),
-        "spectrum": _spectrum(mapping),
+        "spectrum": None
+        if not isinstance(mapping, OrthogonalMap)
+        else {
+            "singular_values": mapping.singular_values_.tolist(),
+            "gains": mapping.gains_.tolist(),
+            "rank": int(mapping.rank_),
+        },
         "clouds": _clouds(source, target, aligned, rng),
         "kernel": _kernel(unseen, source, target, rng),
         "few_anchors": _few_anchors(mapping, bundle, rule, rng, repeats),
         "commuting": commuting(unseen, source, target, aligned, rng, examples),
         "edits": edits(mapping, bundle),
-        "info": _plain_info(bundle.info),
+        "info": {
+            "title": str(bundle.info.get("title", "")),
+            "licences": [str(line) for line in bundle.info.get("licences", [])],
+        },
     }
-
-
-def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
-    if kind not in bundle.classes:
-        return None
-    ids = {i for side in (bundle.source, bundle.target) if kind in side for i in side[kind].ids.tolist()}
-    return {i: bundle.classes[kind].get(i, i) for i in ids}
 
 
 #: What to do, and the beginning of the sentence, for each level of the verdict.
@@ -202,42 +207,33 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
     return facts
 
 
-def _plain_info(info: Mapping[str, Any]) -> dict[str, object]:
-    return {"title": str(info.get("title", "")), "licences": [str(line) for line in info.get("licences", [])]}
-
-
-def render(summary: dict[str, object]) -> str:
+def render(summary: dict[str, Any]) -> str:
     """Return a report as one page, from the data of :func:`congruence.report.summarize`."""
-    return fill("report.html", s=summary, plots=_draw(summary))
+    spectrum, kernel, clouds, curves = (summary[name] for name in ("spectrum", "kernel", "clouds", "few_anchors"))
+    measured = {curve["measure"] for curve in curves["curves"]} if curves else set()
+    plots = {
+        "histograms": [
+            svg(draw_cosines, data, title=f"{data['name']}: cosines of pairs") for data in summary["histograms"]
+        ],
+        "spectrum": spectrum and svg(draw_spectrum, spectrum, title="singular values and gains"),
+        "kernel": kernel and svg(draw_kernel, kernel, title="image–text similarities in both models"),
+        "few_anchors": {
+            name: svg(draw_few_anchors, curves, measures, title=f"{name} by number of anchors")
+            for name, measures in (("retrieval", ("classified", "retrieval")), ("cosine", ("cosine",)))
+            if measured.intersection(measures)
+        },
+        "clouds": clouds
+        and {
+            when: svg(draw_clouds, clouds[when]["points"], title=f"both models {when} the map", mapped=when == "after")
+            for when in ("before", "after")
+        },
+    }
+    return fill("report.html", s=summary, plots=plots)
 
 
 def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:
     """Write a report, from the data of :func:`congruence.report.summarize`."""
     write_page(path, render(summary), force=force)
-
-
-def _draw(summary: dict[str, Any]) -> dict[str, object]:
-    """Draw the plots whose data the summary has; their text is already escaped."""
-    few: dict[str, Markup] = {}
-    plots: dict[str, object] = {"few_anchors": few, "spectrum": None, "kernel": None, "clouds": None}
-    plots["histograms"] = [
-        svg(draw_cosines, data, title=f"{data['name']}: cosines of pairs") for data in summary["histograms"]
-    ]
-    if summary["spectrum"]:
-        plots["spectrum"] = svg(draw_spectrum, summary["spectrum"], title="singular values and gains")
-    if summary["kernel"]:
-        plots["kernel"] = svg(draw_kernel, summary["kernel"], title="image–text similarities in both models")
-    curves = summary["few_anchors"]
-    for name, measures in (("retrieval", ("classified", "retrieval")), ("cosine", ("cosine",))):
-        if curves and any(curve["measure"] in measures for curve in curves["curves"]):
-            title = f"{name} by number of anchors"
-            few[name] = svg(draw_few_anchors, curves, measures, title=title)
-    if clouds := summary["clouds"]:
-        plots["clouds"] = {
-            when: svg(draw_clouds, clouds[when]["points"], title=f"both models {when} the map", mapped=when == "after")
-            for when in ("before", "after")
-        }
-    return plots
 
 
 #: Largest number of rows in a histogram, and of points in a scatter plot.
@@ -296,17 +292,6 @@ def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
     return {
         "constant": None if constant is None else paired_cosines(constant, Y),
         "random_rotation": np.concatenate(rotated) if rotated else None,
-    }
-
-
-def _spectrum(mapping: Map) -> dict[str, object] | None:
-    """Return the singular values of the anchors' cross-covariance and the gains; None if the map is not orthogonal."""
-    if not isinstance(mapping, OrthogonalMap):
-        return None
-    return {
-        "singular_values": mapping.singular_values_.tolist(),
-        "gains": mapping.gains_.tolist(),
-        "rank": int(mapping.rank_),
     }
 
 

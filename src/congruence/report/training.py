@@ -117,7 +117,9 @@ def summarize_training(
     if groups is None:  # grouped as in the training: by identical vectors, or each row on its own
         recipe = mapping.scores_.get("recipe")
         ungrouped = isinstance(recipe, Mapping) and recipe.get("groups") == "none"
-        numbers = np.arange(len(data)) if ungrouped else _duplicate_groups(mapping, data)
+        sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
+        rows = [Embeddings(vectors, space=Space(modality=space.modality)) for vectors, space in sides]
+        numbers = np.arange(len(data)) if ungrouped else duplicate_groups(*rows)
         data = replace(data, groups=numbers.astype(str))
     else:
         data = replace(data, groups=image_names[order])
@@ -146,16 +148,17 @@ def summarize_training(
             items=None if items is None else items.take(order),
         )
     nouns = _nouns(mapping)
-    record = getattr(mapping, "facts_", {}).get("history")
+    facts = getattr(mapping, "facts_", {})
+    record = facts.get("history")
     record = History.from_dict(record).to_dict() if isinstance(record, Mapping) else {}
     by_task = None if choices is None else choice_recalls(choices, options, random_state)
     between = _retrieval(V, T, data)
     return {
         "version": __version__,
-        "title": _title(mapping),
+        "title": f"{mapping.source_space_.model or 'source model'} + {mapping.target_space_.model or 'target model'}",
         "note": note,
         "held_out": heldout,
-        "where": _measured_on(heldout, records_split(mapping)),
+        "where": _MEASURED_ON["held out" if heldout else "all" if records_split(mapping) else "unknown"],
         "nouns": nouns,
         "verdict": _verdict(by_task, between, len(data), heldout, nouns),
         "facts": _facts(mapping),
@@ -165,7 +168,7 @@ def summarize_training(
         "between": between,
         "teacher": _teacher(mapping) if heldout else {},
         "notes": [str(note) for note in mapping.scores_.get("notes", [])],
-        "method_source": _source(mapping),
+        "method_source": _SOURCES.get(str(facts.get("method"))),
         "curves": loss_curves(record),
         "validation": validation_curve(record, mapping.scores_.get("teacher_validation_mean_recall_at_1")),
     }
@@ -219,18 +222,8 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
     return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
 
 
-def _duplicate_groups(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
-    sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
-    return duplicate_groups(*(Embeddings(rows, space=Space(modality=space.modality)) for rows, space in sides))
-
-
 def _unit(rows: np.ndarray) -> np.ndarray:
     return normalize_rows(rows.astype(np.float64))
-
-
-def _title(mapping: TwoSidedMap) -> str:
-    source, target = mapping.source_space_.model, mapping.target_space_.model
-    return f"{source or 'source model'} + {target or 'target model'}"
 
 
 def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
@@ -258,17 +251,6 @@ def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object
                 row[f"{way}_chance"] = chance_recall(queries, gallery, k)
             rows.append(row)
     return {"rows": rows, "source": len(source), "target": len(target), "groups": len(np.unique(data.groups))}
-
-
-def _measured_on(heldout: bool, split_known: bool) -> str:
-    if heldout:
-        return (
-            "Measured on the rows that the map’s training held out for testing: they were not used to train it or "
-            "to choose parameters."
-        )
-    if split_known:
-        return "Measured on all rows given, which may include rows that the map was trained on."
-    return "Measured on the rows given; it is not known whether the map was trained on some of them."
 
 
 def _verdict(
@@ -312,6 +294,14 @@ def _verdict(
 def _with_article(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
 
+
+#: Which rows were measured.
+_MEASURED_ON = {
+    "held out": "Measured on the rows that the map’s training held out for testing: they were not used to train it or to "
+    "choose parameters.",
+    "all": "Measured on all rows given, which may include rows that the map was trained on.",
+    "unknown": "Measured on the rows given; it is not known whether the map was trained on some of them.",
+}
 
 #: Names of the training parameters that the page shows if a map has them.
 _PARAMETERS = {
@@ -389,11 +379,6 @@ def _teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
     }
 
 
-def _source(mapping: TwoSidedMap) -> str | None:
-    """Return the citation of the method that trained a map; None if it is unknown."""
-    return _SOURCES.get(str(getattr(mapping, "facts_", {}).get("method")))
-
-
 def _list(value: object) -> list[object]:
     if value is None:
         return []
@@ -412,13 +397,9 @@ _ADVICE = "Pass the same files, groups and order, or `held_out=False` to measure
 
 def records_split(mapping: TwoSidedMap) -> bool:
     """Return whether a map records how its training rows were split, and what is needed to check a repetition."""
-    return "holdout" in mapping.scores_ or _records_group_split(mapping)
-
-
-def _records_group_split(mapping: TwoSidedMap) -> bool:
-    """Return whether a map records a split by groups, as that of JAM."""
     facts = getattr(mapping, "facts_", {})
-    return all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
+    by_groups = all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
+    return "holdout" in mapping.scores_ or by_groups
 
 
 def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
@@ -446,10 +427,8 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
         raise InputError(f"These rows cannot be split as in the training ({error}).", _ADVICE) from error
     counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
     if counts != dict(recorded_counts):
-        _refuse(
-            f"train, validation and test have {_format_counts(counts)} rows instead of "
-            f"{_format_counts(recorded_counts)}"
-        )
+        new, old = (", ".join(str(c.get(part, "–")) for part in counts) for c in (counts, recorded_counts))
+        _refuse(f"train, validation and test have {new} rows instead of {old}")
     # Equal counts do not imply an equal split, because other labels may lead to the same counts. Reconstruction errors
     # reveal it.
     train, validation = (data.take(rows) for rows in parts[:2])
@@ -461,8 +440,7 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
         recorded = facts["reconstruction_error"][side]
         if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
             _refuse(
-                f"the parts have the same sizes but contain other rows: the {side} vectors for validation are "
-                f"reconstructed with an error of {relative_error:.4f} instead of {recorded:.4f}"
+                f"the {side} vectors are reconstructed with an error of {relative_error:.4f} instead of {recorded:.4f}"
             )
     return parts[2]
 
@@ -481,10 +459,6 @@ def _check_test_rows(mapping: TwoSidedMap, test: Captions) -> None:
 
 def _refuse(difference: str) -> NoReturn:
     raise InputError(f"These rows are split differently than in the training ({difference}).", _ADVICE)
-
-
-def _format_counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(str(counts.get(part, "–")) for part in ("train", "validation", "test"))
 
 
 def render_training(summary: dict[str, Any]) -> str:

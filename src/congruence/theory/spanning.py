@@ -442,7 +442,8 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
         T = features(A) if n * D <= _LP_FEATURES else None
         upper = min(upper, combination_bound(A, T, s, vt), np.inf if T is None else design_bound(T))
         first = best[2]
-        for v in [first, *_random_directions(np.random.default_rng(random_state), starts - 1, d)]:
+        others = np.random.default_rng(random_state).standard_normal((starts - 1, d))
+        for v in [first, *normalize_rows(others)]:
             last = 0.0
             for _ in range(_STEPS):
                 f = pack(np.outer(v, v))
@@ -459,11 +460,6 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
                 last, v = value, candidate[2]
     lower, M, v = best
     return Kappa(lower, max(upper, lower), spanning.exact, M, v)
-
-
-def _random_directions(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
-    """Draw unit vectors uniformly."""
-    return np.asarray(normalize_rows(rng.standard_normal((count, d))))
 
 
 def _longest(M: np.ndarray) -> tuple[float, np.ndarray]:

@@ -164,7 +164,9 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
             f"Got kappa={kappa!r}; expected at least 1, since |uᵀMu| ≤ ‖M‖.", "Pass `kappa=1.0` or more."
         )
     polar = polar_rotation(matrix)
-    delta, measured = _farthest(F @ matrix, F_target), _farthest(F @ polar.rotation, F_target)
+    delta, measured = (
+        float(np.linalg.norm(F @ linear - F_target, axis=1).max()) for linear in (matrix, polar.rotation)
+    )
     value = delta + kappa * (2 + delta) * delta if np.isfinite(kappa) else float("inf")
     return Bound(
         "Thm C.23",
@@ -329,7 +331,3 @@ class _TextErrors:
 def _squared_projections(Z: np.ndarray, Vt: np.ndarray) -> np.ndarray:
     """Return ‖Proj_{U_r} z‖² for each row z and each r."""
     return np.cumsum((Z @ Vt.T) ** 2, axis=1)
-
-
-def _farthest(A: np.ndarray, B: np.ndarray) -> float:
-    return float(np.linalg.norm(A - B, axis=1).max())

@@ -77,17 +77,9 @@ class SinkhornResult:
     log_mass: float = 0.0
 
     def plan(self, rows: slice | None = None) -> Array:
-        """Return the plan, or some of its rows, computed from the current content of the arrays that were passed in.
+        """Return the plan (n, m), or some of its ``rows``, a slice with step 1, in the array library that was passed in.
 
-        Parameters
-        ----------
-        rows : slice, optional
-            With step 1. By default all rows, which takes n·m numbers.
-
-        Returns
-        -------
-        array, shape (n, m) or (rows, m)
-            In the array library that was passed in.
+        It is computed from the current content of the arrays that were passed in.
         """
         n = self._affinity.shape[0]
         start, stop, step = (rows or slice(None)).indices(n)

@@ -255,7 +255,7 @@ def klot(
     sides = _solve_student(Dense(A, dtype), epsilon, solved_teacher, max_iter, tol, memory), solved_teacher
     tracked = student if isinstance(student, torch.Tensor) else A
     differences: list[float] = []
-    value = _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)), differences)
+    value = _autograd.Klot.apply(tracked, T, *sides, float(len(A)) if mass == "bistochastic" else 1.0, differences)
     return _with_info(value, sides, differences[0], max_iter, tol, return_info)
 
 
@@ -345,7 +345,9 @@ def klot_features(
     sides = _solve_student(student_affinity, epsilon, teacher, max_iter, tol, memory), teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     differences: list[float] = []
-    value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), memory, differences)
+    value = _autograd.KlotFeatures.apply(
+        *tracked, *sides, float(len(A)) if mass == "bistochastic" else 1.0, memory, differences
+    )
     return _with_info(value, sides, differences[0], max_iter, tol, return_info)
 
 
@@ -407,11 +409,6 @@ def _with_info(
         convergence.gradient_error, f"after {max_iter} iterations", ", or check with return_info=True", stacklevel=3
     )
     return value
-
-
-def _scale(mass: str, n: int) -> float:
-    """Return the mass of the plans, by which the value and the gradient for mass 1 are multiplied."""
-    return float(n) if mass == "bistochastic" else 1.0
 
 
 def _solve_teacher(

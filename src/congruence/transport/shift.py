@@ -59,16 +59,7 @@ class DistributionShift:
         return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the distances with their standard deviations, and the distance between samples of one collection.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
-            with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-        """
+        """Draw the distances with their standard deviations, and those between samples of one collection, on ``ax``."""
         from congruence.plotting import draw_shift
 
         return draw_shift(self.to_dict(), ax, annotate=annotate)

@@ -49,21 +49,14 @@ def sinkhorn_unbalanced(
 
     Parameters
     ----------
-    affinity : array_like, shape (n, m), optional
-        As for :func:`sinkhorn`.
     rho : float, default=0.1
         Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where
         affinities are high. ``math.inf`` gives the result of :func:`sinkhorn`, to the bit.
-    epsilon, max_iter : optional
-        As for :func:`sinkhorn`.
     tol : float, optional
-        Stop when the row sums are within this L1 distance, as a share of the mass, of the values implied by the
-        potentials.
-    X, Y : array_like, shapes (n, d) and (m, d), optional
-        As for :func:`sinkhorn`; computed in strips.
+        Stop when the row sums are within this L1 distance, as a share of the mass, of those that the potentials imply.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
         r and c, each summing to 1. Uniform by default.
-    memory : int, default=2**30
+    affinity, epsilon, max_iter, X, Y, memory
         As for :func:`sinkhorn`.
 
     Notes
