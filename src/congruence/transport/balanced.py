@@ -77,7 +77,7 @@ class SinkhornResult:
     log_mass: float = 0.0
 
     def plan(self, rows: slice | None = None) -> Array:
-        """Return the plan (n, m), or some of its ``rows``, a slice with step 1, in the array library that was passed in.
+        """Return the plan (n, m), or some of its ``rows``, a slice with step 1, in the array library passed in.
 
         It is computed from the current content of the arrays that were passed in.
         """
