@@ -10,24 +10,14 @@ from congruence._utils.validation import check_positive
 from congruence.errors import ShapeError
 from congruence.transport.balanced import sinkhorn
 
-__all__ = ["GromovResult", "gromov_wasserstein", "local_distributions"]
-
 
 @dataclass(frozen=True)
 class GromovResult:
     """A coupling of the rows of two spaces.
 
-    Attributes
-    ----------
-    plan : ndarray, shape (n, m)
-        Mass 1, uniform marginals.
-    objective : float
-        ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of rows have more similar inner
-        products.
-    n_iter : int
-        Number of linearizations.
-    converged : bool
-        Whether the last linearization moved at most ``tol`` of the mass.
+    ``plan`` (n, m); ``objective``: ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of
+    rows have more similar inner products; ``converged``: whether the last linearization moved at most ``tol`` of the
+    mass.
     """
 
     plan: np.ndarray = field(repr=False)
@@ -49,29 +39,11 @@ def gromov_wasserstein(
 ) -> GromovResult:
     """Couple rows so that inner products match within X and Y: entropic Gromov–Wasserstein with square loss.
 
-    Parameters
-    ----------
-    X : ndarray of float32 or float64, shape (n, d_source)
-    Y : ndarray of float32 or float64, shape (m, d_target)
-        Widths may differ.
-    epsilon : float
-        Weight of the entropy, in units of the loss Σ (⟨x_i, x_k⟩ − ⟨y_j, y_l⟩)² P_ij P_kl or, with ``relative``, of the
-        standard deviation of each linearized problem's affinities.
-    start : ndarray, shape (n, m), optional
-        Initial plan; by default the independent coupling, which is a stationary point if rows are centered.
-    relative : bool, default=False
-        See ``epsilon``.
-    max_iter : int, default=50
-        Largest number of linearizations.
-    sinkhorn_iter : int, default=100
-        Iterations per linearized problem.
-    tol : float, default=1e-6
-        Stop when a linearization moves at most this share of the mass.
-
-    Returns
-    -------
-    GromovResult
-        A local optimum, which depends on ``start``, because the problem is not convex.
+    ``X`` (n, d_source); ``Y`` (m, d_target); ``epsilon``: weight of the entropy, in units of the loss Σ (⟨x_i, x_k⟩ −
+    ⟨y_j, y_l⟩)² P_ij P_kl or, with ``relative``, of the standard deviation of each linearized problem's affinities;
+    ``start`` (n, m): initial plan; by default the independent coupling, which is a stationary point if rows are
+    centered; ``tol``: stop when a linearization moves at most this share of the mass. The result is a local optimum,
+    which depends on ``start``, because the problem is not convex.
 
     Notes
     -----

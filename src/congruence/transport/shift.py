@@ -16,8 +16,6 @@ from congruence.transport.sliced import choose_cost, circle_costs, random_frames
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Distance", "DistributionShift", "distribution_shift"]
-
 
 @dataclass(frozen=True)
 class Distance:
