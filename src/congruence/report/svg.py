@@ -80,9 +80,7 @@ def to_document(
 def _shapes(
     figure: Figure, color: Callable[[str], str], tips: Mapping[str, Sequence[str]], pictures: Mapping[str, str]
 ) -> tuple[tuple[str, str], str]:
-    """Return a figure's size and the inside of its SVG element, with what ``color`` returns for the palette's
-    colors.
-    """
+    """Return a figure's size and its SVG, with what ``color`` returns for the name of each palette color."""
     file, canvas, face = io.StringIO(), figure.canvas, figure.get_facecolor()
     with style():
         # savefig would draw a figure that has a layout engine twice and discard the first result.

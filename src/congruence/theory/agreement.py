@@ -106,7 +106,8 @@ def kernel_agreement(
     --------
     >>> import numpy as np
     >>> from congruence.synthetic import random_rotation
-    >>> F, G, Q = random_rotation(5, random_state=0), random_rotation(5, random_state=1), random_rotation(5, 7, random_state=2)
+    >>> F, G = random_rotation(5, random_state=0), random_rotation(5, random_state=1)
+    >>> Q = random_rotation(5, 7, random_state=2)
     >>> round(kernel_agreement(F, G, F @ Q, G @ Q).epsilon, 12)
     0.0
     """
