@@ -297,8 +297,8 @@ def _with_article(noun: str) -> str:
 
 #: Which rows were measured.
 _MEASURED_ON = {
-    "held out": "Measured on the rows that the map’s training held out for testing: they were not used to train it or to "
-    "choose parameters.",
+    "held out": "Measured on the rows that the map’s training held out for testing: they were not used to train it or "
+    "to choose parameters.",
     "all": "Measured on all rows given, which may include rows that the map was trained on.",
     "unknown": "Measured on the rows given; it is not known whether the map was trained on some of them.",
 }
