@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import matplotlib
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
 from congruence import Embeddings, plotting
-from congruence.errors import ParameterError
+from congruence.errors import MissingExtraError, ParameterError
 from congruence.papers import panels, run
 from congruence.plotting.look import COLOR, COLORS
 from congruence.plotting.training import recalls_size
@@ -359,3 +362,10 @@ def test_an_outcome_draws_each_of_its_panels():
     for panel in (-1, len(shown)):
         with pytest.raises(ParameterError, match=f"expected 0 to {len(shown) - 1}"):
             outcome.plot(panel=panel)
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "congruence.plotting")
+    with pytest.raises(MissingExtraError, match=r"congruence\[plot\]"):
+        importlib.import_module("congruence.plotting")
