@@ -304,7 +304,9 @@ def test_the_page_is_sane_for_keyboards_and_screen_readers(summary):
 
 
 def test_numbers_have_names_where_tables_become_cards(summary):
-    """Below 40 rem the head of a table is hidden: every cell must say itself what it holds, in the words of the head."""
+    """Below 40 rem the head of a table is hidden: every cell must say itself what it holds, in the words of the
+    head.
+    """
     text = render(summary)
     tables = re.findall(r'<table class="stack">(.*?)</table>', text, flags=re.S)
     assert len(tables) == text.count("<table") == 2

@@ -1,4 +1,6 @@
-"""The page of a trained joint-space map: its numbers by hand, which rows they are of, what it draws, and what it refuses."""
+"""The page of a trained joint-space map: its numbers by hand, which rows they are of, what it draws, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -411,8 +413,7 @@ def test_terms_of_other_methods_are_drawn_by_their_names(data):
 
 def test_a_page_cites_its_method_and_shows_its_teacher(data):
     mapping = heads(
-        history={"losses": {}, "validation": [[0, 0.1], [10, 0.3]], "best_step": 10, "steps": 10},
-        n_unpaired_source=7,
+        history={"losses": {}, "validation": [[0, 0.1], [10, 0.3]], "best_step": 10, "steps": 10}, n_unpaired_source=7
     )
     mapping.facts_["method"] = "sotalign"
     ids = np.arange(40).astype(str)

@@ -30,7 +30,8 @@ def by_vertices(S: np.ndarray) -> float:
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 9])
 def test_lines_at_equal_angles(n):
     # M = aI + b·reflection sees a + b cos(2θ − φ) in direction θ and has norm |a| + |b|. The directions 2θ are n equal
-    # steps round the circle; φ midway between two of them is worst. For even n its opposite is midway as well, for odd n it is a direction.
+    # steps round the circle; φ midway between two of them is worst. For even n its opposite is midway as well, for odd
+    # n it is a direction.
     angle = np.arange(n) * np.pi / n
     c = np.cos(np.pi / n)
     expected = 1 / c if n % 2 == 0 else (3 - c) / (1 + c)

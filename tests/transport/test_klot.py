@@ -363,7 +363,9 @@ def both_ways(X, Y, TX, TY, **options):
 
 @pytest.mark.parametrize("max_iter", [1, 2, 7, 40])
 def test_marginal_errors_are_those_of_the_plans(max_iter):
-    """What is reported was measured one iteration before the end: it is the error of that plan, and a bound on the last one's."""
+    """What is reported was measured one iteration before the end: it is the error of that plan, and a bound on the last
+    one's.
+    """
     A, T, slope, info = both_ways(*problem(60, 60), max_iter=max_iter)
     for affinity, epsilon, found in ((A, 0.05, info.marginal_error), (T, 0.01, info.marginal_error_teacher)):
         before = sinkhorn(affinity, epsilon, max(max_iter - 1, 1)).marginal_error

@@ -90,7 +90,9 @@ def test_circular_against_pot(n, m, d, p):
 
 @pytest.mark.parametrize(("n", "m", "d"), [(20, 20, 3), (50, 30, 50), (11, 40, 2), (300, 200, 10), (1, 9, 3)])
 def test_linear_on_a_grid_against_pot(n, m, d, monkeypatch):
-    """Equal to POT's, once its quantiles are read from the cdf: it passes one with a leading zero, which is off by one atom."""
+    """Equal to POT's, once its quantiles are read from the cdf: it passes one with a leading zero, which is off by one
+    atom.
+    """
     ot = pytest.importorskip("ot")
     from ot.lp import solver_circle
 
@@ -154,7 +156,9 @@ def test_rotating_everything_changes_nothing(variant):
 
 
 def test_rotating_by_an_angle_in_the_plane_moves_every_point_by_it():
-    """On the circle itself a rotation of any cloud by up to a sixth of a turn can at most move it so far, and a point just so far."""
+    """On the circle itself a rotation of any cloud by up to a sixth of a turn can at most move it so far, and a point
+    just so far.
+    """
     X = cloud(50, 2)
     for angle in (0.2, 1.0):
         R = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])

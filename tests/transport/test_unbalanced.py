@@ -1,4 +1,6 @@
-"""Unbalanced plans against POT, their conditions of optimality, and the balanced plans they tend to; KLOT with such a teacher."""
+"""Unbalanced plans against POT, their conditions of optimality, and the balanced plans they tend to; KLOT with such a
+teacher.
+"""
 
 from __future__ import annotations
 
