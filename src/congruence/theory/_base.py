@@ -172,6 +172,6 @@ def check_levels(quantiles: Sequence[float]) -> list[float]:
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
         raise ParameterError(
-            f"Got quantiles={levels}; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`, for example."
+            f"Got `quantiles={levels}`; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`, for example."
         )
     return levels

@@ -112,7 +112,7 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     if rank is not None:
         check_positive(rank, "rank", integer=True)
         if rank > min(n, d):
-            raise ParameterError(f"Got rank={rank} for {n} rows of width {d}.", f"Pass `rank={min(n, d)}` or less.")
+            raise ParameterError(f"Got `rank={rank}` for {n} rows of width {d}.", f"Pass `rank={min(n, d)}` or less.")
     _, s, vt = scipy.linalg.svd(A, full_matrices=False, check_finite=False)
     norm = float(np.sqrt(np.einsum("ij,ij->", A, A) / n))
     tolerance = rounding_floor(S, A.shape, norm, float(s[0])) if rtol is None else float(rtol * s[0])

@@ -92,7 +92,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     chosen = np.asarray(candidates)
     if not (0 <= image < n) or chosen.ndim != 1 or not len(chosen) or chosen.min() < 0 or chosen.max() >= m:
         raise ParameterError(
-            f"Got image={image} and candidates={list(candidates)}; expected rows and columns of P.",
+            f"Got `image={image}` and `candidates={list(candidates)}`; expected rows and columns of P.",
             "Pass numbers from 0.",
         )
     own = K[image, chosen]
@@ -132,7 +132,7 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
         raise ParameterError(
-            f"Got n_candidates={n_candidates}; expected a positive and a negative.", "Pass `n_candidates=2` or more."
+            f"Got `n_candidates={n_candidates}`; expected a positive and a negative.", "Pass `n_candidates=2` or more."
         )
     return _one_way(scores, joint, n_candidates), _one_way(scores.T, joint.T, n_candidates)
 
@@ -459,7 +459,7 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
         dim = needed.enough
     check_positive(dim, "dim", integer=True)
     if dim < 3 and dim < needed.enough:
-        raise ParameterError(f"Got dim={dim}; two coordinates make row norms 1.", "Pass `dim=3` or more.")
+        raise ParameterError(f"Got `dim={dim}`; two coordinates make row norms 1.", "Pass `dim=3` or more.")
     exact = needed.enough <= dim
     bias = needed.constant if exact else float(scores.mean())
     kept = needed.rank if exact else dim - 2
@@ -623,7 +623,8 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     check_positive(strength, "strength")
     if strength >= 1:
         raise ParameterError(
-            f"Got strength={strength}; expected less than 1: weights are positive.", "Pass `strength=0.5`, for example."
+            f"Got `strength={strength}`; expected less than 1: weights are positive.",
+            "Pass `strength=0.5`, for example.",
         )
     rng = np.random.default_rng(random_state)
     left, s, right = np.linalg.svd(joint)

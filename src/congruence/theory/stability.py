@@ -161,7 +161,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     matrix = as_map(A, F.shape[1], F_target.shape[1], "A")
     if not kappa >= 1 - 1e-9:  # also refuses NaN
         raise ParameterError(
-            f"Got kappa={kappa!r}; expected at least 1, since |uᵀMu| ≤ ‖M‖.", "Pass `kappa=1.0` or more."
+            f"Got `kappa={kappa!r}`; expected at least 1, since |uᵀMu| ≤ ‖M‖.", "Pass `kappa=1.0` or more."
         )
     polar = polar_rotation(matrix)
     delta, measured = (
@@ -252,7 +252,7 @@ def projected_text_bound(
     r = errors.rank if rank is None else int(check_positive(rank, "rank", integer=True))
     if r > errors.rank:
         raise ParameterError(
-            f"Got rank={r}, above the rank of the image anchors.",
+            f"Got `rank={r}`, above the rank of the image anchors.",
             f"Pass `rank={errors.rank}` or less, or more anchors.",
         )
     quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"

@@ -261,7 +261,7 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
         kind = "float64" if affinity.dtype == xp.float64 else "float32"
         remedy = "Scale the affinities down" if kind == "float64" else "Pass float64"
         raise ParameterError(
-            f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}.",
+            f"Got `{name}={epsilon}` for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}.",
             f"{remedy} or pass a larger `{name}=…`.",
         )
     return float(epsilon)

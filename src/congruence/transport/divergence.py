@@ -95,7 +95,7 @@ def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklev
     warnings.warn(
         ConvergenceWarning(
             f"The plans' marginals are off by {off} of ‖P − P*‖₁ {where}, and the gradient of KLOT by that or more.",
-            f"Raise `max_iter` or `epsilon`, or lower `tol`{otherwise}.",
+            f"Raise `max_iter=…` or `epsilon=…`, or lower `tol=…`{otherwise}.",
         ),
         stacklevel=stacklevel + 1,
     )

@@ -55,7 +55,7 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
     if not isinstance(random_state, np.random.Generator):
         check_seed(random_state)
     if d < 2:
-        raise ParameterError(f"Got d={d}; a great circle needs two dimensions.", "Pass `d=2` or more.")
+        raise ParameterError(f"Got `d={d}`; a great circle needs two dimensions.", "Pass `d=2` or more.")
     Z = np.random.default_rng(random_state).standard_normal((n_projections, 2, d))
     first, second = Z[:, 0], Z[:, 1]
     first[:] = normalize_rows(first)
@@ -149,16 +149,16 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
     check_choice(variant, VARIANTS, "variant")
     check_positive(p, "p")
     if p < 1:
-        raise ParameterError(f"Got p={p}; expected at least 1, where the cost is convex.", "Pass `p=1` or `p=2`.")
+        raise ParameterError(f"Got `p={p}`; expected at least 1, where the cost is convex.", "Pass `p=1` or `p=2`.")
     if variant == "circular":
         if grid is not None:
             raise ParameterError(
-                f"Got grid={grid} with variant='circular', which is solved exactly.", "Leave out `grid=…`."
+                f"Got `grid={grid}` with `variant='circular'`, which is solved exactly.", "Leave out `grid=…`."
             )
         return partial(circular_cost, p=p)
     if p != 2:
         raise ParameterError(
-            f"Got p={p} with variant='linear', which is defined for 2.", "Pass `p=2`, or `variant='circular'`."
+            f"Got `p={p}` with `variant='linear'`, which is defined for 2.", "Pass `p=2`, or `variant='circular'`."
         )
     if grid is None:
         return linear_cost
