@@ -632,7 +632,7 @@ def test_pictures_are_small_and_bare(data, pictures):
 def test_pictures_that_are_none_are_refused(data, pictures, monkeypatch):
     with pytest.raises(FileError, match="folder"):
         show(data, pictures / "nowhere")
-    with pytest.raises(FileError, match="no picture of"):
+    with pytest.raises(FileError, match="No picture of"):
         show(data, {})
     for name in ("../pictures/x.png", str(pictures / "000.png")):
         changed = SimpleNamespace(**{**vars(data), "groups": np.where(data.groups == "000.png", name, data.groups)})

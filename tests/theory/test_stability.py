@@ -237,9 +237,7 @@ def test_what_is_refused():
         lambda: orthogonal_bound(F_target, F, Q.T, 2.0),
         lambda: polar_rotation(Q.T),
     ):
-        with pytest.raises(
-            ParameterError, match="source of 6 and a target of 4 dimensions.*Exchange source and target"
-        ):
+        with pytest.raises(ParameterError, match="from 6 into fewer dimensions, 4.*Exchange"):
             refused()
     with pytest.raises(InputError, match=r"‖QᵀQ − I‖ = 0.19; expected a rotation"):
         text_bound(F, G, F_target, G_target, 0.9 * Q)
@@ -247,7 +245,7 @@ def test_what_is_refused():
         text_bound(F, G, F_target, G_target, Q.T)
     with pytest.raises(ShapeError, match="Pass a matrix fitted on these models"):
         orthogonal_bound(F, F_target, Q[:, :5], 2.0)
-    with pytest.raises(ParameterError, match="rank=5; expected at most 4"):
+    with pytest.raises(ParameterError, match="rank=5.*rank=4"):
         projected_text_bound(F, G, F_target, G_target, Q, 5)
     with pytest.raises(ParameterError, match="rank=0"):
         projected_text_bound(F, G, F_target, G_target, Q, 0)

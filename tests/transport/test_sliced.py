@@ -207,7 +207,7 @@ def test_frames_are_orthonormal_and_prefer_no_direction():
     ("change", "error", "words"),
     [
         ({"X": cloud(5, 3) * 1.01}, ParameterError, "norm 1.01"),
-        ({"X": cloud(5, 4)}, ShapeError, "one space"),
+        ({"X": cloud(5, 4)}, ShapeError, "widths 4 of X"),
         ({"X": np.ones((5, 1))}, ShapeError, "width 1"),
         ({"X": cloud(5, 3)[0]}, ShapeError, "axes"),
         ({"X": np.empty((0, 3))}, ShapeError, "0 rows"),
@@ -219,7 +219,7 @@ def test_frames_are_orthonormal_and_prefer_no_direction():
         ({"n_projections": 0}, ParameterError, "n_projections"),
         ({"batch": 0}, ParameterError, "batch"),
         ({"variant": "round"}, ParameterError, "'circular', 'linear'"),
-        ({"variant": "linear", "p": 1}, ParameterError, "expected 2"),
+        ({"variant": "linear", "p": 1}, ParameterError, "p=2"),
         ({"variant": "linear", "grid": 0}, ParameterError, "grid"),
         ({"grid": 100}, ParameterError, "grid=100"),
         ({"projections": np.zeros((4, 2, 3))}, ShapeError, r"\(N, 3, 2\)"),
