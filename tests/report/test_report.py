@@ -197,7 +197,7 @@ def test_what_is_missing_is_left_out(bundle):
     assert summary["few_anchors"]["n"][-1] == 30
     page = render(summary)
     assert "Two paths" not in page
-    with pytest.raises(InputError, match="held_out=True"):
+    with pytest.raises(InputError, match="held-out pairs"):
         summarize(mapping, only, held_out=True)
     with pytest.raises(InputError, match="nothing can be measured|no source"):
         summarize(mapping, Bundle({}, {}))
