@@ -317,8 +317,8 @@ def test_the_command(here, tmp_path):
 def test_the_command_refuses(here, tmp_path):
     np.savez(tmp_path / "a.npz", unit=cloud(9, 4), long=2 * cloud(9, 4), wide=cloud(9, 5))
     for arguments, words in (
-        (("a.npz:unit", "a.npz:long"), "Normalize"),
-        (("a.npz:unit", "a.npz:wide"), "one space"),
+        (("a.npz:unit", "a.npz:long"), "--normalize"),
+        (("a.npz:unit", "a.npz:wide"), "widths 4 of"),
         (("a.npz:unit", "a.npz:unit", "--paired-text", "a.npz:wide"), "paired side only"),
         (("a.npz:unit", "a.npz:unit", "--variant", "round"), "round"),
         (("a.npz:unit", "none.npy"), "no file"),

@@ -361,7 +361,8 @@ def _kernel(
     def draw(mask: np.ndarray, most: int) -> list[list[float]]:
         a, b = source_kernel[mask], target_kernel[mask]
         chosen = some_rows(len(a), most, rng)
-        return np.round(np.stack([a[chosen], b[chosen]], 1), 4).tolist()
+        points: list[list[float]] = np.round(np.stack([a[chosen], b[chosen]], 1), 4).tolist()
+        return points
 
     return {
         "matched": draw(same, _MARKS),

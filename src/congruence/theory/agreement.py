@@ -310,4 +310,5 @@ _N = TypeVar("_N", float, np.ndarray)
 
 def _orientation(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
     """Return a positive number if c lies to the left of the line from a to b, and a negative one if to the right."""
-    return (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
+    turn: _N = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
+    return turn

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from congruence.transport.divergence import Side, compare
+from congruence.transport._comparison import Side, compare
 
 
 class Klot(torch.autograd.Function):

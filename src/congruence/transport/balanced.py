@@ -295,7 +295,7 @@ class Potentials:
     beginning of the last iteration; at its end it is no larger, and the column sums are exact. After a single
     iteration, it is the distance at its end. For an unbalanced plan it is the distance from the sums that the
     potentials imply, r·exp(−ε(u − log r)/ρ), plus the same for columns, as a share of the mass, whose logarithm is
-    ``log_mass``; ``rows`` and ``columns`` are the marginals.
+    ``log_mass``.
     """
 
     u: Array
@@ -303,8 +303,6 @@ class Potentials:
     n_iter: int
     error: float
     log_mass: float = 0.0
-    rows: Array | None = None
-    columns: Array | None = None
 
 
 def iterate(

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from congruence._utils.arrays import blocks
 from congruence._utils.optional import require
-from congruence._utils.typing import Array, RowsLike
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
-from congruence.transport._kernel import Affinity, Dense, Scratch, exponential, fits, strip_bytes, strip_pool_for, width
+from congruence.transport._comparison import Side
+from congruence.transport._kernel import Affinity, Dense
 from congruence.transport.balanced import (
     CONVERGED,
     LEAST,
     MASSES,
     MEMORY,
-    Potentials,
     check_epsilon,
     check_options,
     computing_dtype,
@@ -99,64 +98,6 @@ def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklev
         ),
         stacklevel=stacklevel + 1,
     )
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Side:
-    """The plan of one side: its affinities, its potentials, and its marginals at convergence."""
-
-    affinity: Affinity
-    epsilon: float
-    potentials: Potentials
-    marginals: tuple[Array, Array]
-
-    def exponent(self, part: slice, out: Array) -> Array:
-        """Write the rows ``part`` of log P into ``out``, and return it."""
-        return self.affinity.exponent(part, self.potentials.u, self.potentials.v, self.epsilon, out)
-
-
-def compare(
-    student: Side,
-    teacher: Side,
-    memory: int,
-    use: Callable[[slice, Array], T],
-    then: Callable[[slice, Array], None] | None = None,
-) -> list[tuple[Array, T]]:
-    """Return, for each strip of rows, its part of the divergence and the result of ``use`` on P − P*.
-
-    A part is the sum of P* log(P*/P) − P* + P over the rows, a float64 scalar. Over all rows the last two terms cancel
-    up to rounding; with them the sum is never negative, and the gradient P − P* is exact at any potentials. If a whole
-    kernel fits in ``memory`` bytes, threads process small strips, which stay in the cache. ``use`` gets a slice of rows
-    and the strip of P − P* for them, which is scratch memory, valid only during this call and that of ``then``; several
-    threads may call it at the same time. ``then`` gets the same after ``use``, in the order of the rows and one call at
-    a time.
-    """
-    affinity = student.affinity
-    xp, n = affinity.xp, affinity.shape[0]
-    held = fits(affinity, memory)
-    parts = list(blocks(n, width(affinity), strip_bytes(affinity.device, held, n * width(affinity))))
-    scratch = Scratch(affinity)
-
-    def strip(part: slice, number: int) -> Array:
-        return scratch.rows(part.stop - part.start, number)
-
-    def work(part: slice) -> tuple[Array, T]:
-        P, Q, spare = (strip(part, number) for number in range(3))
-        student.exponent(part, P)
-        teacher.exponent(part, Q)
-        xp.subtract(Q, P, out=spare)
-        spare *= exponential(Q)
-        exponential(P)
-        P -= Q
-        spare += P
-        return xp.sum(xp.astype(xp.sum(spare, axis=1), xp.float64)), use(part, P)
-
-    after = None if then is None else lambda part, _: then(part, strip(part, 0))
-    with strip_pool_for(affinity, memory) as pool:
-        return list(pool.each(work, parts, after))
 
 
 def klot(
@@ -420,11 +361,11 @@ def _solve_teacher(
     r, c = weights(None, n, "row", affinity), weights(None, m, "column", affinity)
     if rho is None or math.isinf(check_rho(rho, "rho_teacher")):
         return Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, max_iter, tol, memory), (r, c))
-    relaxed = relax(affinity, float(epsilon), float(rho), r, c, max_iter, tol, memory)
+    relaxed, sums = relax(affinity, float(epsilon), float(rho), r, c, max_iter, tol, memory)
     # Marginals below this are numerically zero, but the student's solver needs positive ones.
     xp, least = affinity.xp, LEAST[8 if affinity.dtype == affinity.xp.float64 else 4]
-    raised = (xp.clip(sums, least, 1.0) for sums in (relaxed.rows, relaxed.columns))
-    rows, columns = (xp.astype(sums / xp.sum(sums), affinity.dtype) for sums in raised)
+    raised = (xp.clip(side, least, 1.0) for side in sums)
+    rows, columns = (xp.astype(side / xp.sum(side), affinity.dtype) for side in raised)
     return Side(affinity, float(epsilon), relaxed, (rows, columns))
 
 

@@ -91,7 +91,7 @@ def sinkhorn_unbalanced(
     A, memory = choose_affinity(affinity, X, Y, memory)
     check_epsilon(A, epsilon, "epsilon")
     r, c = check_marginals(marginals, A)
-    solved = relax(A, float(epsilon), float(rho), r, c, max_iter, tol, memory)
+    solved, sums = relax(A, float(epsilon), float(rho), r, c, max_iter, tol, memory)
     return SinkhornResult(
         solved.u,
         solved.v,
@@ -100,8 +100,7 @@ def sinkhorn_unbalanced(
         solved.error,
         solved.n_iter,
         solved.error <= (CONVERGED if tol is None else tol),
-        solved.rows,
-        solved.columns,
+        *sums,
         A,
         rho=float(rho),
         log_mass=solved.log_mass,
@@ -115,8 +114,8 @@ def check_rho(rho: float, name: str) -> float:
 
 def relax(
     affinity: Affinity, epsilon: float, rho: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
-) -> Potentials:
-    """Return the potentials of the optimal plan divided by its mass, after iterations from v = log c, rows first.
+) -> tuple[Potentials, tuple[Array, Array]]:
+    """Return potentials and marginals of the optimal plan divided by its mass, after iterations from v = log c.
 
     With P = exp(u_i + A_ij/ε + v_j) and λ = ρ/(ρ + ε), one iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), then
     the same for columns. As in :func:`~congruence.transport.balanced.iterate` it is written with scalings a, b of a
@@ -134,7 +133,9 @@ def relax(
         return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, tol)
 
 
-def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None) -> Potentials:
+def _relax(
+    kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None
+) -> tuple[Potentials, tuple[Array, Array]]:
     """Run the iteration of :func:`relax`, with ``ratio`` = ε/ρ."""
     xp = kernel.xp
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
@@ -189,7 +190,7 @@ def _relax(kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol:
 
 def _result(
     kernel: Kernel, u: Array, v: Array, h: float, ratio: float, log_r: Array, log_c: Array, n_iter: int
-) -> Potentials:
+) -> tuple[Potentials, tuple[Array, Array]]:
     """Normalize the plan, and measure its distance from the optimality conditions."""
     xp = kernel.xp
     rows, columns = kernel_marginals(kernel, u, v)
@@ -203,7 +204,7 @@ def _result(
         log_implied = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
         # Far from convergence the exponent may be arbitrarily large: clip it to avoid overflow.
         error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(log_implied, -700.0, 700.0)))))
-    return Potentials(u, v, n_iter, error, 2 * h, rows, columns)
+    return Potentials(u, v, n_iter, error, 2 * h), (rows, columns)
 
 
 def _log_domain_iteration(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
