@@ -27,7 +27,7 @@ def check_suffix(path: str | Path) -> str:
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
         raise ParameterError(
-            f"Got a picture named {Path(path).name}; expected a name that ends in .svg, .png or .pdf.",
+            f"Got a picture named {Path(path).name}; expected one that ends in .svg, .png or .pdf.",
             "Choose one of these suffixes.",
         )
     return suffix
