@@ -35,6 +35,7 @@ def render_certificate(certificate: Certificate) -> str:
     level = {"map": "passes", "queries": "passes", "progressive": "passes", "collect": "partial"}.get(
         verdict.action, "fails"
     )
+    overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
     return fill(
         "certificate.html",
         c=certificate,
@@ -46,17 +47,11 @@ def render_certificate(certificate: Certificate) -> str:
         plots={
             "strategies": {
                 task: svg(certificate.plot, task=task, title=f"{task} of each strategy")
-                for task in _plotted_measures(certificate)
+                for task in dict.fromkeys([certificate.task, overlap])
             },
             "curve": svg(certificate.plot_learning_curve, title=f"{certificate.task} by number of anchors"),
         },
     )
-
-
-def _plotted_measures(certificate: Certificate) -> list[str]:
-    """Return the measures to plot: the one that the verdict is based on, and the overlap of result lists."""
-    overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
-    return list(dict.fromkeys([certificate.task, overlap]))
 
 
 def write_certificate(path: str | Path, certificate: Certificate, *, force: bool = False) -> None:
