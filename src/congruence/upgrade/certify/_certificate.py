@@ -16,8 +16,6 @@ from congruence.upgrade.certify.verdict import Thresholds, Verdict
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from congruence.plotting.data import AnchorsCurve
-
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
@@ -142,7 +140,7 @@ class Certificate:
         from congruence.plotting import draw_learning_curve
 
         best = self.strategies[self.task].get("re-embed")
-        data: AnchorsCurve = {
+        data: dict[str, Any] = {
             "task": self.task,
             "n_anchors": self.n_anchors,
             "curve": self.curve,

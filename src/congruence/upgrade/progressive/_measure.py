@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from congruence.upgrade.progressive.meter import Reading, estimate_mean, estimat
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
 if TYPE_CHECKING:
-    from congruence.plotting.data import ProgressPicture, ProgressPoint
     from congruence.upgrade.progressive.forecast import Forecast
 
 __all__ = ["ScoredRows", "losses", "picture", "read"]
@@ -187,14 +186,14 @@ def losses(
     return out, support, better
 
 
-def picture(history: list[Reading], name: str, forecast: Forecast | None) -> ProgressPicture:
+def picture(history: list[Reading], name: str, forecast: Forecast | None) -> dict[str, Any]:
     """Return the data that :func:`congruence.plotting.draw_progress` plots."""
     stages = [_point(reading.share, reading.store[name]) for reading in history]
     last = history[-1]
     lines = {"new model": last.new[name].value if name in last.new else 1.0}
     if name in last.old:
         lines["old model"] = last.old[name].value
-    ahead: list[ProgressPoint] = []
+    ahead: list[dict[str, Any]] = []
     if forecast is not None:
         shares, values = forecast.share, (forecast.value, forecast.low, forecast.high)
         # A forecast of accuracy is relative to the new model's; the shift makes it start at the measured value.
@@ -207,5 +206,5 @@ def picture(history: list[Reading], name: str, forecast: Forecast | None) -> Pro
     return {"metric": name, "stages": stages, "forecast": ahead, "lines": lines}
 
 
-def _point(share: float, estimate: Estimate) -> ProgressPoint:
+def _point(share: float, estimate: Estimate) -> dict[str, Any]:
     return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}

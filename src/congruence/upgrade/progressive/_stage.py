@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from congruence.upgrade.progressive.texts import Scale, TextFacts, Texts, read_f
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from congruence.plotting.data import ProgressPicture
 
 __all__ = ["Stage"]
 
@@ -260,7 +259,7 @@ class Stage:
 
         return draw_progress(self.picture(metric=metric), ax)
 
-    def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
+    def picture(self, *, metric: str | None = None, forecast: bool = True) -> dict[str, Any]:
         """Return the content of :meth:`plot` as plain data; the forecast, which scores all rows, is optional. Raises InputError before the first update."""
         if not self.history_:
             raise InputError("Got a plan without any update; expected a measured stage to plot. Call update first.")
